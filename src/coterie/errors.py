@@ -1,0 +1,27 @@
+"""What goes wrong in a way the person at the keyboard can mend.
+
+Every message is one sentence that names the fix. The command line prints it without a traceback and exits with 2;
+in Python it is an ordinary ``ValueError``.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RequestError(ValueError):
+    """The request cannot be carried out as it stands; the message says what to change."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> RequestError:
+    """An error that offers the nearest names, or all of them when none is near.
+
+    >>> print(unknown("method", "dfedatl", ["dfedalt", "fedavg"]))
+    unknown method 'dfedatl': did you mean dfedalt?
+    >>> print(unknown("topology", "moon", ["ring", "full"]))
+    unknown topology 'moon': choose one of full, ring
+    """
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return RequestError(f"unknown {kind} {name!r}: did you mean {' or '.join(near)}?")
+    return RequestError(f"unknown {kind} {name!r}: choose one of {', '.join(names)}")

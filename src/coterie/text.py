@@ -1,0 +1,52 @@
+"""Short texts people type for things with arguments: ``ring``, ``random:10``, ``synthetic:classes=5,size=2000``."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .errors import RequestError
+
+Scalar = int | float | str | bool
+
+
+class Call(NamedTuple):
+    """A name with its arguments, as typed."""
+
+    name: str
+    args: tuple[Scalar, ...]
+    options: Mapping[str, Scalar]
+
+
+def scalar(text: str) -> Scalar:
+    """The value a text spells: a whole number, a number, true or false, else the text itself.
+
+    >>> scalar("3"), scalar("0.3"), scalar("true"), scalar("head")
+    (3, 0.3, True, 'head')
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def parse(text: str) -> Call:
+    """``name:value,key=value`` taken apart.
+
+    >>> parse("dirichlet:0.3")
+    Call(name='dirichlet', args=(0.3,), options={})
+    >>> parse("synthetic:2000,classes=5").options
+    {'classes': 5}
+    """
+    name, _, rest = text.strip().partition(":")
+    args: list[Scalar] = []
+    options: dict[str, Scalar] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = item.partition("=")
+        if equals:
+            options[key.strip()] = scalar(value.strip())
+        elif options:
+            raise RequestError(f"in {text!r} the plain value {item!r} must come before the named ones")
+        else:
+            args.append(scalar(item))
+    return Call(name, tuple(args), options)
