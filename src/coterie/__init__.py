@@ -1,3 +1,36 @@
-"""Personalized federated learning, with a server or between peers."""
+"""Personalized federated learning, with a server or between peers: every participant ends with its own model."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import algorithms, data, engines, models, topology
+    from .errors import RequestError
+    from .loop import fit
+    from .run import Client, Run, load
+
+__all__ = [
+    "Client",
+    "RequestError",
+    "Run",
+    "algorithms",
+    "data",
+    "engines",
+    "fit",
+    "load",
+    "models",
+    "topology",
+]
+
+_HOME = {"RequestError": "errors", "fit": "loop", "Client": "run", "Run": "run", "load": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports on first use: asking the command line for help must not wait for torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return import_module(f".{name}", __name__)

@@ -1,0 +1,55 @@
+"""The methods. Each is a value composed from the parts; this table of names is all the registration there is."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import unknown
+from .base import Algorithm
+from .dfedalt import dfedalt
+from .gossip import dfedavg, dfedavgm, dpsgd, local
+from .server import fedavg, fedper
+
+BUILDERS: dict[str, Callable[..., Algorithm]] = {
+    "local": local,
+    "fedavg": fedavg,
+    "fedper": fedper,
+    "dpsgd": dpsgd,
+    "dfedavg": dfedavg,
+    "dfedavgm": dfedavgm,
+    "dfedalt": dfedalt,
+}
+
+
+def builder(name: str) -> Callable[..., Algorithm]:
+    """The builder of that name; ``-`` and ``_`` are the same.
+
+    >>> builder("dfedalt") is dfedalt
+    True
+    """
+    if name.replace("_", "-") not in BUILDERS:
+        raise unknown("method", name, BUILDERS)
+    return BUILDERS[name.replace("_", "-")]
+
+
+def build(name: str, **settings: Any) -> Algorithm:
+    """The method of that name with these settings.
+
+    >>> build("fedavg", lr=0.05).settings["lr"]
+    0.05
+    """
+    return builder(name)(**settings)
+
+
+__all__ = [
+    "BUILDERS",
+    "Algorithm",
+    "build",
+    "builder",
+    "dfedalt",
+    "dfedavg",
+    "dfedavgm",
+    "dpsgd",
+    "fedavg",
+    "fedper",
+    "local",
+]

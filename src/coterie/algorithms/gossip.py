@@ -1,0 +1,94 @@
+"""Without a server and with nothing personal: D-PSGD, DFedAvg, DFedAvgM. And with nothing shared: Local."""
+
+from typing import Unpack
+
+from ..batches import Amount
+from ..local import Phase
+from ..mixing import gossip
+from ..tensors import add, floating, sub
+from ..topology import Topology
+from .base import Algorithm, Problem, Program, Round, Trained
+from .families import Peers, decentralised
+from .options import SAM_PAPER, Options, Training, check_choice
+
+
+def local(**options: Unpack[Options]) -> Algorithm:
+    """Local: every client on its own, every round.
+
+    x_i <- local(x_i)
+
+    >>> local(epochs=1).settings["epochs"]
+    1
+    """
+    t = Training().given(options)
+
+    def bind(p: Problem) -> Program[Peers]:
+        return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, "none", shared=frozenset())
+
+    return Algorithm("local", t._asdict(), bind)
+
+
+def _full_model(name: str, topology: str | Topology, t: Training) -> Algorithm:
+    """One phase over everything, then one exchange of everything."""
+
+    def bind(p: Problem) -> Program[Peers]:
+        return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+
+    return Algorithm(name, {"topology": topology, **t._asdict()}, bind)
+
+
+def dfedavg(*, topology: str | Topology = "random:10", **options: Unpack[Options]) -> Algorithm:
+    """DFedAvg: FedAvg between peers.
+
+    z_i <- local(x_i);   x_i <- sum_j W[i, j] z_j
+
+    >>> dfedavg(topology="ring").settings["momentum"]
+    0.0
+
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022.
+    """
+    return _full_model("dfedavg", topology, SAM_PAPER.given(options))
+
+
+def dfedavgm(*, topology: str | Topology = "random:10", **options: Unpack[Options]) -> Algorithm:
+    """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
+
+    >>> dfedavgm(topology="ring").settings["momentum"]
+    0.9
+
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1.
+    """
+    return _full_model("dfedavgm", topology, Training().given(options))
+
+
+def dpsgd(
+    *, topology: str | Topology = "random:10", form: str = "epoch", **options: Unpack[Options]
+) -> Algorithm:
+    """D-PSGD: one short piece of local work, one exchange.
+
+    form "epoch" (as DFedSAM's experiments run it):  z_i <- one epoch from x_i;  x_i <- sum_j W[i, j] z_j
+    form "lian" (the original):  x_i <- sum_j W[i, j] x_j - lr grad F_i(x_i; one batch)
+
+    >>> dpsgd(form="lian").settings["steps"]
+    1
+
+    Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017, Algorithm 1.
+    """
+    check_choice("form", form, ("epoch", "lian"))
+    t = SAM_PAPER._replace(epochs=1).given(options)
+    if form == "lian":
+        t = t._replace(epochs=None, steps=1)
+
+    def bind(p: Problem) -> Program[Peers]:
+        program = decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+        return program._replace(exchange=combine_then_step) if form == "lian" else program
+
+    return Algorithm("dpsgd", {"topology": topology, "form": form, **t._asdict()}, bind)
+
+
+def combine_then_step(s: Peers, trained: Trained, r: Round) -> Peers:
+    """Mixes the points from before the step and adds the step taken at the client's own, unmixed point."""
+    assert r.W is not None
+    step = sub(floating(trained.models), floating(s.x))
+    mixed = gossip(r.engine, r.W, floating(s.x))
+    return Peers(trained.models | add(mixed, step), trained.kept)

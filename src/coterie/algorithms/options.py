@@ -1,0 +1,89 @@
+"""The options all methods have in common, checked once."""
+
+import math
+from typing import Any, NamedTuple, TypedDict
+
+from ..batches import Amount
+from ..errors import RequestError
+from ..local import Phase, Sgd
+
+
+class Options(TypedDict, total=False):
+    """Keywords every builder takes; what is not given keeps the method's own default."""
+
+    lr: float
+    lr_decay: float
+    momentum: float
+    persistent_momentum: bool
+    weight_decay: float
+    clip: float | None
+    batch_size: int | None
+    epochs: int | None
+    steps: int | None
+
+
+class Training(NamedTuple):
+    """How clients train. The defaults are those of DFedAlt's experiments (100 clients, CIFAR)."""
+
+    lr: float = 0.1
+    lr_decay: float = 0.99  # per round
+    momentum: float = 0.9
+    persistent_momentum: bool = False  # False: a fresh buffer in every phase of every round
+    weight_decay: float = 5e-4
+    clip: float | None = 10.0  # global norm
+    batch_size: int | None = 128  # None: everything a client has
+    epochs: int | None = 5
+    steps: int | None = None  # instead of epochs
+
+    def given(self, options: Options) -> "Training":
+        """These settings with the given ones in their place; ``steps`` takes the place of ``epochs``."""
+        unknown = set(options) - set(self._fields)
+        if unknown:
+            raise RequestError(
+                f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}"
+            )
+        if options.get("steps") is not None:
+            options = {**options, "epochs": None}
+        training = self._replace(**options)
+        for name, low, high in _BOUNDS:
+            check_range(name, getattr(training, name), low, high)
+        return training
+
+    @property
+    def amount(self) -> Amount:
+        """How long the main phase lasts."""
+        return Amount(self.epochs, self.steps)
+
+    def sgd(self, phase: Phase, t: int) -> Sgd:
+        """The optimiser of a phase in round ``t``."""
+        return Sgd(phase.lr * self.lr_decay**t, self.momentum, self.weight_decay, self.clip)
+
+
+_BOUNDS = (
+    ("lr", 0, math.inf),
+    ("lr_decay", 0, math.inf),
+    ("momentum", 0, 1),
+    ("weight_decay", 0, math.inf),
+    ("clip", 0, math.inf),
+    ("batch_size", 1, math.inf),
+    ("epochs", 0, math.inf),
+    ("steps", 0, math.inf),
+)
+
+# DFedSAM's experiments: a slower decay, momentum only where a method is named after it.
+SAM_PAPER = Training(lr_decay=0.998, momentum=0.0)
+
+
+def check_range(name: str, value: Any, low: float, high: float) -> None:
+    """Refuses a number outside its range, in one sentence."""
+    if value is None:
+        return
+    if isinstance(value, str) or not low <= value <= high:
+        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+        raise RequestError(f"{name}={value!r} is out of range: it must be a number {bounds}")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuses a word that is not among the choices."""
+    if value not in choices:
+        raise RequestError(f"{name}={value!r} is not a choice: use {' or '.join(choices)}")

@@ -1,0 +1,89 @@
+"""A run as data: everything that is needed to do it again."""
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import __version__, algorithms, data, models
+from .algorithms.base import Algorithm
+from .data import Federation
+from .engines.choose import Choice
+from .errors import RequestError
+from .problem import Model, cross_entropy
+from .topology import Topology
+
+
+def describe(
+    algorithm: Algorithm,
+    federation: Federation,
+    model: Model,
+    rounds: int,
+    seed: int,
+    chosen: Choice,
+    evaluate_every: int,
+) -> dict[str, Any]:
+    """The configuration of a run, ready for JSON."""
+    origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
+    return {
+        "method": algorithm.name,
+        "settings": {k: _plain(v) for k, v in algorithm.settings.items()},
+        "data": {**federation.origin, "clients": federation.clients},
+        "model": dict(origin),
+        "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
+        "rounds": rounds,
+        "seed": seed,
+        "evaluate_every": evaluate_every,
+        "device": federation.x.device.type,
+        "engine": chosen.engine.name,
+        "engine_reason": chosen.reason,
+        "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
+        "versions": {
+            "coterie": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
+    """(module, federation, algorithm) that a configuration describes."""
+    try:
+        if (
+            "source" not in config["data"]
+            or "name" not in config["model"]
+            or config["loss"] != "cross_entropy"
+        ):
+            raise RequestError(
+                "this run was made in Python with data, a module or a loss of its own: repeat it from there"
+            )
+        federation = data.federate(**config["data"])
+        module = models.build(**config["model"])
+        algorithm = algorithms.build(config["method"], **config["settings"])
+    except (KeyError, TypeError) as error:
+        raise RequestError(
+            f"the configuration is not complete ({error}): give the config.json of a run"
+        ) from error
+    return module, federation, algorithm
+
+
+def fingerprint(model: Model) -> str:
+    """A short hash of the values a model starts with."""
+    content = hashlib.blake2b(digest_size=8)
+    for name, value in model.start.items():
+        content.update(name.encode())
+        content.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON: a topology by its text, patterns as a list."""
+    if isinstance(value, Topology):
+        return value.name
+    return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)
+
+
+def _name(f: Any) -> str:
+    return f"{getattr(f, '__module__', '?')}.{getattr(f, '__qualname__', type(f).__qualname__)}"

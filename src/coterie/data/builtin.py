@@ -1,0 +1,82 @@
+"""The sources that need no files of the user's: digits shipped with the package, and synthetic classes."""
+
+from dataclasses import replace
+from functools import partial
+from importlib.resources import files
+from math import isfinite
+
+import numpy as np
+import torch
+
+from .. import chance
+from ..errors import RequestError
+from .federation import Federation
+from .pool import Pool, quarter
+
+
+def digits(seed: int = 0) -> Pool:
+    """1,797 handwritten digits, 8 x 8 pixels in [0, 1]; a quarter is for testing, the same for every seed.
+
+    >>> pool = digits()
+    >>> tuple(pool.x.shape), tuple(pool.test_x.shape)
+    ((1352, 1, 8, 8), (445, 1, 8, 8))
+
+    Reference: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
+    """
+    archive = files(__package__).joinpath("files/digits.npz")
+    with archive.open("rb") as file, np.load(file, allow_pickle=False) as data:
+        x, y = data["x"], data["y"].astype(np.int64)
+    test = torch.from_numpy(quarter(y))
+    images, labels = torch.from_numpy(x).float().div(16).unsqueeze(1), torch.from_numpy(y)
+    return Pool(images[~test], labels[~test], images[test], labels[test], 10)
+
+
+def synthetic(
+    seed: int,
+    size: int = 2000,
+    classes: int = 10,
+    features: int = 20,
+    heterogeneity: float = 0.0,
+    noise: float = 1.5,
+) -> Pool:
+    """Gaussian classes around prototypes on which clients may disagree; a quarter of ``size`` is for testing.
+
+    A sample of class k at client i is common_k + heterogeneity * own_ik + noise * e, with common_k, own_ik
+    and e standard normal. At 0 all clients share one distribution; test samples follow the client's own one.
+
+    >>> pool = synthetic(seed=0, size=400, classes=4)
+    >>> tuple(pool.x.shape), pool.test_y.bincount().tolist()
+    ((300, 20), [25, 25, 25, 25])
+    """
+    _check_synthetic(size, classes, features, heterogeneity, noise)
+    rng = chance.generator(seed, "synthetic")
+    common = rng.standard_normal((classes, features))
+    y = np.arange(size) % classes
+    x = torch.from_numpy(common[y] + noise * rng.standard_normal((size, features))).float()
+    test, labels = torch.from_numpy(quarter(y)), torch.from_numpy(y)
+    tailor = (
+        partial(_disagree, amount=heterogeneity, shape=common.shape, seed=seed) if heterogeneity else None
+    )
+    return Pool(x[~test], labels[~test], x[test], labels[test], classes, tailor)
+
+
+def _disagree(federation: Federation, amount: float, shape: tuple[int, ...], seed: int) -> Federation:
+    """Every sample moved by its client's own part of the prototype, in test rows of the client's own."""
+    x, rows = federation.x.clone(), torch.cat(federation.test)
+    test_x, test_y = federation.test_x[rows], federation.test_y[rows]
+    test = torch.split(torch.arange(len(rows)), [len(part) for part in federation.test])
+    for client, (mine, tested) in enumerate(zip(federation.train, test, strict=True)):
+        own = torch.from_numpy(chance.generator(seed, "synthetic-own", client).standard_normal(shape)).float()
+        x[mine] += amount * own[federation.y[mine]]
+        test_x[tested] += amount * own[test_y[tested]]
+    return replace(federation, x=x, test_x=test_x, test_y=test_y, test=test)
+
+
+def _check_synthetic(size: int, classes: int, features: int, heterogeneity: float, noise: float) -> None:
+    if classes < 1 or features < 1:
+        raise RequestError(f"synthetic needs at least 1 class and 1 feature, not {classes} and {features}")
+    if size < 4 * classes:
+        raise RequestError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
+    for name, value in (("heterogeneity", heterogeneity), ("noise", noise)):
+        if not (value >= 0 and isfinite(value)):
+            raise RequestError(f"{name} must be 0 or a number above, not {value:g}")

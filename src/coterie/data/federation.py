@@ -1,0 +1,191 @@
+"""A federation: the samples of all clients, held once, and which of them each client holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import RequestError
+
+Array = Tensor | NDArray[np.generic]
+Pair = tuple[Array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The data of n clients: client i trains on the rows ``train[i]`` and is tested on the rows ``test[i]``.
+
+    >>> x, y, rows = torch.zeros(3, 4), torch.tensor([0, 1, 1]), torch.arange(3)
+    >>> fed = Federation(x, y, x, y, train=(rows[:1], rows[1:]), test=(rows, rows), classes=2)
+    >>> fed
+    Federation(clients=2, samples=3, test_samples=3, input_shape=(4,), classes=2)
+    >>> fed.class_counts().tolist()
+    [[1, 0], [0, 2]]
+    """
+
+    x: Tensor  # [N, ...] every training sample
+    y: Tensor  # [N, ...] class labels, or floating targets
+    test_x: Tensor  # [M, ...]
+    test_y: Tensor  # [M, ...]
+    train: tuple[Tensor, ...]  # per client: int64 rows of x
+    test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
+    classes: int | None  # None for floating targets
+    origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds it again
+
+    def __post_init__(self) -> None:
+        if not self.train or len(self.train) != len(self.test):
+            n, m = len(self.train), len(self.test)
+            raise RequestError(f"give every client a train and a test part, not {n} train and {m} test parts")
+        for kind, x, y, parts in (
+            ("train", self.x, self.y, self.train),
+            ("test", self.test_x, self.test_y, self.test),
+        ):
+            _check_samples(kind, x, y)
+            _check_parts(kind, parts, len(x))
+            _check_targets(kind, y, self.classes)
+        _check_alike("test samples", self.test_x, "train samples", self.x)
+        _check_alike("test targets", self.test_y, "train targets", self.y)
+        if not any(map(len, self.train)):
+            raise RequestError("no client has a training sample: give at least one client some data")
+
+    def __repr__(self) -> str:
+        return (
+            f"Federation(clients={self.clients}, samples={len(self.x)}, test_samples={len(self.test_x)}, "
+            f"input_shape={tuple(self.input_shape)}, classes={self.classes})"
+        )
+
+    @property
+    def clients(self) -> int:
+        """The number n of clients."""
+        return len(self.train)
+
+    @property
+    def sizes(self) -> Tensor:
+        """[n]: how many training samples each client holds."""
+        return torch.tensor([len(part) for part in self.train], device=self.x.device)
+
+    @property
+    def input_shape(self) -> torch.Size:
+        """The shape of one sample."""
+        return self.x.shape[1:]
+
+    def class_counts(self) -> Tensor:
+        """[n, classes]: how many training samples of each class each client holds."""
+        if self.classes is None:
+            raise RequestError("floating targets have no classes to count")
+        return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
+
+    def to(self, device: torch.device | str) -> "Federation":
+        """The same federation with every tensor on ``device``."""
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            test_x=self.test_x.to(device),
+            test_y=self.test_y.to(device),
+            train=tuple(part.to(device) for part in self.train),
+            test=tuple(part.to(device) for part in self.test),
+        )
+
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with any value, type, shape or division of the data."""
+        digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
+        for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def from_tensors(train: Sequence[Pair], test: Sequence[Pair], classes: int | None = None) -> Federation:
+    """A federation from one pair (samples, targets) a client, tensors or arrays.
+
+    The dtype of samples and of floating targets is kept; whole-number targets are class labels and become
+    int64. ``classes`` is one more than the largest label unless given.
+
+    >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
+    >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
+    ([4, 1], 3, torch.float64)
+    """
+    x, y, parts = _pool("train", train)
+    test_x, test_y, test_parts = _pool("test", test)
+    if classes is None and not y.is_floating_point():
+        largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
+        classes = max(largest, default=0) + 1
+    return Federation(x, y, test_x, test_y, parts, test_parts, classes)
+
+
+def _pool(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """All pairs end to end, and the rows of each client."""
+    if not pairs:
+        raise RequestError(f"{kind} is empty: give one pair (samples, targets) a client")
+    tensors = [_pair(kind, client, pair) for client, pair in enumerate(pairs)]
+    for client, pair in enumerate(tensors):
+        for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
+            _check_alike(f"{kind} {what} of client {client}", mine, "those of client 0", first)
+    xs, ys = zip(*tensors, strict=True)
+    rows = torch.arange(sum(map(len, xs)), device=xs[0].device)
+    return torch.cat(xs), torch.cat(ys), torch.split(rows, [len(x) for x in xs])
+
+
+def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise RequestError(f"{kind} of client {client} must be a pair (samples, targets)")
+    x, y = map(_tensor, pair)
+    if not x.ndim or not y.ndim or len(x) != len(y):
+        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
+        raise RequestError(f"{kind} of client {client} needs as many samples as targets, not shapes {shapes}")
+    return x, y if y.is_floating_point() else y.long()
+
+
+def _tensor(array: Array) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach()
+    # Read-only and reversed arrays have no tensor over the same memory; these two demands copy just those.
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def _check_alike(what: str, these: Tensor, others: str, those: Tensor) -> None:
+    if these.shape[1:] != those.shape[1:] or these.dtype != those.dtype:
+        looks = [f"{_type(values)} of shape {tuple(values.shape[1:])}" for values in (these, those)]
+        raise RequestError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
+
+
+def _type(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _check_samples(kind: str, x: Tensor, y: Tensor) -> None:
+    if len(x) != len(y):
+        raise RequestError(
+            f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample"
+        )
+    for what, values in (("samples", x), ("targets", y)):
+        # The extremes carry any NaN or infinity, without a mask as large as the data.
+        if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
+            raise RequestError(f"the {kind} {what} contain NaN or infinity: clean them first")
+
+
+def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
+    for client, part in enumerate(parts):
+        if part.dtype != torch.int64 or part.ndim != 1:
+            raise RequestError(f"the {kind} rows of client {client} must be one list of int64 row numbers")
+    rows = torch.cat(list(parts))
+    if len(rows) and (rows.min() < 0 or rows.max() >= samples):
+        client = next(i for i, part in enumerate(parts) if ((part < 0) | (part >= samples)).any())
+        raise RequestError(f"client {client} points outside the {samples} {kind} samples")
+
+
+def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
+    if y.is_floating_point() != (classes is None):
+        fix = "leave classes out or give whole-number labels" if classes else "say how many classes"
+        raise RequestError(f"the {kind} targets are {_type(y)}: {fix}")
+    if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
+        low, high = map(int, y.aminmax())
+        raise RequestError(
+            f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}"
+        )

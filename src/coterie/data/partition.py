@@ -1,0 +1,258 @@
+"""Partitions: which training samples go to which client, and the test samples that match.
+
+Every partition takes ``(labels, clients, argument, rng)`` and returns a sorted array of row numbers a client.
+The arrays are disjoint and together hold every sample. ``dirichlet`` and ``dirichlet_by_class`` are different
+laws: results for the same alpha are not comparable between them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import chance
+from ..errors import RequestError, unknown
+from ..text import parse
+from .options import bind
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Weights whose sum is below this are taken for nothing: dividing by it would only magnify rounding.
+_NOTHING = 1e-12
+
+
+def iid(labels: Ints, clients: int, rng: np.random.Generator, balanced: bool = False) -> list[Ints]:
+    """A shuffle, dealt out; sizes differ by at most one, and so does every class's count when ``balanced``.
+
+    >>> parts = iid(np.repeat([0, 1], 5), 4, np.random.default_rng(0))
+    >>> [len(part) for part in parts]
+    [3, 3, 2, 2]
+    """
+    _check_clients(labels, clients)
+    order = rng.permutation(len(labels))
+    if balanced:  # dealt class after class, so that every run of equal labels is spread over all clients
+        order = order[np.argsort(labels[order], kind="stable")]
+    return [np.sort(order[client::clients]) for client in range(clients)]
+
+
+def dirichlet(labels: Ints, clients: int, alpha: float, rng: np.random.Generator) -> list[Ints]:
+    """A class prior per client, p_i ~ Dir(alpha, ..., alpha), and equal sizes (they differ by at most one).
+
+    Until all samples are dealt, a client is drawn uniformly among those that still lack samples, a class from
+    its prior restricted to the classes that still have some, and one unused sample of that class goes to it.
+    Across clients E p = 1/C and Var p = (1/C)(1 - 1/C)/(C alpha + 1).
+
+    >>> parts = dirichlet(np.arange(100) % 10, 4, 0.3, np.random.default_rng(0))
+    >>> [len(part) for part in parts]
+    [25, 25, 25, 25]
+
+    Reference: Dai et al., DisPFL, ICML 2022; there, a class that has run out is drawn again, to the same law.
+    """
+    _check_clients(labels, clients)
+    _check_alpha(alpha)
+    stock = [members.tolist() for members in _by_class(labels, rng)]
+    prior = rng.dirichlet(np.full(len(stock), alpha), clients)
+    quota = [len(labels) // clients + (client < len(labels) % clients) for client in range(clients)]
+    return _joined([[np.array(part, np.int64)] for part in _deal(stock, prior, quota, rng)])
+
+
+def _deal(
+    stock: Sequence[list[int]], prior: Floats, quota: Sequence[int], rng: np.random.Generator
+) -> list[list[int]]:
+    """The draws of ``dirichlet``, one sample at a time; empties the stock."""
+    left = np.ones(len(stock), bool)
+    ladder = _ladder(prior, left)
+    waiting = list(range(len(quota)))
+    parts: list[list[int]] = [[] for _ in quota]
+    for which, height in rng.random((sum(quota), 2)).tolist():
+        place = int(which * len(waiting))
+        client = waiting[place]
+        steps = ladder[client]
+        k = int(steps.searchsorted(height * steps[-1], "right"))
+        parts[client].append(stock[k].pop())
+        if not stock[k]:  # rare, so the sums are kept between the draws
+            left[k] = False
+            ladder = _ladder(prior, left)
+        if len(parts[client]) == quota[client]:
+            waiting[place] = waiting[-1]
+            waiting.pop()
+    return parts
+
+
+def dirichlet_by_class(
+    labels: Ints,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    balance: bool = True,
+    min_size: int = 10,
+    max_tries: int = 100,
+) -> list[Ints]:
+    """Every class k is cut among the clients by its own p_k ~ Dir(alpha, ..., alpha) over them; sizes differ.
+
+    With ``balance`` a client that already holds N/n samples gets none of the classes that follow. Everything
+    is drawn again until each client has ``min_size`` samples, at most ``max_tries`` times.
+
+    >>> parts = dirichlet_by_class(np.arange(400) % 10, 4, 0.5, np.random.default_rng(0))
+    >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
+    (400, True)
+
+    Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
+    """
+    _check_clients(labels, clients)
+    _check_alpha(alpha)
+    if clients * min_size > len(labels):
+        fewer = f"ask for fewer clients or for min_size={len(labels) // clients} at most"
+        raise RequestError(f"{len(labels)} samples cannot give {clients} clients {min_size} each: {fewer}")
+    for _ in range(max_tries):
+        parts = _cut_classes(_by_class(labels, rng), clients, alpha, rng, balance)
+        if min(map(len, parts)) >= min_size:
+            return parts
+    raise RequestError(
+        f"dirichlet-by-class with alpha={alpha:g} never gave each of {clients} clients {min_size} samples in "
+        f"{max_tries} tries: raise alpha or max_tries, or lower min_size or the number of clients"
+    )
+
+
+def _cut_classes(
+    pools: Sequence[Ints], clients: int, alpha: float, rng: np.random.Generator, balance: bool
+) -> list[Ints]:
+    """One try of ``dirichlet_by_class``."""
+    fair = sum(map(len, pools)) / clients
+    held = np.zeros(clients)
+    pieces: list[list[Ints]] = [[] for _ in range(clients)]
+    for members in pools:
+        steps = _ladder(rng.dirichlet(np.full(clients, alpha)), (held < fair) | (not balance))
+        cuts = (steps[:-1] / steps[-1] * len(members)).astype(np.int64)
+        for client, piece in enumerate(np.split(members, cuts)):
+            pieces[client].append(piece)
+            held[client] += len(piece)
+    return _joined(pieces)
+
+
+def pathological(labels: Ints, clients: int, classes: int, rng: np.random.Generator) -> list[Ints]:
+    """Exactly ``classes`` labels for every client, and every class for about equally many clients.
+
+    The n c places are spread over the C classes evenly (the largest classes take what is left over), a client
+    takes the classes with most places left, ties at random, and a class is cut evenly among its takers.
+
+    >>> labels = np.arange(60) % 6
+    >>> [len(set(labels[part])) for part in pathological(labels, 9, 2, np.random.default_rng(0))]
+    [2, 2, 2, 2, 2, 2, 2, 2, 2]
+
+    Reference: McMahan et al., AISTATS 2017, Sec. 3, with places dealt so that no class runs out.
+    """
+    _check_clients(labels, clients)
+    pools = _by_class(labels, rng)
+    places = _places(labels, clients, classes, rng)
+    takers: list[list[int]] = [[] for _ in pools]
+    # Clients served in succession get different classes; at random, so that neighbours in a ring need not.
+    for client in rng.permutation(clients).tolist():
+        taken = np.lexsort((rng.random(len(pools)), -places))[:classes]
+        places[taken] -= 1
+        for k in taken:
+            takers[k].append(client)
+    pieces: list[list[Ints]] = [[] for _ in range(clients)]
+    for members, who in zip(pools, takers, strict=True):
+        # The first pieces of an uneven cut are the larger, so they go to those who hold least.
+        who.sort(key=lambda client: sum(map(len, pieces[client])))
+        for client, piece in zip(who, np.array_split(members, len(who)), strict=True):
+            pieces[client].append(piece)
+    return _joined(pieces)
+
+
+def _places(labels: Ints, clients: int, classes: int, rng: np.random.Generator) -> Ints:
+    """How many clients each class is cut among; refuses what cannot be dealt."""
+    names, sizes = np.unique(labels, return_counts=True)
+    total, kinds = clients * classes, len(names)
+    if not 1 <= classes <= kinds:
+        raise RequestError(f"{classes} classes a client of {kinds} is not possible: ask for 1 to {kinds}")
+    if total < kinds:
+        fix = (
+            f"ask for {-(-kinds // clients)} or more classes each, or {-(-kinds // classes)} or more clients"
+        )
+        raise RequestError(f"{clients} clients of {classes} classes each cannot hold all {kinds}: {fix}")
+    places = np.full(kinds, total // kinds, np.int64)
+    places[np.lexsort((rng.random(kinds), -sizes))[: total % kinds]] += 1
+    for name, size, wanted in zip(names, sizes, places, strict=True):
+        if size < wanted:
+            fix = "ask for fewer clients or fewer classes a client"
+            raise RequestError(f"class {name} has {size} samples for {wanted} clients that need one: {fix}")
+    return places
+
+
+PARTITIONS: dict[str, Callable[..., list[Ints]]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "dirichlet-by-class": dirichlet_by_class,
+    "pathological": pathological,
+}
+
+
+def split(text: str, labels: Ints, clients: int, seed: int) -> list[Ints]:
+    """The partition a text names, like ``iid``, ``pathological:2`` or ``dirichlet-by-class:0.5,min_size=5``.
+
+    >>> [part.tolist() for part in split("iid", np.zeros(3, np.int64), 1, seed=0)]
+    [[0, 1, 2]]
+    """
+    call = parse(text)
+    if call.name not in PARTITIONS:
+        raise unknown("partition", call.name, PARTITIONS)
+    function = PARTITIONS[call.name]
+    chosen = bind("partition", call, function, filled=("labels", "clients", "rng"))
+    return function(labels=labels, clients=clients, rng=chance.generator(seed, "partition"), **chosen)
+
+
+def test_split(train_labels: Ints, train_parts: Sequence[Ints], test_labels: Ints, seed: int) -> list[Ints]:
+    """Test samples in each client's own proportions, drawn independently for every client.
+
+    Client i gets min(ceil(q_ik M), size of k) test samples of class k: q_i are its training class fractions
+    and M = ceil(N_test / n). Nothing is drawn twice within a client; different clients may share samples.
+
+    >>> train, test = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    >>> parts = test_split(train, [np.array([0, 1]), np.array([2, 3])], test, seed=0)
+    >>> [test[part].tolist() for part in parts]
+    [[0, 0], [1, 1]]
+    """
+    kinds = int(max(train_labels.max(initial=0), test_labels.max(initial=0))) + 1
+    members = [np.flatnonzero(test_labels == k) for k in range(kinds)]
+    available = [len(rows) for rows in members]
+    M = -(-len(test_labels) // len(train_parts))
+    parts = []
+    for client, part in enumerate(train_parts):
+        rng = chance.generator(seed, "test-split", client)
+        counts = np.bincount(train_labels[part], minlength=kinds)
+        wanted = -(-counts * M // max(len(part), 1))  # in whole numbers: rounding must not push a ceiling up
+        wanted = np.minimum(wanted, available)
+        drawn = [rng.choice(members[k], wanted[k], replace=False) for k in np.flatnonzero(wanted)]
+        parts.append(np.sort(np.concatenate([np.empty(0, np.int64), *drawn])))
+    return parts
+
+
+def _by_class(labels: Ints, rng: np.random.Generator) -> list[Ints]:
+    """The shuffled members of every class that occurs."""
+    return [rng.permutation(np.flatnonzero(labels == k)) for k in np.unique(labels)]
+
+
+def _ladder(weights: Floats, left: NDArray[np.bool_]) -> Floats:
+    """Running sums over the entries that are left; they count alike where their weights amount to nothing."""
+    live = weights * left
+    live[live.sum(-1) < _NOTHING] = left
+    return np.cumsum(live, -1)
+
+
+def _joined(pieces: Iterable[Sequence[Ints]]) -> list[Ints]:
+    return [np.sort(np.concatenate(piece)) for piece in pieces]
+
+
+def _check_clients(labels: Ints, clients: int) -> None:
+    if not 1 <= clients <= len(labels):
+        most = len(labels)
+        raise RequestError(f"clients={clients} is not possible with {most} samples: ask for 1 to {most}")
+
+
+def _check_alpha(alpha: float) -> None:
+    if not (alpha > 0 and isfinite(alpha)):
+        raise RequestError(f"alpha must be a number above 0, not {alpha:g}")

@@ -1,0 +1,84 @@
+"""Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Batches, Integers, Stream
+from ..tensors import Tree, concatenate, rows, tree_map
+from .base import Grad, InMemory, Objective, own_randomness
+
+
+class Vectorised(InMemory):
+    """Clients side by side, ``chunk`` of them at a time.
+
+    Clients are grouped so that a group makes equally many steps. ``exact`` groups by the exact number of samples:
+    needed where one sample's output depends on the others in its batch (BatchNorm), so that no padding may be there.
+    """
+
+    def __init__(self, chunk: int, exact: bool = False, device: torch.device | None = None) -> None:
+        self.chunk, self.exact = chunk, exact
+        self.device = device or torch.device("cpu")
+
+    @property
+    def name(self) -> str:
+        """The text that chooses this engine again, chunk included: rounding may depend on it."""
+        return f"vectorised:{self.chunk}"
+
+    def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
+        """``f`` on every client, a chunk of clients of equal shape at a time."""
+        chunks = list(self._chunks([c for c in clients if isinstance(c, Batches)], len(keys)))
+        with own_randomness(self.device) as seed:
+            results = []
+            for which in chunks:
+                seed(keys[int(which[0])])
+                results.append(_lifted(f, clients, which))
+        order = np.concatenate(chunks)
+        together = concatenate(results)
+        if (order[1:] > order[:-1]).all():
+            return together
+        back = torch.from_numpy(order.argsort())
+        return tree_map(lambda v: v[back.to(v.device)], together)
+
+    def gradient(self, objective: Objective) -> Grad:
+        """``torch.func.grad``, which ``vmap`` can lift."""
+        grad: Grad = torch.func.grad(objective, has_aux=True)
+        return grad
+
+    def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
+        groups: dict[object, list[int]] = defaultdict(list)
+        shapes = [b.sizes.tolist() if self.exact else b.shapes() for b in batches]
+        for i, shape in enumerate(zip(*shapes, strict=True) if shapes else [()] * clients):
+            groups[shape].append(i)
+        for group in groups.values():
+            for start in range(0, len(group), self.chunk):
+                yield np.array(group[start : start + self.chunk])
+
+
+def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
+    """``f`` on the clients ``which`` as one program over stacked tensors."""
+    blocks = [(c, *c.block(which)) for c in clients if isinstance(c, Batches)]
+
+    def one(mine: tuple[Tree, ...], drawn: tuple[tuple[Tensor, ...], ...]) -> Tree:
+        trees = iter(mine)
+        streams = (
+            Stream(b.samples.x, b.samples.y, tensors[0], tensors[1] if mask is not None else None, widths)
+            for (b, _, mask, widths), tensors in zip(blocks, drawn, strict=True)
+        )
+        return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
+
+    place = torch.from_numpy(which)
+    mine = tuple(_rows(c, place) for c in clients if not isinstance(c, Batches))
+    drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
+    return torch.func.vmap(one, randomness="different")(mine, drawn)
+
+
+def _rows(x: Tree, place: Tensor) -> Tree:
+    """The clients at ``place``; a view, not a copy, where they lie one after another."""
+    first, count = int(place[0]), len(place)
+    if bool((place == torch.arange(first, first + count)).all()):
+        return tree_map(lambda v: v[first : first + count], x)
+    return tree_map(lambda v: rows(v, place.to(v.device)), x)

@@ -1,0 +1,168 @@
+"""One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import chance, measure
+from .algorithms.base import Algorithm, Problem, Program, Round, Trained
+from .batches import Integers, Samples
+from .data import Federation
+from .engines.base import Engine
+from .errors import RequestError
+from .measure.report import Row
+from .models.cost import cost
+from .problem import Model
+from .run import Client
+from .tensors import finite, floating, rows, split
+
+
+class Progressed(NamedTuple):
+    """What is carried from round to round."""
+
+    state: Any
+    after_train: Tensor  # [n] each client's accuracy when it last trained; NaN before that
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model, its data, a program and an engine."""
+
+    model: Model
+    federation: Federation
+    algorithm: Algorithm
+    engine: Engine
+    seed: int
+
+    @cached_property
+    def program(self) -> Program[Any]:
+        """The algorithm, bound to this model and these clients."""
+        parameters = frozenset(self.model.parameters)
+        gradient = self.engine.gradient(self.model.objective)
+        problem = Problem(self.model.module, parameters, self.federation.clients, gradient, self.seed)
+        return self.algorithm.bind(problem)
+
+    @cached_property
+    def train(self) -> Samples:
+        """The training samples."""
+        return Samples(self.federation.x, self.federation.y, self.federation.train)
+
+    @cached_property
+    def tests(self) -> Samples:
+        """The clients' own test samples."""
+        return Samples(self.federation.test_x, self.federation.test_y, self.federation.test)
+
+    @cached_property
+    def flops_a_sample(self) -> int:
+        """Forward and backward of one sample: three times the forward pass."""
+        return 3 * cost(self.model.evaluation, self.federation.x[:1]).flops
+
+    def start(self) -> Progressed:
+        """Before the first round."""
+        n = self.federation.clients
+        state = self.program.init(self.model.start, n)
+        return Progressed(state, torch.full((n,), torch.nan, dtype=torch.float64))
+
+    def round(self, t: int) -> Round:
+        """Round ``t``, counted from 0."""
+        graph = self.program.topology
+        W = None if graph is None else graph(t).to(self.federation.x.device)
+        return Round(t, self.cohort(t), W, self.train, self.engine, self.seed)
+
+    def cohort(self, t: int) -> Integers:
+        """Who takes part in round ``t``: drawn without replacement, in ascending order."""
+        n, wanted = self.federation.clients, self.program.participation
+        m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
+        if not 1 <= m <= n:
+            raise RequestError(
+                f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0"
+            )
+        if m == n:
+            return np.arange(n)
+        return np.sort(chance.generator(self.seed, "sample", t).choice(n, m, replace=False))
+
+    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+        """Round ``t`` and its row of measurements."""
+        r = self.round(t)
+        began = self._now()
+        trained = self.program.train(before.state, r)
+        check_finite(trained, r)
+        state = self.program.exchange(before.state, trained, r)
+        seconds = self._now() - began
+        after_train = self._after_train(before.after_train, trained, r, evaluate)
+        sent = self.program.traffic(before.state, r)
+        known = trained.loss[trained.steps > 0]
+        row = {
+            "round": t + 1,
+            **self._evaluate(state, after_train, evaluate),
+            "train_loss": float(known.mean()) if len(known) else None,
+            "consensus_distance": measure.consensus_distance(self.program.models(state), self.program.shared),
+            "bytes_sent": sent.bytes,
+            "parameters_sent": sent.parameters,
+            "messages_sent": sent.messages,
+            "flops": trained.gradients * self.flops_a_sample,
+            "seconds": seconds,
+        }
+        return Progressed(state, after_train), row
+
+    def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
+        """Each client's accuracy right after its latest training.
+
+        Where only some take part, each cohort is measured in its own round: its trained models are gone afterwards.
+        """
+        everybody = len(r.cohort) == self.federation.clients
+        if self.federation.classes is None or (everybody and not evaluate):
+            return known
+        accuracies = measure.personal_accuracies(
+            self.engine, self.model, trained.models, self.tests, r.cohort
+        )
+        return known.index_copy(0, torch.from_numpy(r.cohort), accuracies)
+
+    def _evaluate(self, state: Any, after_train: Tensor, evaluate: bool) -> Row:
+        """The accuracies of a round; a client that never trained has the model it was given."""
+        if self.federation.classes is None or not evaluate:
+            empty = [measure.accuracy_row(p, None) for p in measure.ACCURACIES]
+            return {**empty[0], **empty[1], "global_accuracy": None}
+        models = self.program.models(state)
+        everyone = np.arange(self.federation.clients)
+        mixed = measure.personal_accuracies(self.engine, self.model, models, self.tests, everyone)
+        trained = torch.where(after_train.isnan(), mixed, after_train)
+        fed = self.federation
+        consensus = measure.global_accuracy(self.model, measure.averaged(models), fed.test_x, fed.test_y)
+        return {
+            **measure.accuracy_row("after_mix", mixed),
+            **measure.accuracy_row("after_train", trained),
+            "global_accuracy": consensus,
+        }
+
+    def clients(self, state: Any) -> list[Client]:
+        """Every client's own model, in memory of its own."""
+        models = self.program.models(state)
+        out = []
+        for i in range(self.federation.clients):
+            own = {k: v.cpu().clone() for k, v in rows(models, i).items()}
+            out.append(Client(*split(own, self.program.shared), self.model))
+        return out
+
+    def _now(self) -> float:
+        if self.federation.x.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def check_finite(trained: Trained, r: Round) -> None:
+    """Stops before a diverged client spoils the others."""
+    lost = ~trained.loss.isfinite() & (trained.steps > 0)
+    bad = lost | ~finite(floating(trained.models))
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        what = "loss" if bool(lost[first]) else "model"
+        raise RequestError(
+            f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
+            "lower lr, or set clip; every round before it is kept"
+        )

@@ -1,0 +1,158 @@
+"""The loop: play a round, measure it, save it, until all are done."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import chance
+from .algorithms.base import Algorithm
+from .batches import Batch
+from .config import describe
+from .data import Federation
+from .engines.choose import Choice, choose
+from .errors import RequestError
+from .experiment import Experiment, Progressed
+from .measure import summarise
+from .measure.report import Row
+from .problem import Loss, Model, cross_entropy
+from .progress import Progress
+from .run import Run, client_tensors
+from .store import RunFolder, flatten, unflatten
+from .tensors import Tensors
+from .text import parse
+
+PROBE = 8  # samples to try a model with
+
+
+def fit(
+    model: nn.Module | Callable[[], nn.Module],
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    seed: int = 0,
+    engine: str = "auto",
+    device: str = "auto",
+    loss: Loss | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    evaluate_every: int = 1,
+) -> Run:
+    """Trains one model per client and returns them with everything that was measured.
+
+    model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
+    batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
+    from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts).
+
+    >>> import coterie as ct
+    >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
+    >>> run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.dfedavg(topology="ring", epochs=1),
+    ...              rounds=2, progress=False)
+    >>> len(run.history), len(run.clients), sorted(run.clients[0].shared)
+    (2, 4, ['1.bias', '1.weight'])
+    """
+    if rounds < 0 or evaluate_every < 1:
+        raise RequestError("rounds must be at least 0 and evaluate_every at least 1: choose larger numbers")
+    place = find_device(device)
+    folder = None if out is None else RunFolder(Path(out))
+    continued = folder is not None and resume and folder.exists
+    bound = Model(_module(model, seed).to(place), loss or cross_entropy)
+    federation = federation.to(place)
+    if continued and folder is not None:
+        engine = _same_engine(engine, folder.config().get("engine", engine))
+    chosen = _engine(engine, bound, federation, algorithm)
+    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed)
+    config = describe(algorithm, federation, bound, rounds, seed, chosen, evaluate_every)
+    _ = experiment.program  # what does not fit together is refused before anything is written
+    with Progress(algorithm.name, rounds, shown=progress) as bar:
+        now, history = _begin(experiment, folder, continued, config, bar)
+        return _play(experiment, folder, config, now, history, bar)
+
+
+def _begin(
+    experiment: Experiment, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
+) -> tuple[Progressed, list[Row]]:
+    """Where the run stands: at its start, or after the last round that was saved."""
+    now = experiment.start()
+    if folder is None:
+        return now, []
+    if not continued:
+        folder.begin(config)
+        return now, []
+    folder.check_same(config)
+    saved = folder.latest(bar.say)
+    if saved is None:
+        return now, folder.history(0)
+    bar.say(f"resuming {folder.path} after round {saved.round}")
+    return _restored(now, saved.tensors), folder.history(saved.round)
+
+
+def _play(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    config: dict[str, Any],
+    now: Progressed,
+    history: list[Row],
+    bar: Progress,
+) -> Run:
+    """The rounds that are left."""
+    rounds = config["rounds"]
+    bar.update(len(history), history[-1] if history else None)
+    for t in range(len(history), rounds):
+        now, row = experiment.play(
+            now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds
+        )
+        history.append(row)
+        if folder is not None:
+            folder.append(row)
+            folder.save(t + 1, _saved(now))
+        bar.update(t + 1, row)
+    run = Run(config, history, summarise(config, history), experiment.clients(now.state), _saved(now))
+    if folder is not None:
+        folder.finish(run.summary, [client_tensors(c) for c in run.clients])
+    return run
+
+
+def _saved(now: Progressed) -> Tensors:
+    return flatten(now.state) | {"measured/after_train": now.after_train}
+
+
+def _restored(template: Progressed, tensors: Tensors) -> Progressed:
+    return Progressed(unflatten(template.state, tensors), tensors["measured/after_train"])
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RequestError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RequestError("there is no CUDA device here: use --device cpu")
+    return device
+
+
+def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chance.key(seed, "init"))
+        return model()
+
+
+def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm) -> Choice:
+    largest = int(federation.sizes.max())
+    batch = min(algorithm.settings.get("batch_size") or largest, largest)
+    probe = Batch(federation.x[:PROBE], federation.y[:PROBE], None)
+    return choose(engine, model, probe, federation.clients, batch, federation.x.device)
+
+
+def _same_engine(asked: str, begun: str) -> str:
+    """A continued run keeps its engine, chunk included, unless another one is asked for."""
+    return begun if asked in ("auto", parse(begun).name) else asked

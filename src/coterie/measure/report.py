@@ -1,0 +1,64 @@
+"""Rows a round and the summary of a run. Every accuracy carries its protocol in its name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ACCURACIES = ("after_mix", "after_train")
+TARGETS = (50, 60, 70, 80, 90, 95)
+
+Row = dict[str, Any]
+
+
+def accuracy_row(protocol: str, accuracies: Tensor | None) -> Row:
+    """Mean, spread, worst client and tenth percentile over the clients that have test samples."""
+    name = f"personal_accuracy_{protocol}"
+    known = None if accuracies is None else accuracies[~accuracies.isnan()]
+    if known is None or not len(known):
+        return {name: None, f"{name}_std": None, f"{name}_worst": None, f"{name}_p10": None}
+    return {
+        name: float(known.mean()),
+        f"{name}_std": float(known.std(correction=0)),
+        f"{name}_worst": float(known.min()),
+        f"{name}_p10": float(torch.quantile(known, 0.1)),
+    }
+
+
+def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, Any]:
+    """What a run comes to: accuracies by protocol, totals of what it sent and spent."""
+    measured = [row for row in history if row["global_accuracy"] is not None]
+    return {
+        "method": config["method"],
+        "rounds": len(history),
+        "seed": config["seed"],
+        "engine": config["engine"],
+        "personal_accuracy": {p: _accuracy(measured, f"personal_accuracy_{p}") for p in ACCURACIES},
+        "global_accuracy": measured[-1]["global_accuracy"] if measured else None,
+        "train_loss": history[-1]["train_loss"] if history else None,
+        "consensus_distance": history[-1]["consensus_distance"] if history else None,
+        **{k: sum(row[k] for row in history) for k in ("bytes_sent", "parameters_sent", "flops", "seconds")},
+        "rounds_to": {str(t): _rounds_to(measured, t / 100) for t in TARGETS},
+    }
+
+
+def _accuracy(rows: Sequence[Row], name: str) -> dict[str, float] | None:
+    """The last round's mean, worst client and spread; the best mean; the mean over the last tenth of the rounds."""
+    if not rows:
+        return None
+    means = [row[name] for row in rows]
+    last = means[-max(1, round(len(means) / 10)) :]
+    return {
+        "final": means[-1],
+        "best": max(means),
+        "last_tenth": sum(last) / len(last),
+        "worst": rows[-1][f"{name}_worst"],
+        "std": rows[-1][f"{name}_std"],
+    }
+
+
+def _rounds_to(rows: Sequence[Row], target: float) -> int | None:
+    """The first measured round whose mean personal accuracy after mixing reaches the target."""
+    reached = (row["round"] for row in rows if row["personal_accuracy_after_mix"] >= target)
+    return next(reached, None)

@@ -1,0 +1,55 @@
+"""What a model costs, counted by running it once."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+_POOLS = (
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+)
+
+
+class Cost(NamedTuple):
+    """The cost of one sample's forward pass."""
+
+    macs: int  # multiply-adds of convolutions, linear layers and attention
+    flops: int  # those, plus 5 for every normalised number and 1 for every averaged one
+    activations: int  # numbers that the layers put out
+    convolutional: bool
+
+
+def cost(module: nn.Module, sample: Tensor) -> Cost:
+    """Counts a forward pass of ``sample`` ([1, ...]) through ``module``.
+
+    The convention is that of Table 1 of FedLMT: multiply-adds, plus 5 for every element of a normalisation, plus 1
+    for every element that enters an average pooling.
+
+    >>> cost(nn.Linear(784, 10), torch.zeros(1, 784)).macs
+    7840
+    """
+    extra, activations = 0, 0
+
+    def count(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        nonlocal extra, activations
+        activations += output.numel() if isinstance(output, Tensor) else 0
+        if isinstance(layer, _NORMS):
+            extra += 5 * inputs[0].numel()
+        elif isinstance(layer, _POOLS):
+            extra += inputs[0].numel()
+
+    leaves = [m for m in module.modules() if not any(m.children())]
+    hooks = [m.register_forward_hook(count) for m in leaves]
+    was_training = module.training
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            module.eval()(sample)
+    finally:
+        module.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    macs = counter.get_total_flops() // 2
+    return Cost(macs, macs + extra, activations, any(isinstance(m, nn.modules.conv._ConvNd) for m in leaves))

@@ -1,0 +1,145 @@
+"""Small models by name. Any other module works too: hand it to ``fit`` as it is."""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .. import chance
+from ..errors import RequestError, unknown
+from ..text import parse
+
+
+class Described(Protocol):
+    """What a model needs to know of its data; a Federation does."""
+
+    @property
+    def input_shape(self) -> Sequence[int]:
+        """The shape of one sample."""
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes."""
+
+
+def logreg(shape: Sequence[int], classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: Sequence[int], classes: int, width: int = 64) -> nn.Module:
+    """Two hidden layers of equal width."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+def _two_convolutions(
+    shape: Sequence[int], classes: int, name: str, kernel: int, padding: int, widths: tuple[int, int, int]
+) -> nn.Module:
+    """Twice convolution and pooling, then one hidden layer."""
+    if len(shape) != 3:
+        raise RequestError(
+            f"{name} takes images [channels, height, width], not samples of shape {list(shape)}"
+        )
+    side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
+    if min(side) < 1:
+        raise RequestError(
+            f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp"
+        )
+    first, second, hidden = widths
+    return nn.Sequential(
+        nn.Conv2d(shape[0], first, kernel, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, kernel, padding=padding),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(second * side[0] * side[1], hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
+
+
+def cnn(shape: Sequence[int], classes: int, padding: int | None = None) -> nn.Module:
+    """The CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
+
+    ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it.
+    """
+    if padding is None:
+        padding = 2 if len(shape) == 3 and min(shape[1:]) < 16 else 0
+    return _two_convolutions(shape, classes, "cnn", 5, padding, (32, 64, 512))
+
+
+def small_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """3 x 3 convolutions of 16 and 32, a hidden layer of 64: enough for the embedded digits."""
+    return _two_convolutions(shape, classes, "small-cnn", 3, 1, (16, 32, 64))
+
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "logreg": logreg,
+    "mlp": mlp,
+    "cnn": cnn,
+    "small-cnn": small_cnn,
+}
+
+
+def build(
+    name: str,
+    federation: Described | None = None,
+    *,
+    classes: int | None = None,
+    input_shape: Sequence[int] | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """The model of that name, for the data of a federation or for ``classes`` and ``input_shape``.
+
+    The same seed gives the same initial values, whatever was drawn before.
+
+    >>> sum(p.numel() for p in build("cnn", classes=10, input_shape=(1, 28, 28)).parameters())
+    582026
+    """
+    call = parse(name)
+    if call.name not in BUILDERS:
+        raise unknown("model", call.name, BUILDERS)
+    if federation is not None:
+        classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
+    if classes is None:
+        raise RequestError(
+            f"model {call.name} needs to know the number of classes: pass a federation or classes="
+        )
+    shape = tuple(input_shape or (1, 28, 28))
+    chosen = {**call.options, **options}
+    _check_options(call.name, chosen)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(chance.key(seed, "init"))
+        module = BUILDERS[call.name](shape, classes, **chosen)
+    module.origin = {  # type: ignore[assignment]  # a description for config.json, not a submodule
+        "name": call.name,
+        "classes": classes,
+        "input_shape": list(shape),
+        "seed": seed,
+        **chosen,
+    }
+    return module
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    valid = [p for p in inspect.signature(BUILDERS[name]).parameters if p not in ("shape", "classes")]
+    wrong = sorted(set(options) - set(valid))
+    if wrong:
+        known = f"it takes {', '.join(valid)}" if valid else "it takes none"
+        raise RequestError(f"model {name} has no option {', '.join(wrong)}: {known}")
+    for key, value in options.items():
+        if not isinstance(value, int) or value < 0:
+            raise RequestError(f"option {key}={value!r} of model {name} must be a whole number")

@@ -1,0 +1,97 @@
+"""What ``fit`` returns: the history, the summary, and every client's own model."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import nn
+
+from . import models
+from .errors import RequestError
+from .measure.report import Row
+from .problem import Model, cross_entropy
+from .store import RunFolder, client_file, read_json
+from .store.folder import METRICS, SUMMARY
+from .tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Client:
+    """One participant's own model."""
+
+    shared: Tensors  # what it exchanged
+    personal: Tensors  # what never left it
+    model: Model | None
+
+    def module(self) -> nn.Module:
+        """The client's own module, in evaluation mode, ready to use."""
+        if self.model is None:
+            raise RequestError(
+                "this run has a module of its own: pass it, as in coterie.load(path, model=...)"
+            )
+        return self.model.rebuilt(self.shared | self.personal)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    config: dict[str, Any]
+    history: list[Row]  # a row a round
+    summary: dict[str, Any]
+    clients: list[Client]
+    final: Tensors  # the state after the last round, as a checkpoint holds it
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the run folder; refuses one that exists."""
+        folder = RunFolder(Path(path))
+        folder.begin(self.config)
+        for row in self.history:
+            folder.append(row)
+        folder.save(len(self.history), self.final)
+        folder.finish(self.summary, [client_tensors(c) for c in self.clients])
+        return folder.path
+
+
+def client_tensors(client: Client) -> Tensors:
+    """A client's model as its file holds it: ``shared/name`` and ``personal/name``."""
+    parts = {"shared": client.shared, "personal": client.personal}
+    return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
+
+
+def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
+    """A finished run from its folder. ``model``: needed for ``module()`` where the run used a module of its own."""
+    folder = RunFolder(Path(path))
+    config = folder.config()
+    if not (folder.path / SUMMARY).exists():
+        raise RequestError(f"{path} is not finished: continue it with `coterie run {path} --resume` first")
+    lines = (folder.path / METRICS).read_text().splitlines()
+    checkpoint = folder.latest(say=print)
+    known = _model(config, model)
+    return Run(
+        config=config,
+        history=[json.loads(line) for line in lines],
+        summary=read_json(folder.path / SUMMARY),
+        clients=[_client(folder.path, i, known) for i in range(config["data"]["clients"])],
+        final=checkpoint.tensors if checkpoint else {},
+    )
+
+
+def _model(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None) -> Model | None:
+    if model is not None:
+        return Model(model if isinstance(model, nn.Module) else model(), cross_entropy)
+    if "name" in config["model"]:
+        return Model(models.build(**config["model"]), cross_entropy)
+    return None
+
+
+def _client(path: Path, i: int, model: Model | None) -> Client:
+    tensors = load_file(client_file(path, i))
+
+    def part(name: str) -> Tensors:
+        return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
+
+    return Client(part("shared/"), part("personal/"), model)

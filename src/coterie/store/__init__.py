@@ -1,0 +1,6 @@
+"""Run folders that survive interruption."""
+
+from .checkpoint import flatten, unflatten
+from .folder import RunFolder, client_file, read_json
+
+__all__ = ["RunFolder", "client_file", "flatten", "read_json", "unflatten"]

@@ -1,0 +1,84 @@
+"""The state of a run after a round. The previous checkpoint stays until the new one is whole."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ..errors import RequestError
+from ..tensors import Tensors
+from .files import digest, replace, write_json
+
+KEPT = 2
+
+
+class Checkpoint(NamedTuple):
+    """What was saved after ``round`` rounds."""
+
+    round: int
+    tensors: Tensors
+
+
+def flatten(state: Any) -> Tensors:
+    """A NamedTuple of (named) tensors as ``slot/name``."""
+    flat: Tensors = {}
+    for slot, value in state._asdict().items():
+        flat |= {f"{slot}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {slot: value}
+    return flat
+
+
+def unflatten(template: Any, flat: Tensors) -> Any:
+    """The state of the shape of ``template`` that ``flatten`` took apart."""
+    slots = {}
+    for slot, value in template._asdict().items():
+        known = (
+            {k: flat[f"{slot}/{k}"].to(v.device) for k, v in value.items()}
+            if isinstance(value, dict)
+            else None
+        )
+        slots[slot] = flat[slot].to(value.device) if known is None else known
+    return type(template)(**slots)
+
+
+def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
+    """A safetensors file, whole or not at all."""
+    plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    replace(path, lambda temporary: save_file(plain, temporary, metadata=about))
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint; its small JSON file comes last and makes it count."""
+    stem = f"round-{checkpoint.round:06d}"
+    data = folder / f"{stem}.safetensors"
+    save_tensors(data, checkpoint.tensors)
+    write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": digest(data)})
+    for old in sorted(folder.glob("round-*.json"))[:-KEPT]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
+    """The newest whole checkpoint; ``say`` is told of every damaged one that was passed over."""
+    found = sorted(folder.glob("round-*.json"), reverse=True)
+    for path in found:
+        checkpoint = _read(path)
+        if checkpoint is not None:
+            return checkpoint
+        say(f"checkpoint {path.with_suffix('.safetensors')} is damaged: going back to the one before it")
+    if found:
+        raise RequestError(f"every checkpoint in {folder} is damaged: start again with another --out")
+    return None
+
+
+def _read(path: Path) -> Checkpoint | None:
+    data = path.with_suffix(".safetensors")
+    try:
+        about = json.loads(path.read_text())
+        if digest(data) != about["sha256"]:
+            return None
+        return Checkpoint(int(about["round"]), load_file(data))
+    except (OSError, ValueError, KeyError, SafetensorError):
+        return None

@@ -1,0 +1,116 @@
+"""A run's folder: config.json, metrics.jsonl, summary.json, checkpoint/ and clients/."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from ..tensors import Tensors
+from . import checkpoint as checkpoints
+from .files import append_line, disk, replace, write_json
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+
+# These may differ between a run and its continuation: they do not change what is computed.
+_FREE = ("versions", "engine", "engine_reason")
+
+Row = dict[str, Any]
+
+
+class RunFolder:
+    """One run on disk. What it has written is whole at every moment."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / CONFIG).exists()
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """A new run; refuses a folder that has anything in it."""
+        with disk(self.path):
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise RequestError(
+                    f"{self.path} already exists: choose another --out, or continue that run with --resume"
+                )
+            (self.path / "checkpoint").mkdir(parents=True)
+            (self.path / "clients").mkdir()
+        write_json(self.path / CONFIG, config)
+
+    def config(self) -> dict[str, Any]:
+        """The configuration the run was begun with."""
+        return read_json(self.path / CONFIG)
+
+    def check_same(self, config: Mapping[str, Any]) -> None:
+        """Refuses to continue with another configuration, and shows the difference."""
+        differences = _differences(self.config(), json.loads(json.dumps(config)))
+        if differences:
+            raise RequestError(
+                f"cannot resume {self.path}, its configuration differs ({'; '.join(differences)}): "
+                "use the same options, or another --out"
+            )
+
+    def history(self, rounds: int) -> list[Row]:
+        """The first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
+        path = self.path / METRICS
+        lines = path.read_text().splitlines()[:rounds] if path.exists() else []
+        try:
+            rows = [json.loads(line) for line in lines]
+        except ValueError:
+            rows = []
+        if [row["round"] for row in rows] != list(range(1, rounds + 1)):
+            raise RequestError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
+        text = "".join(line + "\n" for line in lines)
+        replace(path, lambda temporary: temporary.write_text(text))
+        return rows
+
+    def append(self, row: Row) -> None:
+        """The row of one more round."""
+        append_line(self.path / METRICS, row)
+
+    def save(self, round: int, tensors: Tensors) -> None:
+        """The state after ``round`` rounds."""
+        checkpoints.save(self.path / "checkpoint", checkpoints.Checkpoint(round, tensors))
+
+    def latest(self, say: Callable[[str], object]) -> checkpoints.Checkpoint | None:
+        """The newest whole checkpoint."""
+        return checkpoints.newest(self.path / "checkpoint", say)
+
+    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors]) -> None:
+        """The clients' models, one file each, then the summary that says the run is complete."""
+        for i, tensors in enumerate(clients):
+            checkpoints.save_tensors(client_file(self.path, i), tensors)
+        write_json(self.path / SUMMARY, summary)
+
+
+def client_file(path: Path, client: int) -> Path:
+    """Where a client's model lies."""
+    return path / "clients" / f"client-{client:04d}.safetensors"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a sentence."""
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise RequestError(f"cannot read {path} ({error.strerror}): give the path of a run folder") from error
+    except ValueError as error:
+        raise RequestError(
+            f"{path} is not valid JSON ({error}): restore it or start the run again"
+        ) from error
+    if not isinstance(value, dict):
+        raise RequestError(f"{path} does not describe a run: give the config.json of a run folder")
+    return value
+
+
+def _differences(there: Any, here: Any, at: str = "") -> list[str]:
+    """Where two configurations differ, as ``key: value there, value here``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = sorted((there.keys() | here.keys()) - set(_FREE))
+        return [d for k in keys for d in _differences(there.get(k), here.get(k), f"{at}.{k}".lstrip("."))]
+    return [] if there == here else [f"{at}: {there!r} there, {here!r} here"]

@@ -1,0 +1,107 @@
+"""Arithmetic on named tensors.
+
+One client's model is a flat ``dict[str, Tensor]``. *Stacked* tensors carry the clients along a leading dimension;
+only the engines and the exchange know about that dimension.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Tree = Any  # Tensor | Tensors | a (named) tuple of trees
+
+
+def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
+    """``f`` on every tensor of ``x`` and the tensors in the same places of ``rest``.
+
+    >>> tree_map(torch.add, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
+    {'a': tensor(3)}
+    """
+    if isinstance(x, dict):
+        return {k: tree_map(f, v, *(r[k] for r in rest)) for k, v in x.items()}
+    if isinstance(x, tuple):
+        mapped = [tree_map(f, *places) for places in zip(x, *rest, strict=True)]
+        return type(x)(*mapped) if hasattr(x, "_fields") else tuple(mapped)
+    return f(x, *rest)
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """One tree whose tensors have the trees along a new leading dimension."""
+    return tree_map(lambda *rows: torch.stack(rows), *trees)
+
+
+def concatenate(trees: Sequence[Tree]) -> Tree:
+    """One tree whose tensors are those of ``trees``, one after another along the leading dimension."""
+    return trees[0] if len(trees) == 1 else tree_map(lambda *parts: torch.cat(parts), *trees)
+
+
+def rows(x: Tree, where: Tensor | int) -> Tree:
+    """The clients ``where`` of stacked tensors."""
+    return tree_map(lambda v: v[where], x)
+
+
+def put(x: Tree, where: Tensor, new: Tree) -> Tree:
+    """Stacked tensors with the clients ``where`` replaced; ``x`` itself stays as it is."""
+    return tree_map(lambda v, n: v.index_copy(0, where, n), x, new)
+
+
+def replicate(x: Tree, clients: int) -> Tree:
+    """The same values for every client, without copying them."""
+    return tree_map(lambda v: v.expand(clients, *v.shape), x)
+
+
+def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
+    """(the named ones, the others); ``a | b`` puts them together again.
+
+    >>> split({"u": torch.tensor(1), "v": torch.tensor(2)}, {"v"})
+    ({'v': tensor(2)}, {'u': tensor(1)})
+    """
+    return {k: v for k, v in x.items() if k in names}, {k: v for k, v in x.items() if k not in names}
+
+
+def add(x: Tensors, y: Tensors, scale: float = 1.0) -> Tensors:
+    """x + scale * y."""
+    return {k: torch.add(v, y[k], alpha=scale) for k, v in x.items()}
+
+
+def sub(x: Tensors, y: Tensors) -> Tensors:
+    """x - y."""
+    return {k: v - y[k] for k, v in x.items()}
+
+
+def mul(x: Tensors, scale: float | Tensor) -> Tensors:
+    """scale * x."""
+    return {k: v * scale for k, v in x.items()}
+
+
+def norm(x: Tensors) -> Tensor:
+    """The L2 norm over all tensors together."""
+    return torch.stack([v.square().sum() for v in x.values()]).sum().sqrt()
+
+
+def zeros_like(x: Tensors) -> Tensors:
+    """Zeros of the same shapes, in memory of their own."""
+    return {k: torch.zeros(v.shape, dtype=v.dtype, device=v.device) for k, v in x.items()}
+
+
+def floating(x: Tensors) -> Tensors:
+    """The tensors that can be averaged; integer buffers (counters) stay with whoever holds them."""
+    return {k: v for k, v in x.items() if v.is_floating_point()}
+
+
+def finite(x: Tensors) -> Tensor:
+    """For stacked tensors: which clients hold finite numbers only."""
+    return torch.stack([torch.isfinite(v).flatten(1).all(1) for v in x.values()]).all(0)
+
+
+def entries(tensors: Iterable[Tensor]) -> int:
+    """How many numbers there are."""
+    return sum(v.numel() for v in tensors)
+
+
+def size_in_bytes(tensors: Iterable[Tensor]) -> int:
+    """How many bytes they take as they are stored and sent."""
+    return sum(v.numel() * v.element_size() for v in tensors)

@@ -1,0 +1,38 @@
+"""Who hears whom in a round, as a matrix: W[i, j] is the weight receiver i gives to the message of sender j.
+
+>>> from coterie import topology
+>>> topology.build("ring", n=4)(0)
+tensor([[0.3333, 0.3333, 0.0000, 0.3333],
+        [0.3333, 0.3333, 0.3333, 0.0000],
+        [0.0000, 0.3333, 0.3333, 0.3333],
+        [0.3333, 0.0000, 0.3333, 0.3333]], dtype=torch.float64)
+"""
+
+from .draws import clique, random, random_pull, random_push
+from .facts import degree, diameter, edges, in_neighbours, out_neighbours, spectral_gap, stochasticity
+from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
+from .parse import build, names
+
+__all__ = [
+    "Topology",
+    "build",
+    "clique",
+    "degree",
+    "diameter",
+    "edges",
+    "exponential",
+    "full",
+    "grid",
+    "in_neighbours",
+    "metropolis",
+    "names",
+    "none",
+    "out_neighbours",
+    "random",
+    "random_pull",
+    "random_push",
+    "ring",
+    "spectral_gap",
+    "star",
+    "stochasticity",
+]

@@ -1,0 +1,117 @@
+"""Topologies drawn afresh every round; the draw of round t depends on (seed, t) and on nothing else."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..chance import generator
+from ..errors import RequestError
+from .graphs import Topology, circulant, clients, uniform, whole
+
+
+def _neighbours(name: str, n: int, k: object) -> int:
+    """The number of neighbours, when n clients can have that many."""
+    k = whole(f"the number of neighbours of {name}", k)
+    if n == 1:
+        raise RequestError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
+    if k >= n:
+        raise RequestError(
+            f"{name}:{k} needs more than {k} clients, there are {n}: "
+            f"use {name}:{n - 1} or fewer, or at least {k + 1} clients"
+        )
+    return k
+
+
+def _relabelled(W: Tensor, seed: int, t: int) -> Tensor:
+    """The same graph with the clients' places drawn anew."""
+    place = torch.from_numpy(generator(seed, "topology", t).permutation(len(W)))
+    return W[place][:, place]
+
+
+def random(n: int, k: int, seed: int = 0) -> Topology:
+    """An undirected graph in which everybody has k neighbours, new every round; weights 1/(k+1), W symmetric.
+
+    The circulant {±1, ..., ±⌊k/2⌋}, for odd k with n/2 besides, under a random permutation of the clients.
+    E‖Wx - x̄‖² = α ‖x - x̄‖² with α = (n/(k+1) - 1) / (n - 1).
+
+    >>> W = random(20, 4, seed=1)(0)
+    >>> (W > 0).sum(1).unique().item(), torch.equal(W, W.T)
+    (5, True)
+    """
+    n = clients(n)
+    k = _neighbours("random", n, k)
+    if k % 2 and n % 2:
+        fewer = f"random:{k - 1} or " if k > 1 else ""
+        raise RequestError(
+            f"random:{k} needs an even number of clients, there are {n}: use {fewer}random:{k + 1}, or {n + 1} clients"
+        )
+    reach = k // 2
+    offsets = [offset for offset in range(-reach, reach + 1) if offset] + [n // 2] * (k % 2)
+    W = uniform(circulant(n, offsets))
+    return Topology(f"random:{k}", n, "doubly", False, partial(_relabelled, W, seed))
+
+
+def _pull(n: int, k: int, seed: int, t: int) -> Tensor:
+    # The places of the k smallest of n - 1 uniforms are a uniform set of k; stepping over i leaves i out.
+    scores = generator(seed, "topology", t).random((n, n - 1))
+    chosen = torch.from_numpy(np.argpartition(scores, k - 1, axis=1)[:, :k])
+    i = torch.arange(n)[:, None]
+    links = torch.zeros(n, n, dtype=torch.bool)
+    links[i, chosen + (chosen >= i)] = True
+    return uniform(links)
+
+
+def _push(n: int, k: int, seed: int, t: int) -> Tensor:
+    return _pull(n, k, seed, t).T.contiguous()
+
+
+def random_pull(n: int, k: int, seed: int = 0) -> Topology:
+    """Every client receives from k others it draws each round: W[i, j] = 1/(k+1), rows sum to 1.
+
+    E W = I/(k+1) + k/((k+1)(n-1)) (11ᵀ - I), but a single draw does not preserve the mean.
+
+    >>> (random_pull(10, 3)(0) > 0).sum(1).tolist()
+    [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
+    """
+    n = clients(n)
+    k = _neighbours("random-pull", n, k)
+    return Topology(f"random-pull:{k}", n, "row", False, partial(_pull, n, k, seed))
+
+
+def random_push(n: int, k: int, seed: int = 0) -> Topology:
+    """Every client sends to k others it draws each round: W[j, i] = 1/(k+1), columns sum to 1.
+
+    The sum over the clients is preserved; how much one client receives varies, which push-sum corrects.
+
+    >>> (random_push(10, 3)(0) > 0).sum(0).tolist()
+    [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
+    """
+    n = clients(n)
+    k = _neighbours("random-push", n, k)
+    return Topology(f"random-push:{k}", n, "column", False, partial(_push, n, k, seed))
+
+
+def _cliques(n: int, size: int, count: int, seed: int, t: int) -> Tensor:
+    # Everybody gets a clique; those beyond the last one get a clique of their own.
+    member = torch.from_numpy(generator(seed, "topology", t).permutation(n))
+    group = torch.arange(n) // size
+    group = torch.where(group < count, group, torch.arange(n) + count)[member]
+    return uniform(group[:, None] == group[None, :])
+
+
+def clique(n: int, size: int, count: int = 1, seed: int = 0) -> Topology:
+    """Each round `count` disjoint random sets of `size` clients average among themselves; the rest is idle.
+
+    W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle.
+
+    >>> (clique(7, size=3, count=2)(0) > 0).sum(1).sort().values.tolist()
+    [1, 3, 3, 3, 3, 3, 3]
+    """
+    n, size, count = clients(n), whole("the size of clique", size), whole("count of clique", count)
+    name = f"clique:{size}" + (f",count={count}" if count > 1 else "")
+    if size * count > n:
+        fix = f"clique:{size},count={n // size}" if size <= n else f"clique:{n} or smaller"
+        raise RequestError(f"{name} needs {size * count} clients, there are {n}: use {fix}")
+    return Topology(name, n, "doubly", False, partial(_cliques, n, size, count, seed))

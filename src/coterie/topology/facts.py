@@ -1,0 +1,123 @@
+"""What can be read off a mixing matrix W[i, j] (i receives, j sends)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import RequestError
+
+Stochastic = Literal["doubly", "row", "column"]
+
+# Loose enough for matrices computed in float32, far tighter than any wrong weight.
+_TOLERANCE = 1e-6
+
+
+def stochasticity(W: Tensor) -> Stochastic:
+    """Which sums are one: those of the rows (W1 = 1), of the columns (1ᵀW = 1ᵀ), or both.
+
+    >>> stochasticity(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    'row'
+    """
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
+        raise RequestError(f"a mixing matrix must be square, not {list(W.shape)}: use one row and column a client")
+    rows, columns = (bool(((W.sum(axis) - 1).abs() <= _TOLERANCE).all()) for axis in (1, 0))
+    if rows and columns:
+        return "doubly"
+    if rows:
+        return "row"
+    if columns:
+        return "column"
+    raise RequestError("neither the rows nor the columns of the mixing matrix sum to 1: divide each row by its sum")
+
+
+def spectral_gap(W: Tensor) -> float:
+    """How fast mixing brings everybody together: 1 - λ, between 0 (never) and 1 (at once).
+
+    For doubly stochastic W, λ = ‖W - J‖₂ with J = 11ᵀ/n: one mix leaves at most λ of the distance to the
+    mean. For W that is only row- or column-stochastic, λ is the second largest modulus among the eigenvalues:
+    the rate in the long run when this W is repeated; a single mix may leave more.
+
+    >>> from coterie.topology import ring
+    >>> round(spectral_gap(ring(4)(0)), 6)
+    0.666667
+    """
+    W = W.double()
+    n = len(W)
+    if stochasticity(W) == "doubly":
+        λ = float(torch.linalg.matrix_norm(W - 1 / n, ord=2))
+    else:
+        λ = float(torch.linalg.eigvals(W).abs().sort(descending=True).values[1])
+    return max(0.0, 1 - λ)
+
+
+def _links(W: Tensor) -> Tensor:
+    """True where a message travels: the nonzero weights off the diagonal."""
+    links = W != 0
+    links.fill_diagonal_(False)
+    return links
+
+
+def in_neighbours(W: Tensor) -> list[list[int]]:
+    """For every client, whose messages it receives, ascending and without itself.
+
+    >>> in_neighbours(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    [[], [0]]
+    """
+    return [row.nonzero().flatten().tolist() for row in _links(W)]
+
+
+def out_neighbours(W: Tensor) -> list[list[int]]:
+    """For every client, who receives its messages, ascending and without itself.
+
+    >>> out_neighbours(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    [[1], []]
+    """
+    return in_neighbours(W.T)
+
+
+def degree(W: Tensor) -> tuple[int, float, int]:
+    """The least, mean and greatest number of in-neighbours.
+
+    >>> from coterie.topology import star
+    >>> degree(star(5)(0))
+    (1, 1.6, 4)
+    """
+    counts = _links(W).sum(1)
+    return int(counts.min()), float(counts.double().mean()), int(counts.max())
+
+
+def edges(W: Tensor) -> int:
+    """The messages of one round, one for every directed link.
+
+    >>> from coterie.topology import ring
+    >>> edges(ring(5)(0))
+    10
+    """
+    return int(_links(W).sum())
+
+
+def diameter(W: Tensor) -> int | None:
+    """After how many exchanges over W everybody has heard, directly or not, from everybody; None if never.
+
+    This is the longest of the shortest paths along the direction in which messages flow. It is found by
+    doubling: with A the links and self loops, it is the least d for which A^d has no zero.
+
+    >>> from coterie.topology import none, ring
+    >>> diameter(ring(6)(0)), diameter(none(2)(0))
+    (3, None)
+    """
+    n = len(W)
+    if n == 1:
+        return 0
+    powers = [(_links(W) | torch.eye(n, dtype=torch.bool)).float()]
+    while not powers[-1].all():
+        if 2 ** (len(powers) - 1) >= n - 1:
+            return None
+        powers.append((powers[-1] @ powers[-1] > 0).float())
+    reached, steps = torch.eye(n), 0
+    for exponent in reversed(range(len(powers) - 1)):
+        further = (reached @ powers[exponent] > 0).float()
+        if not further.all():
+            reached, steps = further, steps + 2**exponent
+    return steps + 1

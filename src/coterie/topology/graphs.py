@@ -1,0 +1,190 @@
+"""Topologies that are the same every round, and the type they all share."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from math import isqrt
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from ..errors import RequestError
+from .facts import Stochastic
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A function from the round to the mixing matrix W[n, n] in float64, rows for receivers.
+
+    ``name`` is the text that rebuilds it, ``stochastic`` says which sums of W are one, ``fixed`` that every
+    round has the same W (then it is one and the same tensor: do not write into it).
+
+    >>> ring(3)
+    Topology(name='ring', n=3, stochastic='doubly', fixed=True)
+    """
+
+    name: str
+    n: int
+    stochastic: Stochastic
+    fixed: bool
+    matrix: Callable[[int], Tensor] = field(repr=False)
+
+    def __call__(self, t: int) -> Tensor:
+        """W of round t."""
+        return self.matrix(t)
+
+
+def whole(what: str, value: object, least: int = 1) -> int:
+    """The value, when it is a whole number of at least `least`.
+
+    >>> whole("rows of grid", 3)
+    3
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
+        return int(value)
+    raise RequestError(f"{what} must be a whole number of at least {least}, not {value!r}")
+
+
+def clients(n: object) -> int:
+    """The number of clients, checked."""
+    return whole("the number of clients", n)
+
+
+def uniform(links: Tensor) -> Tensor:
+    """Equal weights for oneself and every in-neighbour: W[i, j] = 1 / (degree_i + 1).
+
+    Links are booleans, so neighbours that coincide (the two of a ring of two, say) are already merged and the
+    weights follow the true degree.
+    """
+    reached = links | torch.eye(len(links), dtype=torch.bool)
+    return reached.double() / reached.sum(1, keepdim=True)
+
+
+def circulant(n: int, offsets: Iterable[int]) -> Tensor:
+    """Links of every i to i + offset (mod n), with no link to itself."""
+    links = torch.zeros(n, n, dtype=torch.bool)
+    i = torch.arange(n)
+    for offset in offsets:
+        links[i, (i + offset) % n] = True
+    links.fill_diagonal_(False)
+    return links
+
+
+def _constant(W: Tensor, t: int) -> Tensor:
+    return W
+
+
+def _fixed(name: str, W: Tensor) -> Topology:
+    # A partial of a module's function, and not a closure, so that a topology can be sent to other processes.
+    return Topology(name, len(W), "doubly", True, partial(_constant, W))
+
+
+def ring(n: int) -> Topology:
+    """A circle: W[i, i-1] = W[i, i] = W[i, i+1] = 1/3 (mod n); λ = max over k of |1 + 2 cos(2πk/n)| / 3.
+
+    >>> ring(2)(0)
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]], dtype=torch.float64)
+    """
+    return _fixed("ring", uniform(circulant(clients(n), (-1, 1))))
+
+
+def _square_rows(n: int) -> int:
+    """The greatest divisor of n that is not above its root."""
+    return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
+
+
+def _rows(n: int, rows: object) -> int:
+    """The rows of a grid, refused where they leave no grid."""
+    best = _square_rows(n)
+    larger = next(m for m in range(n + 1, n + 4) if _square_rows(m) > 1)
+    fix = f"grid:rows={best}" if best > 1 else f"grid with {larger} clients"
+    rows = best if rows is None else whole("rows of grid", rows)
+    if n % rows:
+        raise RequestError(f"{n} clients do not fill {rows} equal rows: use {fix if best > 1 else 'ring, or ' + fix}")
+    if n > 1 and rows in (1, n):
+        raise RequestError(f"a grid of {rows} x {n // rows} clients is no more than a ring: use ring, or {fix}")
+    return rows
+
+
+def grid(n: int, rows: int | None = None) -> Topology:
+    """A torus of rows x columns, numbered row by row: 1/5 for oneself and those above, below and beside.
+
+    λ = max over (p, q) of |1 + 2 cos(2πp/rows) + 2 cos(2πq/columns)| / 5 when both sides are at least 3.
+    Without `rows` it is as square as n allows.
+
+    >>> grid(12).name, grid(9)(0)[4].nonzero().flatten().tolist()
+    ('grid:rows=3', [1, 3, 4, 5, 7])
+    """
+    n = clients(n)
+    rows = _rows(n, rows)
+    columns = n // rows
+    down = torch.kron(circulant(rows, (-1, 1)), torch.eye(columns, dtype=torch.bool))
+    across = torch.kron(torch.eye(rows, dtype=torch.bool), circulant(columns, (-1, 1)))
+    return _fixed(f"grid:rows={rows}", uniform(down | across))
+
+
+def exponential(n: int) -> Topology:
+    """One-way links over powers of two: i receives from i + 1, i + 2, i + 4, ... (mod n), all below n.
+
+    With q = ⌈log₂ n⌉ links each, every weight is 1/(q+1) and λ = (q-1)/(q+1) for even n (Ying et al. 2021).
+
+    >>> exponential(8)(0)[0]
+    tensor([0.2500, 0.2500, 0.2500, 0.0000, 0.2500, 0.0000, 0.0000, 0.0000],
+           dtype=torch.float64)
+    """
+    powers = (2**k for k in range((clients(n) - 1).bit_length()))
+    return _fixed("exponential", uniform(circulant(n, powers)))
+
+
+def full(n: int) -> Topology:
+    """Everybody with everybody: W = J, every weight 1/n; λ = 0.
+
+    >>> full(4)(0)[0]
+    tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    return _fixed("full", uniform(torch.ones(clients(n), n, dtype=torch.bool)))
+
+
+def none(n: int) -> Topology:
+    """Nobody with anybody: W = I; λ = 1.
+
+    >>> none(2)(0)
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+    return _fixed("none", torch.eye(clients(n), dtype=torch.float64))
+
+
+def metropolis(adjacency: Tensor) -> Tensor:
+    """Metropolis-Hastings weights, which make any undirected graph symmetric and doubly stochastic.
+
+    W[i, j] = 1 / (1 + max(degree_i, degree_j)) on links, W[i, i] = 1 - Σ_j W[i, j]. What the diagonal of the
+    adjacency holds does not matter.
+
+    >>> metropolis(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    tensor([[0.6667, 0.3333, 0.0000],
+            [0.3333, 0.3333, 0.3333],
+            [0.0000, 0.3333, 0.6667]], dtype=torch.float64)
+    """
+    links = adjacency != 0
+    if links.ndim != 2 or links.shape[0] != links.shape[1] or not torch.equal(links, links.T):
+        raise RequestError("metropolis needs an undirected graph: pass a square, symmetric adjacency matrix")
+    links.fill_diagonal_(False)
+    degrees = links.sum(1).double()
+    W = links / (1 + torch.maximum(degrees[:, None], degrees[None, :]))
+    return W + torch.diag(1 - W.sum(1))
+
+
+def star(n: int) -> Topology:
+    """Client 0 with everybody, weighted by `metropolis`.
+
+    W is 1/n on the links and for the hub itself, 1 - 1/n for each leaf itself; λ = 1 - 1/n from n = 3 on.
+
+    >>> star(5)(0).diagonal()
+    tensor([0.2000, 0.8000, 0.8000, 0.8000, 0.8000], dtype=torch.float64)
+    """
+    links = torch.zeros(clients(n), n, dtype=torch.bool)
+    links[0, :] = links[:, 0] = True
+    return _fixed("star", metropolis(links))

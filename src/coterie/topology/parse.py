@@ -1,0 +1,123 @@
+"""A topology from what people have at hand: a text, a Topology, or a function of the round."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import Parameter, signature
+
+import torch
+from torch import Tensor
+
+from ..errors import RequestError, unknown
+from ..text import Call, parse
+from .draws import clique, random, random_pull, random_push
+from .facts import Stochastic, stochasticity
+from .graphs import Topology, clients, exponential, full, grid, none, ring, star
+
+_BUILDERS: dict[str, Callable[..., Topology]] = {
+    "ring": ring,
+    "grid": grid,
+    "exponential": exponential,
+    "full": full,
+    "random": random,
+    "random-pull": random_pull,
+    "random-push": random_push,
+    "clique": clique,
+    "star": star,
+    "none": none,
+}
+
+
+def names() -> list[str]:
+    """The names `build` knows.
+
+    >>> names()[:3]
+    ['ring', 'grid', 'exponential']
+    """
+    return list(_BUILDERS)
+
+
+def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int = 0) -> Topology:
+    """The topology for n clients that a text, a Topology or a function round -> W stands for.
+
+    The seed is for texts of random topologies; the other two bring their own randomness. What a function
+    returns is checked every round.
+
+    >>> build("random:10", n=100, seed=3).name
+    'random:10'
+    >>> build(lambda t: torch.eye(2), n=2).stochastic
+    'doubly'
+    """
+    n = clients(n)
+    if isinstance(topology, str):
+        return _from_text(topology, n, seed)
+    if isinstance(topology, Topology):
+        if topology.n != n:
+            raise RequestError(
+                f"the topology {topology.name} is made for {topology.n} clients, there are {n}: make it with n={n}"
+            )
+        return topology
+    if not callable(topology):
+        raise RequestError(
+            f"a topology cannot be of type {type(topology).__name__}: "
+            "pass a text such as 'ring', or a function from the round to the matrix such as lambda t: W"
+        )
+    kind = stochasticity(_checked(topology, n, 0))
+    return Topology("custom", n, kind, False, partial(_same_kind, topology, n, kind))
+
+
+def _from_text(text: str, n: int, seed: int) -> Topology:
+    call = parse(text)
+    name = call.name.replace("_", "-")
+    if name not in _BUILDERS:
+        raise unknown("topology", call.name, _BUILDERS)
+    make = _BUILDERS[name]
+    accepted = dict(signature(make).parameters)
+    del accepted["n"]
+    seeded = {"seed": seed} if accepted.pop("seed", None) else {}
+    return make(n, **_options(name, n, call, accepted), **seeded)
+
+
+def _options(name: str, n: int, call: Call, accepted: Mapping[str, Parameter]) -> dict[str, object]:
+    """The arguments of the text under their names; their values are checked by the builder."""
+    if len(call.args) > len(accepted) or (call.options and not accepted):
+        most = f"only {' and '.join(accepted)}: leave the rest out" if accepted else f"no options: write {name}"
+        raise RequestError(f"{name} takes {most}")
+    given: dict[str, object] = dict(zip(accepted, call.args, strict=False))
+    for key, value in call.options.items():
+        if key not in accepted:
+            raise unknown(f"option of {name}", key, accepted)
+        if key in given:
+            raise RequestError(f"{name} is given {key} twice: keep one of {given[key]!r} and {value!r}")
+        given[key] = value
+    for key, parameter in accepted.items():
+        if parameter.default is Parameter.empty and key not in given:
+            raise RequestError(f"{name} needs {key}: write {name}:{max(1, min(10, n - 1))}, for example")
+    return given
+
+
+def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
+    """W of round t in float64, when it can be a mixing matrix of n clients at all."""
+    returned = function(t)
+    try:
+        W = torch.as_tensor(returned, dtype=torch.float64, device="cpu").to_dense()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise _wrong(t, f"a {type(returned).__name__}", f"return a tensor of {n} x {n}") from error
+    if W.shape != (n, n):
+        shape = " x ".join(map(str, W.shape)) or "a single number"
+        raise _wrong(t, shape, f"return {n} x {n}, one row and column a client")
+    if (W < 0).any():
+        raise _wrong(t, "negative in places", "return weights of 0 or more")
+    if not (W.diagonal() > 0).all():
+        raise _wrong(t, "zero on the diagonal", "let every client keep a share of its own")
+    return W
+
+
+def _same_kind(function: Callable[[int], Tensor], n: int, kind: Stochastic, t: int) -> Tensor:
+    W = _checked(function, n, t)
+    if stochasticity(W) not in (kind, "doubly"):
+        raise _wrong(t, f"not {kind} stochastic as that of round 0", "return the same kind every round")
+    return W
+
+
+def _wrong(t: int, what: str, fix: str) -> RequestError:
+    return RequestError(f"the topology's matrix of round {t} is {what}: {fix}")
