@@ -105,8 +105,8 @@ def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
     if W.shape != (n, n):
         shape = " x ".join(map(str, W.shape)) or "a single number"
         raise _wrong(t, shape, f"return {n} x {n}, one row and column a client")
-    if (W < 0).any():
-        raise _wrong(t, "negative in places", "return weights of 0 or more")
+    if not (W >= 0).all():
+        raise _wrong(t, "negative or no number in places", "return weights of 0 or more")
     if not (W.diagonal() > 0).all():
         raise _wrong(t, "zero on the diagonal", "let every client keep a share of its own")
     return W
