@@ -531,4 +531,4 @@ def test_command_for_a_fixed_topology(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_readable_bytes() -> None:
-    assert [readable(10**k) for k in (2, 3, 6, 18)] == ["100 bytes", "1.00 kB", "1.00 MB", "1000.00 PB"]
+    assert [readable(10**k) for k in (2, 3, 6, 18)] == ["100 B", "1.0 kB", "1.0 MB", "1000.0 PB"]

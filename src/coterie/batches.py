@@ -124,9 +124,7 @@ class Batches:
 
     def shapes(self) -> list[tuple[int, int]]:
         """Clients of equal shape fit one padded block with little waste: as many steps, about as wide."""
-        return [
-            (int(k), int(w).bit_length()) for k, w in zip(self.steps, np.maximum(self.widths, 1), strict=True)
-        ]
+        return [(int(k), int(w).bit_length()) for k, w in zip(self.steps, np.maximum(self.widths, 1), strict=True)]
 
     def block(self, which: Integers) -> tuple[Tensor, Tensor | None, list[int]]:
         """(index [m, K, B], mask [m, K, B] or None, widths [K]) of the clients at the places ``which``.
@@ -148,9 +146,7 @@ class Batches:
         """Where in its shuffled passes each sample of each step lies [m, K, B], and how many count [m, K]."""
         sizes, widths = self.sizes[which][:, None], np.maximum(self.widths[which], 1)[:, None]
         longest = int(sizes.max(initial=0))
-        passes, step = np.divmod(
-            np.arange(steps)[None, :], np.maximum(self.steps_an_epoch[which], 1)[:, None]
-        )
+        passes, step = np.divmod(np.arange(steps)[None, :], np.maximum(self.steps_an_epoch[which], 1)[:, None])
         first = step * widths
         column = np.arange(int(widths.max(initial=1)))
         inside = np.minimum(first[:, :, None] + column, np.maximum(sizes - 1, 0)[:, :, None])
@@ -162,9 +158,7 @@ class Batches:
         position = np.arange(int(sizes.max(initial=0)))
         if self.key is None:
             return np.broadcast_to(position, (len(which), epochs, len(position)))
-        draw = chance.counters(
-            self.key, self.clients[which][:, None, None], np.arange(epochs)[:, None], position
-        )
+        draw = chance.counters(self.key, self.clients[which][:, None, None], np.arange(epochs)[:, None], position)
         draw[np.broadcast_to(position >= sizes[:, None, None], draw.shape)] = np.iinfo(np.uint64).max
         return draw.argsort(axis=-1)
 

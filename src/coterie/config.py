@@ -51,11 +51,7 @@ def describe(
 def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
     """(module, federation, algorithm) that a configuration describes."""
     try:
-        if (
-            "source" not in config["data"]
-            or "name" not in config["model"]
-            or config["loss"] != "cross_entropy"
-        ):
+        if "source" not in config["data"] or "name" not in config["model"] or config["loss"] != "cross_entropy":
             raise RequestError(
                 "this run was made in Python with data, a module or a loss of its own: repeat it from there"
             )
@@ -63,9 +59,7 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
         module = models.build(**config["model"])
         algorithm = algorithms.build(config["method"], **config["settings"])
     except (KeyError, TypeError) as error:
-        raise RequestError(
-            f"the configuration is not complete ({error}): give the config.json of a run"
-        ) from error
+        raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
     return module, federation, algorithm
 
 

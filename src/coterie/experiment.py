@@ -79,9 +79,7 @@ class Experiment:
         n, wanted = self.federation.clients, self.program.participation
         m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
         if not 1 <= m <= n:
-            raise RequestError(
-                f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0"
-            )
+            raise RequestError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
         if m == n:
             return np.arange(n)
         return np.sort(chance.generator(self.seed, "sample", t).choice(n, m, replace=False))
@@ -118,9 +116,7 @@ class Experiment:
         everybody = len(r.cohort) == self.federation.clients
         if self.federation.classes is None or (everybody and not evaluate):
             return known
-        accuracies = measure.personal_accuracies(
-            self.engine, self.model, trained.models, self.tests, r.cohort
-        )
+        accuracies = measure.personal_accuracies(self.engine, self.model, trained.models, self.tests, r.cohort)
         return known.index_copy(0, torch.from_numpy(r.cohort), accuracies)
 
     def _evaluate(self, state: Any, after_train: Tensor, evaluate: bool) -> Row:

@@ -103,9 +103,7 @@ def _play(
     rounds = config["rounds"]
     bar.update(len(history), history[-1] if history else None)
     for t in range(len(history), rounds):
-        now, row = experiment.play(
-            now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds
-        )
+        now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
         history.append(row)
         if folder is not None:
             folder.append(row)

@@ -18,13 +18,13 @@ class Preset(NamedTuple):
 
 
 _SMALL = {
-    "lr": 0.1,
-    "personal_lr": 0.1,
+    "lr": 0.02,
+    "personal_lr": 0.02,
     "lr_decay": 1.0,
     "weight_decay": 0.0,
     "batch_size": 16,
     "epochs": 5,
-    "personal_epochs": 1,
+    "personal_epochs": 5,
     "participation": 1.0,
     "topology": "random:5",
 }

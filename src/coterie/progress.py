@@ -51,7 +51,7 @@ class Progress:
         said = _said(row)
         if self.bar is not None:
             self.bar.update(self.task, completed=done, said=said)
-        elif self.shown and (done == self.rounds or done % max(1, self.rounds // 10) == 0):
+        elif self.shown and row is not None and (done == self.rounds or done % max(1, self.rounds // 5) == 0):
             print(f"{self.name}: round {done}/{self.rounds}  {said}", file=sys.stderr)
 
 

@@ -29,9 +29,7 @@ class Client:
     def module(self) -> nn.Module:
         """The client's own module, in evaluation mode, ready to use."""
         if self.model is None:
-            raise RequestError(
-                "this run has a module of its own: pass it, as in coterie.load(path, model=...)"
-            )
+            raise RequestError("this run has a module of its own: pass it, as in coterie.load(path, model=...)")
         return self.model.rebuilt(self.shared | self.personal)
 
 

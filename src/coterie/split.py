@@ -42,9 +42,7 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
             continue
         matched = head(module) if pattern == "head" else _matches(names, pattern)
         if not matched:
-            raise RequestError(
-                f"personal pattern {pattern!r} matches no parameter: choose among {', '.join(names)}"
-            )
+            raise RequestError(f"personal pattern {pattern!r} matches no parameter: choose among {', '.join(names)}")
         chosen |= matched
     return frozenset(chosen)
 

@@ -2,7 +2,6 @@
 
 from typing import Unpack
 
-from ..batches import Amount
 from ..local import Phase
 from ..mixing import gossip
 from ..tensors import add, floating, sub
@@ -61,9 +60,7 @@ def dfedavgm(*, topology: str | Topology = "random:10", **options: Unpack[Option
     return _full_model("dfedavgm", topology, Training().given(options))
 
 
-def dpsgd(
-    *, topology: str | Topology = "random:10", form: str = "epoch", **options: Unpack[Options]
-) -> Algorithm:
+def dpsgd(*, topology: str | Topology = "random:10", form: str = "epoch", **options: Unpack[Options]) -> Algorithm:
     """D-PSGD: one short piece of local work, one exchange.
 
     form "epoch" (as DFedSAM's experiments run it):  z_i <- one epoch from x_i;  x_i <- sum_j W[i, j] z_j

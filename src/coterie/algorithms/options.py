@@ -39,9 +39,7 @@ class Training(NamedTuple):
         """These settings with the given ones in their place; ``steps`` takes the place of ``epochs``."""
         unknown = set(options) - set(self._fields)
         if unknown:
-            raise RequestError(
-                f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}"
-            )
+            raise RequestError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
         if options.get("steps") is not None:
             options = {**options, "epochs": None}
         training = self._replace(**options)

@@ -1,1 +1,29 @@
 """Commands for people."""
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+WRONG_REQUEST = 2
+
+
+def main() -> NoReturn:
+    """The ``coterie`` command: 0 when done, 2 with one sentence where the request must change, 130 when interrupted.
+
+    Anything else is a defect of ours and ends with a traceback and status 1.
+    """
+    from ..errors import RequestError
+    from .app import app
+
+    signal.signal(signal.SIGTERM, _interrupt)  # a cluster that takes its machine back gets the same clean end
+    try:
+        app()
+    except RequestError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(WRONG_REQUEST)
+    sys.exit(0)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

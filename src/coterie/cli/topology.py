@@ -37,7 +37,7 @@ def show_topology(
     in-neighbours      2 least, 2 mean, 2 most
     diameter           2
     messages a round   8
-    bytes a round      32.00 MB, exactly 32,000,000 bytes
+    bytes a round      32.0 MB, exactly 32,000,000 bytes
                        8 messages x 1,000,000 parameters x 4 bytes
     ...
     """
@@ -97,8 +97,8 @@ def readable(count: int) -> str:
     """A number of bytes in the largest decimal unit it fills.
 
     >>> readable(44_675_328_000), readable(999)
-    ('44.68 GB', '999 bytes')
+    ('44.7 GB', '999 B')
     """
-    units = ("bytes", "kB", "MB", "GB", "TB", "PB")
+    units = ("B", "kB", "MB", "GB", "TB", "PB")
     power = min((len(str(count)) - 1) // 3, len(units) - 1)
-    return f"{count / 1000**power:.2f} {units[power]}" if power else f"{count} bytes"
+    return f"{count / 1000**power:.1f} {units[power]}" if power else f"{count} B"

@@ -161,9 +161,7 @@ def _type(values: Tensor) -> str:
 
 def _check_samples(kind: str, x: Tensor, y: Tensor) -> None:
     if len(x) != len(y):
-        raise RequestError(
-            f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample"
-        )
+        raise RequestError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
         # The extremes carry any NaN or infinity, without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
@@ -186,6 +184,4 @@ def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
         raise RequestError(f"the {kind} targets are {_type(y)}: {fix}")
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())
-        raise RequestError(
-            f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}"
-        )
+        raise RequestError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")

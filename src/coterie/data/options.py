@@ -10,9 +10,7 @@ from ..text import Call, Scalar
 _KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 
 
-def bind(
-    kind: str, call: Call, function: Callable[..., object], filled: Collection[str]
-) -> dict[str, Scalar]:
+def bind(kind: str, call: Call, function: Callable[..., object], filled: Collection[str]) -> dict[str, Scalar]:
     """Every argument of ``function`` but the ``filled`` ones, from what was typed and else from its defaults.
 
     The result is complete, so that a stored description does not change its meaning when a default does.
@@ -48,9 +46,7 @@ def _listed(takes: Mapping[str, Parameter]) -> str:
     return ", ".join(f"{name} ({_KINDS[p.annotation]})" for name, p in takes.items()) or "no options"
 
 
-def _value(
-    kind: str, name: str, option: str, takes: Mapping[str, Parameter], typed: Mapping[str, Scalar]
-) -> Scalar:
+def _value(kind: str, name: str, option: str, takes: Mapping[str, Parameter], typed: Mapping[str, Scalar]) -> Scalar:
     wanted = takes[option].annotation
     value = typed.get(option, takes[option].default)
     if value is Parameter.empty:

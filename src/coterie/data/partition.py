@@ -58,9 +58,7 @@ def dirichlet(labels: Ints, clients: int, alpha: float, rng: np.random.Generator
     return _joined([[np.array(part, np.int64)] for part in _deal(stock, prior, quota, rng)])
 
 
-def _deal(
-    stock: Sequence[list[int]], prior: Floats, quota: Sequence[int], rng: np.random.Generator
-) -> list[list[int]]:
+def _deal(stock: Sequence[list[int]], prior: Floats, quota: Sequence[int], rng: np.random.Generator) -> list[list[int]]:
     """The draws of ``dirichlet``, one sample at a time; empties the stock."""
     left = np.ones(len(stock), bool)
     ladder = _ladder(prior, left)
@@ -170,9 +168,7 @@ def _places(labels: Ints, clients: int, classes: int, rng: np.random.Generator) 
     if not 1 <= classes <= kinds:
         raise RequestError(f"{classes} classes a client of {kinds} is not possible: ask for 1 to {kinds}")
     if total < kinds:
-        fix = (
-            f"ask for {-(-kinds // clients)} or more classes each, or {-(-kinds // classes)} or more clients"
-        )
+        fix = f"ask for {-(-kinds // clients)} or more classes each, or {-(-kinds // classes)} or more clients"
         raise RequestError(f"{clients} clients of {classes} classes each cannot hold all {kinds}: {fix}")
     places = np.full(kinds, total // kinds, np.int64)
     places[np.lexsort((rng.random(kinds), -sizes))[: total % kinds]] += 1

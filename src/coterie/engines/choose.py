@@ -29,9 +29,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(
-    text: str, model: Model, probe: Batch, clients: int, batch_size: int, device: torch.device
-) -> Choice:
+def choose(text: str, model: Model, probe: Batch, clients: int, batch_size: int, device: torch.device) -> Choice:
     """The engine a text asks for; ``auto`` decides by the model's cost.
 
     ``probe``: a few real samples; ``batch_size``: of a training step.

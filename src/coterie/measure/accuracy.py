@@ -31,9 +31,7 @@ def quietly() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def personal_accuracies(
-    engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers
-) -> Tensor:
+def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
     """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
 
     def count(tensors: Tensors, stream: Stream) -> Tensor:
@@ -53,7 +51,5 @@ def personal_accuracies(
 def global_accuracy(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> float:
     """The accuracy of one model on all test samples together."""
     with quietly():
-        right = [
-            hits(model.outputs(tensors, x[i : i + BATCH]), y[i : i + BATCH]) for i in range(0, len(x), BATCH)
-        ]
+        right = [hits(model.outputs(tensors, x[i : i + BATCH]), y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
     return float(torch.cat(right).to(torch.float64).mean())

@@ -47,14 +47,10 @@ def _two_convolutions(
 ) -> nn.Module:
     """Twice convolution and pooling, then one hidden layer."""
     if len(shape) != 3:
-        raise RequestError(
-            f"{name} takes images [channels, height, width], not samples of shape {list(shape)}"
-        )
+        raise RequestError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
     side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
     if min(side) < 1:
-        raise RequestError(
-            f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp"
-        )
+        raise RequestError(f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp")
     first, second, hidden = widths
     return nn.Sequential(
         nn.Conv2d(shape[0], first, kernel, padding=padding),
@@ -115,9 +111,7 @@ def build(
     if federation is not None:
         classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
     if classes is None:
-        raise RequestError(
-            f"model {call.name} needs to know the number of classes: pass a federation or classes="
-        )
+        raise RequestError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
     chosen = {**call.options, **options}
     _check_options(call.name, chosen)

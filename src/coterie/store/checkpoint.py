@@ -34,11 +34,7 @@ def unflatten(template: Any, flat: Tensors) -> Any:
     """The state of the shape of ``template`` that ``flatten`` took apart."""
     slots = {}
     for slot, value in template._asdict().items():
-        known = (
-            {k: flat[f"{slot}/{k}"].to(v.device) for k, v in value.items()}
-            if isinstance(value, dict)
-            else None
-        )
+        known = {k: flat[f"{slot}/{k}"].to(v.device) for k, v in value.items()} if isinstance(value, dict) else None
         slots[slot] = flat[slot].to(value.device) if known is None else known
     return type(template)(**slots)
 

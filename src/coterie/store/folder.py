@@ -100,9 +100,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RequestError(f"cannot read {path} ({error.strerror}): give the path of a run folder") from error
     except ValueError as error:
-        raise RequestError(
-            f"{path} is not valid JSON ({error}): restore it or start the run again"
-        ) from error
+        raise RequestError(f"{path} is not valid JSON ({error}): restore it or start the run again") from error
     if not isinstance(value, dict):
         raise RequestError(f"{path} does not describe a run: give the config.json of a run folder")
     return value

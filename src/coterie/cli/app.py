@@ -1,0 +1,146 @@
+"""The commands and their options. What they do is imported when they run, so that help comes at once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+
+app = typer.Typer(
+    name="coterie",
+    help="Personalized federated learning, with a server or between peers: every participant ends with its own model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Data = Annotated[
+    str | None, typer.Option(help="The data: digits, or synthetic:classes=5,heterogeneity=1 and the like.")
+]
+Model = Annotated[str | None, typer.Option(help="The model: logreg, mlp, small-cnn, cnn.")]
+Partition = Annotated[
+    str | None,
+    typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2."),
+]
+Clients = Annotated[int | None, typer.Option(help="How many clients.", min=1)]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds.", min=1)]
+TopologyText = Annotated[
+    str | None, typer.Option(help="Who mixes with whom, where there is no server: ring, grid, random:5, ...")
+]
+EngineText = Annotated[
+    str | None, typer.Option(help="auto, serial, vectorised, or vectorised:16 for 16 clients at once.")
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Seed = Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")]
+Out = Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
+]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Rounds between two evaluations.", min=1)]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train together, keep what is yours."""
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Argument(help="A method (see `coterie list`), or a run folder or its config.json.")],
+    data: Data = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    topology: TopologyText = None,
+    engine: EngineText = None,
+    device: Device = None,
+    seed: Seed = None,
+    out: Out = None,
+    resume: Resume = False,
+    set_: Set = None,
+    evaluate_every: EvaluateEvery = None,
+) -> None:
+    """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
+    from .request import Wishes
+    from .train import run_method
+
+    wishes = Wishes(data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every)
+    run_method(method, wishes, out, resume)
+
+
+@app.command()
+def compare(
+    methods: Annotated[list[str], typer.Argument(help="Two or more methods (see `coterie list`).")],
+    data: Data = None,
+    model: Model = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    topology: TopologyText = None,
+    engine: EngineText = None,
+    device: Device = None,
+    seed: Seed = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1)] = 1,
+    out: Out = None,
+    resume: Resume = False,
+    set_: Set = None,
+    evaluate_every: EvaluateEvery = None,
+) -> None:
+    """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
+    from .request import Wishes
+    from .train import compare_methods
+
+    wishes = Wishes(data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every)
+    compare_methods(methods, wishes, seeds, out, resume)
+
+
+@app.command(name="list")
+def list_() -> None:
+    """Show the methods, data, partitions, topologies and models there are."""
+    from .listing import show_list
+
+    show_list()
+
+
+@app.command()
+def topology(
+    name: Annotated[str, typer.Argument(help="ring, grid, exponential, full, star, random:10, random-pull:10, ...")],
+    clients: Annotated[int, typer.Option(help="How many clients.", min=1)] = 16,
+    model: Annotated[str, typer.Option(help="Whose bytes a round are counted.")] = "cnn",
+    png: Annotated[Path | None, typer.Option(help="Draw into this file instead of the terminal.")] = None,
+    round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of a random graph.")] = 0,
+) -> None:
+    """Show a graph: its spectral gap, degrees, diameter, bytes a round, and a drawing."""
+    from ..models import build
+    from .topology import show_topology
+
+    parameters = sum(p.numel() for p in build(model, classes=10).parameters())
+    show_topology(name, clients, seed, round, parameters, model_name=model, png=png)
+
+
+@app.command()
+def bench(
+    workloads: Annotated[list[str] | None, typer.Argument(help="W1, W2, W3; by default all.")] = None,
+    repeats: Annotated[int, typer.Option(help="How often each side runs; the median counts.", min=1)] = 3,
+    out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
+) -> None:
+    """Measure Coterie against a plain PyTorch loop, side by side in one process."""
+    from .bench import show_bench
+
+    show_bench(workloads or [], repeats, out)

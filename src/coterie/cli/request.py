@@ -1,0 +1,124 @@
+"""From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from .. import algorithms, data, models
+from ..algorithms import Algorithm
+from ..algorithms.settings import settings_of, typed
+from ..data import Federation
+from ..errors import RequestError
+from ..presets import PRESETS, Preset
+from ..text import parse
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of ``run`` and ``compare`` as typed; None where nothing was said."""
+
+    data: str | None = None
+    model: str | None = None
+    partition: str | None = None
+    clients: int | None = None
+    rounds: int | None = None
+    topology: str | None = None
+    engine: str | None = None
+    device: str | None = None
+    seed: int | None = None
+    set: Sequence[str] = field(default_factory=list)
+    evaluate_every: int | None = None
+
+    def given(self) -> list[str]:
+        """The options that were typed."""
+        return [f"--{k.replace('_', '-')}" for k, v in vars(self).items() if v not in (None, [])]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``fit`` needs, for any method and seed."""
+
+    wishes: Wishes
+    preset: Preset
+    source: str
+
+    @classmethod
+    def of(cls, wishes: Wishes) -> "Plan":
+        """The wishes with the gaps filled by the preset of the data."""
+        source = wishes.data or "digits"
+        name = parse(source).name
+        if name not in data.SOURCES:
+            data.federate(source)  # says what is wrong with the name
+        return cls(wishes, PRESETS[name], source)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds."""
+        return self.wishes.rounds or self.preset.rounds
+
+    def federation(self, seed: int) -> Federation:
+        """The clients' data."""
+        clients = self.wishes.clients or self.preset.clients
+        return data.federate(self.source, clients, self.wishes.partition or self.preset.partition, seed)
+
+    def module(self, federation: Federation, seed: int) -> nn.Module:
+        """The model everybody starts from."""
+        return models.build(self.wishes.model or self.preset.model, federation, seed=seed)
+
+    def algorithm(self, method: str, among: Sequence[str]) -> Algorithm:
+        """The method with the preset's settings and the typed ones; ``among``: all methods of this command."""
+        builder = algorithms.builder(method)
+        known = settings_of(builder)
+        chosen = {k: v for k, v in self.preset.settings.items() if k in known}
+        if chosen.get("topology") and (self.wishes.clients or self.preset.clients) <= 6:
+            chosen["topology"] = "full"  # too few for five neighbours each
+        chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))
+        if self.wishes.topology is not None and "topology" in known:
+            chosen["topology"] = self.wishes.topology
+        return builder(**chosen)
+
+    def preset_text(self, algorithm: Algorithm) -> str:
+        """What the preset set, for the person to see."""
+        return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
+
+
+def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
+    """Refuses settings that no method of the command has, and a graph where everybody talks to a server."""
+    known = {m: settings_of(algorithms.builder(m)) for m in methods}
+    for item in wishes.set:
+        method, key, _ = _parts(item)
+        if method and method not in methods:
+            raise RequestError(f"--set {item} is for {method}, which is not among {', '.join(methods)}")
+        if not any(key in known[m] for m in ([method] if method else methods)):
+            valid = sorted(set.union(*(set(k) for k in known.values())))
+            raise RequestError(f"no setting {key!r} in {method or ', '.join(methods)}: choose among {', '.join(valid)}")
+    if wishes.topology is not None and not any("topology" in k for k in known.values()):
+        raise RequestError(f"{', '.join(methods)} has no topology: leave --topology out")
+
+
+def _meant_for(method: str, among: Sequence[str], items: Sequence[str]) -> list[tuple[str, str]]:
+    """The typed settings that concern a method: its own, and the common ones it has."""
+    known = settings_of(algorithms.builder(method))
+    parts = [_parts(item) for item in items]
+    common = [(k, v) for m, k, v in parts if not m and (k in known or len(among) == 1)]
+    return common + [(k, v) for m, k, v in parts if m == method]
+
+
+def _parts(item: str) -> tuple[str, str, str]:
+    """``METHOD.KEY=VALUE`` or ``KEY=VALUE`` taken apart."""
+    left, equals, value = item.partition("=")
+    if not equals:
+        raise RequestError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
+    method, _, key = left.strip().rpartition(".")
+    return method, key, value.strip()
+
+
+def known_options(config: dict[str, Any], wishes: Wishes) -> None:
+    """Refuses options beside a saved configuration, which already says everything."""
+    if wishes.given():
+        raise RequestError(
+            f"{' '.join(wishes.given())} cannot be combined with a saved configuration of {config.get('method')}: "
+            "leave it out, or name the method instead of the folder"
+        )

@@ -1,0 +1,68 @@
+"""The table of results. No accuracy stands in it without its protocol."""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from .topology import readable
+
+
+class Result(NamedTuple):
+    """One method's summaries, one a seed."""
+
+    method: str
+    summaries: list[dict[str, Any]]
+
+
+def protocol(seeds: int, clients: int, rounds: int) -> str:
+    """What the numbers of the table are."""
+    over = f"the mean over {clients} clients" if seeds > 1 else f"{clients} clients"
+    spread = f"mean ± std over {seeds} seeds of {over}" if seeds > 1 else f"mean ± std over {over}"
+    return f"""After round {rounds}. All accuracies in %.
+after mixing, after training: personal accuracy, each client's own model on its own test
+  samples, after the exchange and after local work before it; {spread} (worst client)
+global: the mean of all models on all test samples, after mixing
+consensus: mean squared distance of the shared parts from their mean, after mixing
+sent: over all links, both directions; seconds: training and mixing, without evaluation"""
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """One row a method."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("method", style="bold", no_wrap=True)
+    for heading in ("after mixing", "after training", "global", "consensus", "sent", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(*_cells(result))
+    return table
+
+
+def _cells(result: Result) -> list[str]:
+    def mean(name: str) -> float | None:
+        values = [s[name] for s in result.summaries if s[name] is not None]
+        return fmean(values) if values else None
+
+    distance, accuracy = mean("consensus_distance"), mean("global_accuracy")
+    return [
+        result.method,
+        _accuracy(result, "after_mix"),
+        _accuracy(result, "after_train"),
+        "-" if accuracy is None else f"{100 * accuracy:.1f}",
+        "-" if distance is None else f"{distance:.3g}",
+        readable(round(mean("bytes_sent") or 0)),
+        f"{mean('seconds') or 0:.1f}",
+    ]
+
+
+def _accuracy(result: Result, protocol: str) -> str:
+    """Mean, spread and worst client: over the clients of one run, or over the seeds of several."""
+    known = [s["personal_accuracy"][protocol] for s in result.summaries if s["personal_accuracy"][protocol]]
+    if not known:
+        return "-"
+    finals = [100 * a["final"] for a in known]
+    spread = pstdev(finals) if len(finals) > 1 else 100 * known[0]["std"]
+    worst = min(100 * a["worst"] for a in known)
+    return f"{fmean(finals):.1f} ±{spread:.1f} ({worst:.0f})"

@@ -1,0 +1,176 @@
+"""``coterie run`` and ``coterie compare``."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .. import algorithms
+from ..config import rebuild
+from ..errors import RequestError
+from ..loop import fit
+from ..run import Run
+from ..store import read_json
+from ..store.files import write_json
+from ..store.folder import CONFIG
+from ..tensors import entries
+from .request import Plan, Wishes, check_settings, known_options
+from .tables import Result, protocol, results_table
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> None:
+    """Trains one method, from its name or from a saved configuration."""
+    saved = _saved_config(method)
+    if saved is not None:
+        run, folder = _run_again(saved, wishes, out, resume)
+    else:
+        run, folder = _run_new(method, wishes, out, resume)
+    show([Result(run.summary["method"], [run.summary])], run.config["data"]["clients"], run.summary["rounds"], folder)
+
+
+def _saved_config(text: str) -> Path | None:
+    """The configuration a text points to, unless it is the name of a method."""
+    path = Path(text)
+    if text.replace("_", "-") in algorithms.BUILDERS:
+        return None
+    if path.is_dir():
+        return path / CONFIG
+    return path if path.suffix == ".json" or path.exists() else None
+
+
+def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool) -> tuple[Run, Path]:
+    config = read_json(config_path)
+    known_options(config, wishes)
+    module, federation, algorithm = rebuild(config)
+    folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
+    _announce(algorithm.name, config)
+    with interruptible(["run", str(folder), "--resume"]):
+        run = fit(
+            module,
+            federation,
+            algorithm,
+            rounds=config["rounds"],
+            seed=config["seed"],
+            engine=config["engine"],
+            device=config["device"],
+            out=folder,
+            resume=resume,
+            evaluate_every=config["evaluate_every"],
+        )
+    _warn_if_other(config, run)
+    return run, folder
+
+
+def _warn_if_other(config: dict[str, Any], run: Run) -> None:
+    if config.get("fingerprints") != run.config["fingerprints"]:
+        print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
+
+
+def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool) -> tuple[Run, Path]:
+    check_settings([method], wishes)
+    plan = Plan.of(wishes)
+    folder = out or fresh_folder(f"{method}-{plan.source.partition(':')[0]}")
+    if resume and out is None:
+        raise RequestError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
+    algorithm = plan.algorithm(method, [method])
+    print(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}", file=sys.stderr)
+    with interruptible(["run", str(folder), "--resume"]):
+        return train(plan, method, [method], wishes.seed or 0, folder, resume), folder
+
+
+def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path, resume: bool) -> Run:
+    """One method with one seed."""
+    federation = plan.federation(seed)
+    return fit(
+        plan.module(federation, seed),
+        federation,
+        plan.algorithm(method, among),
+        rounds=plan.rounds,
+        seed=seed,
+        engine=plan.wishes.engine or "auto",
+        device=plan.wishes.device or "auto",
+        out=folder,
+        resume=resume,
+        evaluate_every=plan.wishes.evaluate_every or 1,
+    )
+
+
+def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool) -> None:
+    """Trains all methods on the same clients, seed by seed, and prints one table."""
+    if len(set(methods)) != len(methods):
+        raise RequestError("a method is named twice: name each once")
+    check_settings(methods, wishes)
+    plan = Plan.of(wishes)
+    if resume and out is None:
+        raise RequestError("--resume needs to know which comparison: add --out FOLDER")
+    folder = out or fresh_folder("compare-" + plan.source.partition(":")[0])
+    if folder.exists() and not resume:
+        raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
+    chosen = [plan.algorithm(m, methods) for m in methods]  # every mistake is found before the first run
+    federation = plan.federation(wishes.seed or 0)
+    size = entries(plan.module(federation, 0).parameters())
+    print(
+        f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
+        f"{plan.rounds} rounds, {size:,} parameters; preset: {_preset(plan)}",
+        file=sys.stderr,
+    )
+    first = wishes.seed or 0
+    results = []
+    with interruptible(
+        [*_typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]
+    ):
+        for algorithm in chosen:
+            runs = [
+                train(plan, algorithm.name, methods, s, folder / f"{algorithm.name}-seed{s}", resume)
+                for s in range(first, first + seeds)
+            ]
+            results.append(Result(algorithm.name, [r.summary for r in runs]))
+    write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
+    show(results, federation.clients, plan.rounds, folder)
+
+
+def _preset(plan: Plan) -> str:
+    return ", ".join(f"{k}={v}" for k, v in plan.preset.settings.items())
+
+
+def _typed_command() -> list[str]:
+    return sys.argv[1:]
+
+
+def _announce(method: str, config: dict[str, Any]) -> None:
+    print(
+        f"{method} as saved: {config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}",
+        file=sys.stderr,
+    )
+
+
+def show(results: Sequence[Result], clients: int, rounds: int, folder: Path) -> None:
+    """The table, what its numbers are, and where the files lie."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(results_table(results))
+    console.print(protocol(len(results[0].summaries), clients, rounds), style="dim")
+    console.print(f"results: {folder}", markup=False)
+
+
+def fresh_folder(name: str) -> Path:
+    """A folder under runs/ that does not exist yet."""
+    numbers = (Path("runs") / f"{name}-{i}" for i in range(1, 1_000_000))
+    return next(path for path in numbers if not path.exists())
+
+
+@contextmanager
+def interruptible(resume: list[str]) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM: what is saved stays, and the command that continues is printed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {shlex.join(resume)}", file=sys.stderr
+        )
+        raise
