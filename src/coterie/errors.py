@@ -17,8 +17,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> RequestError:
 
     >>> print(unknown("method", "dfedatl", ["dfedalt", "fedavg"]))
     unknown method 'dfedatl': did you mean dfedalt?
-    >>> print(unknown("topology", "moon", ["ring", "full"]))
-    unknown topology 'moon': choose one of full, ring
+    >>> print(unknown("topology", "moebius", ["ring", "full"]))
+    unknown topology 'moebius': choose one of full, ring
     """
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.6)

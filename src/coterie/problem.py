@@ -1,6 +1,7 @@
 """A module and a loss, seen as functions of named tensors."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,7 +110,8 @@ def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
     Found by trying: the first sample's output beside two different companies, and the batch loss against the mean of
     the single ones. Where it does, batches must never be padded.
     """
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        warnings.simplefilter("ignore")  # a loss may complain of a single sample
         answers = []
         for company in (x, x[:1].expand_as(x)):
             torch.manual_seed(0)  # equal dropout in both

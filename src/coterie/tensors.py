@@ -94,7 +94,7 @@ def floating(x: Tensors) -> Tensors:
 
 def finite(x: Tensors) -> Tensor:
     """For stacked tensors: which clients hold finite numbers only."""
-    return torch.stack([torch.isfinite(v).flatten(1).all(1) for v in x.values()]).all(0)
+    return torch.stack([torch.isfinite(v).view(len(v), -1).all(1) for v in x.values()]).all(0)
 
 
 def entries(tensors: Iterable[Tensor]) -> int:

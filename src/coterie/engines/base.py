@@ -50,12 +50,12 @@ class InMemory:
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
         """x_i <- sum_j W[i, j] x_j."""
-        return {k: (W.to(v) @ v.flatten(1)).view_as(v) for k, v in x.items()}
+        return {k: (W.to(v) @ v.reshape(len(v), -1)).view_as(v) for k, v in x.items()}
 
     def mean(self, x: Tensors, weight: Tensor) -> Tensors:
         """sum_i q_i x_i with q = weight / sum(weight)."""
         q = weight / weight.sum()
-        return tree_map(lambda v: (q.to(v) @ v.flatten(1)).view(v.shape[1:]), x)  # type: ignore[no-any-return]
+        return tree_map(lambda v: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]), x)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ..tensors import replicate, size_in_bytes, split
 from ..text import parse
 from .base import Engine
 from .serial import Serial
-from .vectorised import Vectorised
+from .vectorised import Vectorised, lift
 
 NAMES = ("auto", "serial", "vectorised")
 
@@ -73,10 +73,9 @@ def _cannot_lift(model: Model, probe: Batch) -> str | None:
     """Why this model cannot run for many clients at once, if it cannot: found by trying two."""
     grad = Vectorised(2).gradient(model.objective)
     moving, held = split(replicate(model.start, 2), model.parameters)
-    lifted = torch.func.vmap(lambda x, h: grad(x, h, probe), randomness="different")
     try:
         with torch.random.fork_rng(devices=[probe.x.device] if probe.x.is_cuda else []):
-            lifted(moving, held)
+            lift(lambda x, h: grad(x, h, probe), moving, held)
     except RuntimeError as error:
         return f"this model cannot be vectorised ({str(error).strip().splitlines()[0][:120]})"
     return None

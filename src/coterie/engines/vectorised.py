@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..batches import Batches, Integers, Stream
 from ..tensors import Tree, concatenate, rows, tree_map
@@ -73,7 +74,13 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
     place = torch.from_numpy(which)
     mine = tuple(_rows(c, place) for c in clients if not isinstance(c, Batches))
     drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
-    return torch.func.vmap(one, randomness="different")(mine, drawn)
+    return lift(one, mine, drawn)
+
+
+def lift(f: Callable[..., Tree], *stacked: Tree) -> Tree:
+    """``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return torch.func.vmap(f, randomness="different")(*stacked)
 
 
 def _rows(x: Tree, place: Tensor) -> Tree:

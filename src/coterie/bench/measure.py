@@ -1,0 +1,162 @@
+"""Both sides on the same work: seconds, test loss, memory.
+
+The sides take turns in one process, so that whatever else the machine does meets both. Seconds are those of local work
+and mixing, without evaluation. Memory is measured in a fresh process a side, as a process never forgets its peak.
+"""
+
+import platform
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .. import __version__
+from ..data import Federation
+from ..loop import fit
+from ..measure import averaged
+from ..tensors import Tensors, stack
+from . import plain
+from .workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
+
+Say = Callable[[str], None]
+
+# Batch orders differ between the sides, and after a few rounds a loss still falls fast.
+LOSS_TOLERANCE = 0.15  # of the larger one
+MEMORY_ROUNDS = 2  # from the second one on, the state of the round before is held too
+
+
+@dataclass
+class Side:
+    """What one side of the comparison came to."""
+
+    rounds: list[list[float]] = field(default_factory=list)  # seconds of every round of every repeat
+    test_loss: float = float("nan")  # of the mean model after the last round
+    engine: str = "plain loop"
+    peak_memory: int | None = None  # bytes resident at most, data included
+
+    @property
+    def seconds(self) -> float:
+        """The median round of all repeats."""
+        return median(s for repeat in self.rounds for s in repeat)
+
+
+@dataclass
+class Result:
+    """A workload, measured."""
+
+    workload: Workload
+    plain: Side
+    coterie: Side
+
+    @property
+    def losses_agree(self) -> bool:
+        """Whether both sides learned the same: only then a ratio of their seconds means anything."""
+        a, b = self.plain.test_loss, self.coterie.test_loss
+        return abs(a - b) <= LOSS_TOLERANCE * max(a, b)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster Coterie is."""
+        return self.plain.seconds / self.coterie.seconds if self.losses_agree else None
+
+    @property
+    def ratios(self) -> list[float]:
+        """The same repeat by repeat: how far the machine's noise goes."""
+        pairs = zip(self.plain.rounds, self.coterie.rounds, strict=True)
+        return [median(a) / median(b) for a, b in pairs]
+
+
+def measure(w: Workload, repeats: int, say: Say, memory: bool = True) -> Result:
+    """Plain, Coterie, plain, Coterie, ...; then the memory of each."""
+    federation = make_federation(w)
+    result = Result(w, Side(), Side())
+    for repeat in range(1, repeats + 1):
+        for name, side, play in (
+            ("plain loop", result.plain, play_plain),
+            ("coterie", result.coterie, play_coterie),
+        ):
+            play(w, federation, side)
+            say(f"{w.name}  repeat {repeat}/{repeats}  {name:<10}  {median(side.rounds[-1]):.4f} s a round")
+    if memory:
+        say(f"{w.name}  memory of both sides, each in a fresh process")
+        result.plain.peak_memory, result.coterie.peak_memory = (in_fresh_process(w, side) for side in (True, False))
+    return result
+
+
+def play_plain(w: Workload, federation: Federation, side: Side) -> None:
+    """One repeat of the plain loop."""
+    model = make_model(w, federation)
+    state, seconds = plain.play(w, federation, model, make_cohorts(w, federation))
+    side.rounds.append(seconds)
+    side.test_loss = test_loss(model, state, federation)
+
+
+def play_coterie(w: Workload, federation: Federation, side: Side) -> None:
+    """One repeat through ``fit``, evaluated after the last round only."""
+    model = make_model(w, federation)
+    run = fit(
+        model,
+        federation,
+        make_algorithm(w),
+        rounds=w.rounds,
+        seed=SEED,
+        device="cpu",
+        progress=False,
+        evaluate_every=w.rounds,
+    )
+    side.rounds.append([row["seconds"] for row in run.history])
+    side.engine = run.config["engine"]
+    side.test_loss = test_loss(model, averaged(stack([client.shared for client in run.clients])), federation)
+
+
+def test_loss(model: nn.Module, state: Tensors, federation: Federation) -> float:
+    """The mean cross-entropy of one model on all test samples."""
+    with torch.no_grad():
+        outputs = torch.func.functional_call(model.eval(), state, (federation.test_x,))
+        return float(F.cross_entropy(outputs, federation.test_y))
+
+
+def in_fresh_process(w: Workload, plain_side: bool) -> int:
+    """The peak memory of one side that has a process to itself."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(peak_memory, w, plain_side).result()
+
+
+def peak_memory(w: Workload, plain_side: bool) -> int:
+    """Bytes this process has held at most, after a few rounds of one side."""
+    w = replace(w, rounds=min(MEMORY_ROUNDS, w.rounds))
+    play = play_plain if plain_side else play_coterie
+    play(w, make_federation(w), Side())
+    return resident_peak()
+
+
+def resident_peak() -> int:
+    """The peak resident memory of this process, in bytes.
+
+    Linux hands ``ru_maxrss`` down from the parent to a new process; its status file does not have that flaw.
+    """
+    try:
+        with open("/proc/self/status") as status:
+            line = next(line for line in status if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured with."""
+    return {
+        "coterie": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }

@@ -1,0 +1,97 @@
+"""The other side: the sequential loop most research code has.
+
+A deep copy of the model per client, a shuffling loader over its samples, ``torch.optim.SGD``, an average of state
+dicts. Nothing of Coterie takes part, so that its results are also an independent check of Coterie's.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from ..batches import Integers
+from ..data import Federation
+from .workloads import SEED, Workload
+
+State = dict[str, Tensor]
+Loaders = Sequence[DataLoader[tuple[Tensor, ...]]]
+
+
+def play(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
+    """(the final model, averaged over the clients on a ring; the seconds of every round)."""
+    rounds = ring if w.ring else fedavg
+    loaders = _loaders(w, federation)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)  # of the loaders' shuffling
+        return rounds(w, model, loaders, cohorts)
+
+
+def fedavg(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
+    """A server sends its model to a cohort and averages what comes back, by number of samples."""
+    server, seconds = copy.deepcopy(model), []
+
+    def one_round(cohort: Integers) -> None:
+        states, sizes = [], []
+        for i in cohort:
+            client = copy.deepcopy(server)
+            train(client, loaders[i], w.epochs, w.lr)
+            states.append(client.state_dict())
+            sizes.append(len(loaders[i].dataset))  # type: ignore[arg-type]  # a Subset has a length
+        server.load_state_dict(average(states, [size / sum(sizes) for size in sizes]))
+
+    for cohort in cohorts:
+        seconds.append(_timed(one_round, cohort))
+    return server.state_dict(), seconds
+
+
+def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
+    """Everybody trains, then takes the mean of itself and its two neighbours."""
+    clients, seconds = [copy.deepcopy(model) for _ in loaders], []
+
+    def one_round(cohort: Integers) -> None:
+        for i in cohort:
+            train(clients[i], loaders[i], w.epochs, w.lr)
+        states = [copy.deepcopy(client.state_dict()) for client in clients]
+        for i, client in enumerate(clients):
+            near = [states[i - 1], states[i], states[(i + 1) % len(states)]]
+            client.load_state_dict(average(near, [1 / 3] * 3))
+
+    for cohort in cohorts:
+        seconds.append(_timed(one_round, cohort))
+    return average([client.state_dict() for client in clients], [1 / len(clients)] * len(clients)), seconds
+
+
+def train(client: nn.Module, loader: Iterable[Sequence[Tensor]], epochs: int, lr: float) -> None:
+    """One client's local work."""
+    client.train()
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(client.parameters(), lr=lr)
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(client(x), y).backward()
+            optimizer.step()
+
+
+def average(states: Sequence[State], shares: Sequence[float]) -> State:
+    """The weighted mean of some state dicts."""
+    out = {}
+    for name in states[0]:
+        parts = [share * state[name] for state, share in zip(states, shares, strict=True)]
+        out[name] = torch.stack(parts).sum(0)
+    return out
+
+
+def _loaders(w: Workload, federation: Federation) -> Loaders:
+    samples = TensorDataset(federation.x, federation.y)
+    parts = [Subset(samples, part.tolist()) for part in federation.train]
+    return [DataLoader(part, batch_size=w.batch_size or len(part), shuffle=True) for part in parts]
+
+
+def _timed(one_round: Callable[[Integers], None], cohort: Integers) -> float:
+    began = time.perf_counter()
+    one_round(cohort)
+    return time.perf_counter() - began

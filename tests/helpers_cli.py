@@ -1,0 +1,280 @@
+"""The command line in processes of its own, cheap enough for hundreds of them.
+
+Importing PyTorch takes seconds, so one process imports it once and forks for every command. What runs in the fork is
+the real entry point with a real exit status, and real signals, limits and disks can meet it.
+"""
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pytest
+from safetensors.torch import load_file
+
+BESIDE = Path(sys.executable).parent  # where the coterie script lies
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+
+# Small enough that a whole run takes a fraction of a second, large enough that every part of a model moves.
+DATA = ("--data", "synthetic:size=400,classes=4")
+SMALL = (*DATA, "--clients", "5", "--rounds", "3")
+
+
+class Finished(NamedTuple):
+    """A command that has ended."""
+
+    status: int  # negative: killed by that signal
+    out: str
+    err: str
+    events: list[str]  # what it changed in its folder, in order: "write a/metrics.jsonl", "rename a/summary.json", ...
+
+    @property
+    def sentences(self) -> list[str]:
+        """The lines that tell the person what to change."""
+        return [line for line in self.err.splitlines() if line.startswith("coterie: ")]
+
+    @property
+    def continuation(self) -> str:
+        """The command an interrupted one prints."""
+        lines = self.err.splitlines()
+        after = [lines[i + 1].strip() for i, line in enumerate(lines[:-1]) if line.endswith("Continue with:")]
+        assert len(after) == 1, self.err
+        return after[0]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A command under way."""
+
+    cli: "Cli"
+    pid: int
+    log: Path
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self) -> Finished:
+        """Its end."""
+        status = self.cli.ask({"wait": self.pid})
+        out, err, events = (self.log.with_suffix(s) for s in (".out", ".err", ".events"))
+        changes = events.read_text().splitlines() if events.exists() else []
+        return Finished(status, out.read_text(), err.read_text(), changes)
+
+
+class Cli:
+    """``coterie ARGUMENTS`` in forked processes; use it in a ``with`` statement."""
+
+    def __init__(self) -> None:
+        self.logs = TemporaryDirectory()
+        self.started = 0
+
+    def __enter__(self) -> "Cli":
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.server.communicate()  # the end of its input ends it
+        self.logs.cleanup()
+
+    def ask(self, request: Mapping[str, Any]) -> int:
+        """One question to the process that forks, one number back."""
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+    def start(
+        self,
+        *arguments: str,
+        cwd: Path,
+        at: int | str | None = None,
+        send: signal.Signals = signal.SIGKILL,
+        limit: int | None = None,
+        torn: bool = False,
+    ) -> Started:
+        """Starts a command in the folder ``cwd``.
+
+        at: the number of a change, or a pattern of it, right before which the process gets the signal ``send``;
+        limit: the largest file it may write, in bytes; torn: the write over the limit kills it half-way.
+        """
+        self.started += 1
+        log = Path(self.logs.name) / str(self.started)
+        request = {"arguments": arguments, "cwd": str(cwd), "log": str(log)}
+        return Started(self, self.ask({**request, "at": at, "send": send, "limit": limit, "torn": torn}), log)
+
+    def run(self, *arguments: str, cwd: Path, **circumstances: Any) -> Finished:
+        """Starts a command and waits for its end."""
+        return self.start(*arguments, cwd=cwd, **circumstances).wait()
+
+    def succeed(self, *arguments: str, cwd: Path) -> Finished:
+        """Runs a command that must end well."""
+        done = self.run(*arguments, cwd=cwd)
+        assert done.status == 0, done.err
+        assert "Traceback" not in done.err
+        assert "Warning" not in done.err
+        return done
+
+    def refuse(self, *arguments: str, cwd: Path, names: tuple[str, ...], **circumstances: Any) -> Finished:
+        """Runs a command that must end with status 2 and one sentence, the last line, with all of ``names`` in it."""
+        done = self.run(*arguments, cwd=cwd, **circumstances)
+        assert "Traceback" not in done.err, done.err
+        assert done.status == 2, done
+        assert len(done.sentences) == 1, done.err
+        assert done.err.splitlines()[-1] == done.sentences[0]  # so it is one line, too
+        assert [name for name in names if name not in done.sentences[0]] == [], done.sentences[0]
+        return done
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Everything below a folder, hidden and temporary files included; None for folders."""
+    found = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in found}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run without the seconds, the only thing that may differ between two equal runs."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """The summary of a run without the seconds."""
+    return {k: v for k, v in json.loads((folder / "summary.json").read_text()).items() if k != "seconds"}
+
+
+def assert_same_run(one: Path, other: Path, config: bool = True) -> None:
+    """Two run folders hold the same run, to the last bit, and the same files; ``config``: also the configuration."""
+    left, right = contents(one), contents(other)
+    assert list(left) == list(right)
+    assert rows(one) == rows(other)
+    assert summary(one) == summary(other)
+    timed = {"metrics.jsonl", "summary.json"} | (set() if config else {"config.json"})
+    assert [name for name in left if left[name] != right[name] and name not in timed] == []
+    assert len(list((one / "clients").glob("*.safetensors"))) > 0
+
+
+def saved_rounds(folder: Path) -> list[int]:
+    """The rounds whose checkpoint counts and can be read."""
+    markers = sorted((folder / "checkpoint").glob("round-*.json"))
+    assert all(load_file(path.with_suffix(".safetensors")) for path in markers)
+    return [json.loads(path.read_text())["round"] for path in markers]
+
+
+@contextmanager
+def tmpfs(at: Path, options: str) -> Iterator[None]:
+    """A small disk of its own, where the system lets us mount one."""
+    at.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "coterie-test", at], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", at], check=True)
+
+
+# What follows runs in the process that forks.
+
+
+def _serve() -> None:
+    """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
+    import torch._dynamo  # vmap imports it when first used
+
+    import coterie.cli.train  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "w")
+    fcntl.fcntl(answers, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _command(**request)
+        print(answer, file=answers, flush=True)
+
+
+def _command(
+    arguments: list[str], cwd: str, log: str, at: int | str | None, send: int, limit: int | None, torn: bool
+) -> None:
+    """The entry point, in a fork, under the given circumstances; never returns."""
+    status = 1
+    try:
+        _redirect(log)
+        os.chdir(cwd)
+        _watch(cwd, f"{log}.events", at, send)
+        # Whoever started us in the background may have had it ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL if torn else signal.SIG_IGN)
+        from coterie.cli import main
+
+        sys.argv = ["coterie", *arguments]
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # the ordinary end takes a quarter of a second to free what is freed anyway
+
+
+def _redirect(log: str) -> None:
+    for number, suffix in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{log}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
+
+
+def _watch(cwd: str, log: str, at: int | str | None, send: int) -> None:
+    """Writes down every change below ``cwd`` before it is made, and sends the signal before the one asked for."""
+    changes: list[str] = []
+    record = os.open(log, os.O_WRONLY | os.O_CREAT)
+
+    def hook(event: str, values: tuple[Any, ...]) -> None:
+        change = _change(event, values)
+        if change is None or not change[1].startswith(cwd + os.sep):
+            return
+        text = f"{change[0]} {os.path.relpath(change[1], cwd)}"
+        here = at == len(changes) if isinstance(at, int) else at is not None and fnmatchcase(text, at)
+        changes.append(text)
+        os.write(record, f"{text}\n".encode())
+        if here:
+            os.kill(os.getpid(), send)
+
+    sys.addaudithook(hook)
+
+
+def _change(event: str, values: tuple[Any, ...]) -> tuple[str, str] | None:
+    """What an audit event is about to change, if anything; of a renaming, the new name."""
+    if event == "open" and isinstance(values[0], str | Path) and values[2] & (os.O_WRONLY | os.O_RDWR):
+        return "write", os.path.abspath(values[0])
+    if event == "os.rename":
+        return "rename", os.path.abspath(values[1])
+    if event in ("os.mkdir", "os.remove"):
+        return event.removeprefix("os."), os.path.abspath(values[0])
+    return None
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,186 @@
+"""Every method gives the same numbers on every engine, whatever the model and however unequal the clients."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie import algorithms
+from coterie.batches import Batch
+from coterie.engines import Serial, Vectorised
+from coterie.engines.choose import choose
+from coterie.problem import Model, couples_samples, cross_entropy
+from toys import ZOO, experiment, models, net, ragged
+
+COMMON = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "batch_size": 4, "lr_decay": 0.9}
+METHODS = {
+    "local": {"epochs": 2},
+    "fedavg": {"epochs": 2, "participation": 3},
+    "fedper": {"epochs": 2, "participation": 3},
+    "dpsgd": {"topology": "ring"},
+    "dpsgd-lian": {"topology": "ring", "form": "lian"},
+    "dfedavg": {"topology": "ring", "epochs": 2},
+    "dfedavgm": {"topology": "random:2", "steps": 3},
+    "dfedalt": {"topology": "random-pull:2", "epochs": 2, "personal_epochs": 1, "personal_lr": 0.03},
+    "dfedalt-shares-all": {"topology": "ring", "epochs": 1, "personal": "none"},
+    "dfedalt-keeps-all": {"topology": "ring", "epochs": 1, "personal": "all"},
+    "fedper-keeps-all": {"epochs": 1, "personal": "all", "participation": 4},
+    "fedper-shares-all": {"epochs": 1, "personal": "none", "participation": 4},
+    "dfedavgm-persistent": {"topology": "ring", "epochs": 1, "persistent_momentum": True},
+}
+
+
+def build(row: str) -> algorithms.Algorithm:
+    return algorithms.build(row.partition("-")[0], **{**COMMON, **METHODS[row]})
+
+
+def engine_for(kind: str, chunk: int) -> Vectorised:
+    return Vectorised(chunk, exact=kind == "batchnorm")
+
+
+def test_every_method_has_a_row() -> None:
+    assert {row.partition("-")[0] for row in METHODS} == set(algorithms.BUILDERS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("kind", ZOO)
+@pytest.mark.parametrize("row", METHODS)
+def test_engines_agree(row: str, kind: str, dtype: torch.dtype) -> None:
+    fed = ragged(kind, dtype)
+    slow = models(experiment(net(kind, dtype), fed, build(row), Serial()), rounds=2)
+    fast = models(experiment(net(kind, dtype), fed, build(row), engine_for(kind, chunk=3)), rounds=2)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-10
+    for name in slow:
+        assert slow[name].dtype == fast[name].dtype
+        torch.testing.assert_close(
+            fast[name], slow[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("kind", ZOO)
+def test_measurements_agree(kind: str) -> None:
+    rows = []
+    for engine in (Serial(), engine_for(kind, 2)):
+        e = experiment(net(kind), ragged(kind), build("dfedalt"), engine)
+        rows.append(e.play(e.start(), 0, evaluate=True)[1])
+    for name, value in rows[0].items():
+        if name != "seconds":
+            assert rows[1][name] == pytest.approx(value, rel=1e-9), name
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_the_order_of_clients_does_not_matter(row: str) -> None:
+    class Backwards(Serial):
+        """The last client first."""
+
+        def map(self, f, *clients, keys):  # type: ignore[no-untyped-def]
+            results = []
+            for i in reversed(range(len(keys))):
+                mine = [c.one(i) if hasattr(c, "one") else ct.engines.serial.rows(c, i) for c in clients]
+                results.insert(0, f(*mine))
+            return ct.engines.serial.stack(results)
+
+    forwards = models(experiment(net("mlp"), ragged("mlp"), build(row), Serial()), 2)
+    backwards = models(experiment(net("mlp"), ragged("mlp"), build(row), Backwards()), 2)
+    assert all(torch.equal(forwards[k], backwards[k]) for k in forwards)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 50])
+def test_the_chunk_does_not_matter(chunk: int) -> None:
+    whole = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(5)), 2)
+    parts = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(chunk)), 2)
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], rtol=1e-10, atol=1e-10)
+
+
+class Dropping(nn.Module):
+    """A model whose outputs show its dropout masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(nn.functional.dropout(x, 0.5, self.training))
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorised(4), Vectorised(2)], ids=["serial", "vectorised", "chunks"])
+def test_dropout_is_repeatable_and_differs_between_clients(engine: Serial | Vectorised) -> None:
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.arange(8) % 3
+    fed = ct.data.from_tensors(train=[(x, y)] * 4, test=[(x, y)] * 4)
+    alg = ct.algorithms.local(lr=0.1, momentum=0.0, weight_decay=0.0, clip=None, batch_size=None, epochs=1)
+    torch.manual_seed(1)
+    first = models(experiment(Dropping(), fed, alg, engine), 1)
+    module = experiment(Dropping(), fed, alg, engine).model.module
+    torch.manual_seed(2)  # the surroundings do not matter
+    again, other = (models(experiment(module, fed, alg, engine, seed=s), 1)["layer.weight"] for s in (0, 0))
+    assert torch.equal(again, other)
+    assert not torch.equal(models(experiment(module, fed, alg, engine, seed=1), 1)["layer.weight"], again)
+    weights = first["layer.weight"]
+    assert all(not torch.equal(weights[i], weights[j]) for i in range(4) for j in range(i))
+
+
+def test_the_surrounding_random_state_is_left_alone() -> None:
+    before = torch.random.get_rng_state()
+    models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(5)), 1)
+    models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Serial()), 1)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("mlp", False), ("groupnorm", False), ("batchnorm", True), ("tokens", False)]
+)
+def test_coupled_samples_are_found_by_trying(kind: str, expected: bool) -> None:
+    fed = ragged(kind)
+    assert couples_samples(Model(net(kind), cross_entropy), fed.x[:8], fed.y[:8]) is expected
+
+
+def test_a_loss_that_compares_samples_is_found_too() -> None:
+    def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.var(0).sum()
+
+    fed = ragged("mlp")
+    assert couples_samples(Model(net("mlp"), spread), fed.x[:8], fed.y[:8])
+
+
+class TestChoice:
+    """``auto`` decides by cost and says why."""
+
+    def choose(self, text: str, module: nn.Module, shape: tuple[int, ...], batch_size: int = 16) -> tuple[str, str]:
+        probe = Batch(torch.zeros(8, *shape), torch.zeros(8, dtype=torch.int64), None)
+        choice = choose(text, Model(module, cross_entropy), probe, 20, batch_size, torch.device("cpu"))
+        return choice.engine.name, choice.reason
+
+    def test_small_models_run_together(self) -> None:
+        assert self.choose("auto", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorised:20"
+
+    def test_large_convolutions_run_alone(self) -> None:
+        name, reason = self.choose("auto", ct.models.build("cnn", classes=10), (1, 28, 28), 50)
+        assert name == "serial"
+        assert "convolutions" in reason
+
+    def test_what_cannot_be_lifted_runs_alone_and_says_why(self) -> None:
+        class Branching(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(4, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                h = self.layer(x)
+                return h if h.sum() > 0 else 2 * h
+
+        name, reason = self.choose("auto", Branching(), (4,))
+        assert name == "serial"
+        assert "cannot be vectorised" in reason
+        with pytest.raises(ct.RequestError, match="use the serial engine"):
+            self.choose("vectorised", Branching(), (4,))
+
+    def test_a_chunk_is_taken_as_given(self) -> None:
+        assert self.choose("vectorised:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorised:7"
+        with pytest.raises(ct.RequestError, match="whole number of clients"):
+            self.choose("vectorised:none", ct.models.build("logreg", classes=10), (1, 28, 28))
+
+    def test_less_memory_smaller_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 3_500_000)
+        name, _ = self.choose("vectorised", ct.models.build("logreg", classes=10), (1, 28, 28))
+        assert name == "vectorised:5"  # half of it, at 6 * 31,400 bytes of weights and 3 * 4 * 794 * 16 of activations

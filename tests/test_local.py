@@ -1,0 +1,170 @@
+"""The first formula against torch.optim.SGD, and the batches it sees."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import coterie as ct
+from coterie.batches import Amount, Batch, Batches, Samples, Stream
+from coterie.engines import Serial, Vectorised
+from coterie.local import Phase, Sgd, local_update
+from coterie.problem import Model, cross_entropy
+from coterie.tensors import split
+from toys import ZOO, experiment, net, ragged
+
+
+def torch_steps(module: nn.Module, batches: list[Batch], sgd: Sgd, trains: set[str]) -> nn.Module:
+    """The same steps with PyTorch's own optimiser and clipping."""
+    for name, p in module.named_parameters():
+        p.requires_grad_(name in trains)
+    moving = [p for p in module.parameters() if p.requires_grad]
+    optimiser = torch.optim.SGD(moving, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
+    module.train()
+    for batch in batches:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(batch.x), batch.y).backward()
+        if sgd.clip is not None:
+            torch.nn.utils.clip_grad_norm_(moving, sgd.clip)
+        optimiser.step()
+    return module
+
+
+def stream_of(samples: Samples, steps: int = 6, batch_size: int = 4) -> Stream:
+    return Batches(samples, np.array([0]), Amount(steps=steps), batch_size, key=11).one(0)
+
+
+@pytest.mark.parametrize("kind", ZOO)
+@pytest.mark.parametrize(
+    "sgd",
+    [Sgd(0.1), Sgd(0.1, 0.9), Sgd(0.1, 0.0, 0.05), Sgd(0.1, 0.9, 0.01, 0.5), Sgd(0.1, 0.5, 0.0, 1e-3)],
+    ids=["plain", "momentum", "decay", "all", "clipped"],
+)
+@pytest.mark.parametrize("part", ["everything", "head", "body"])
+def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
+    fed, module = ragged(kind), net(kind)
+    model = Model(module, cross_entropy)
+    head = ct.algorithms.base.personal_names(module, "head")
+    everything = frozenset(model.parameters)
+    trains = {"everything": everything, "head": head, "body": everything - head}[part]
+    stream = stream_of(Samples(fed.x, fed.y, fed.train))
+    for steps in range(1, stream.steps + 1):  # step by step
+        first = Stream(stream.x, stream.y, stream.index[:steps], None, stream.widths[:steps])
+        phase = Phase(trains, Amount(steps=steps), sgd.lr)
+        mine = local_update([(phase, sgd)], Serial().gradient(model.objective))(model.start, {}, first).model
+        theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
+        for name, value in (*theirs.named_parameters(), *theirs.named_buffers()):
+            torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_what_is_held_has_no_share_in_the_norm() -> None:
+    """Clipping looks at the part that moves; a frozen head with a huge gradient must not shrink the body's step."""
+    fed, module = ragged("mlp"), net("mlp")
+    with torch.no_grad():
+        module[3].weight.mul_(100)
+    model = Model(module, cross_entropy)
+    body = frozenset(model.parameters) - ct.algorithms.base.personal_names(module, "head")
+    stream = stream_of(Samples(fed.x, fed.y, fed.train), steps=1)
+    grad = Serial().gradient(model.objective)
+    moving, held = split(model.start, body)
+    g, _ = grad(moving, held, stream.batch(0))
+    size = float(torch.cat([v.flatten() for v in g.values()]).norm())
+    work = local_update([(Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size))], grad)
+    moved = work(model.start, {}, stream).model
+    step = torch.cat([(moved[k] - model.start[k]).flatten() for k in body])
+    assert float(step.norm()) == pytest.approx(0.5 * size, rel=1e-5)
+
+
+def test_gradients_of_both_engines_agree() -> None:
+    fed, model = ragged("batchnorm"), Model(net("batchnorm"), cross_entropy)
+    batch = Batch(fed.x[:6], fed.y[:6], None)
+    moving, held = split(model.start, model.parameters)
+    slow, seen = Serial().gradient(model.objective)(moving, held, batch)
+    fast, also = Vectorised(1).gradient(model.objective)(moving, held, batch)
+    for name in slow:
+        torch.testing.assert_close(slow[name], fast[name], rtol=1e-12, atol=1e-14)
+    assert float(seen.loss) == pytest.approx(float(also.loss), rel=1e-12)
+    assert torch.equal(seen.buffers["1.num_batches_tracked"], torch.tensor(1))
+    assert torch.equal(model.start["1.running_mean"], torch.zeros(4, dtype=torch.float64))  # not written into
+
+
+@given(
+    sizes=st.lists(st.integers(0, 23), min_size=1, max_size=6).filter(lambda s: sum(s) > 0),
+    batch_size=st.one_of(st.none(), st.integers(1, 9)),
+    epochs=st.integers(0, 3),
+)
+def test_an_epoch_sees_every_sample_once(sizes: list[int], batch_size: int | None, epochs: int) -> None:
+    owned = tuple(torch.split(torch.randperm(sum(sizes)), sizes))
+    x = torch.arange(sum(sizes))
+    batches = Batches(Samples(x, x, owned), np.arange(len(sizes)), Amount(epochs=epochs), batch_size, key=5)
+    total = 0
+    for i, mine in enumerate(owned):
+        stream = batches.one(i)
+        seen = [stream.batch(k).x for k in range(stream.steps)]
+        total += sum(len(b) for b in seen)
+        per_epoch = -(-len(mine) // (batch_size or max(len(mine), 1)))
+        assert stream.steps == epochs * per_epoch == batches.steps[i]
+        for e in range(epochs):
+            epoch = seen[e * per_epoch : (e + 1) * per_epoch]
+            assert sorted(torch.cat(epoch).tolist() if epoch else []) == sorted(mine.tolist())
+    assert total == batches.seen
+
+
+@given(
+    sizes=st.lists(st.integers(1, 17), min_size=2, max_size=5),
+    batch_size=st.one_of(st.none(), st.integers(1, 6)),
+    steps=st.integers(1, 7),
+)
+def test_padded_blocks_hold_what_clients_see_alone(sizes: list[int], batch_size: int | None, steps: int) -> None:
+    owned = tuple(torch.split(torch.arange(sum(sizes)), sizes))
+    samples = Samples(torch.arange(sum(sizes)), torch.arange(sum(sizes)), owned)
+    batches = Batches(samples, np.arange(len(sizes)), Amount(steps=steps), batch_size, key=9)
+    index, mask, widths = batches.block(np.arange(len(sizes)))
+    for i in range(len(sizes)):
+        alone = batches.one(i)
+        for k in range(steps):
+            row = index[i, k, : widths[k]]
+            kept = row if mask is None else row[mask[i, k]]
+            assert torch.equal(kept, alone.batch(k).x)
+    assert batches.seen == sum(len(batches.one(i).batch(k).x) for i in range(len(sizes)) for k in range(steps))
+
+
+def test_batches_depend_on_their_key_alone() -> None:
+    samples = Samples(torch.arange(40), torch.arange(40), tuple(torch.arange(40).split(10)))
+
+    def order(clients: list[int], place: int, key: int) -> list[int]:
+        stream = Batches(samples, np.array(clients), Amount(epochs=2), 4, key).one(place)
+        return torch.cat([stream.batch(k).x for k in range(stream.steps)]).tolist()
+
+    assert order([0, 1, 2], 1, key=1) == order([1], 0, key=1) == order([3, 1], 1, key=1)
+    assert order([1], 0, key=1) != order([1], 0, key=2)
+    first, second = order([1], 0, key=1)[:10], order([1], 0, key=1)[10:]
+    assert first != second  # reshuffled every epoch
+    assert [i - 10 for i in first] != [i - 20 for i in order([2], 0, key=1)[:10]]  # clients differ
+
+
+def test_shuffles_are_uniform() -> None:
+    """Each of the 24 orders of four samples comes about equally often (chi-square, 23 degrees of freedom)."""
+    n = 4800
+    samples = Samples(torch.arange(4 * n), torch.arange(4 * n), tuple(torch.arange(4 * n).split(4)))
+    index, _, _ = Batches(samples, np.arange(n), Amount(epochs=1), None, key=3).block(np.arange(n))
+    orders = (index[:, 0] % 4) @ torch.tensor([64, 16, 4, 1])
+    counts = torch.unique(orders, return_counts=True)[1].double()
+    assert len(counts) == 24
+    assert float(((counts - n / 24) ** 2 / (n / 24)).sum()) < 60  # p < 1e-4 above
+
+
+def test_a_client_without_data_makes_no_step_and_counts_nothing() -> None:
+    fed = ragged("mlp", sizes=(6, 0, 5))
+    for engine in (Serial(), Vectorised(3)):
+        alg = ct.algorithms.fedavg(participation=1.0, epochs=2, batch_size=4)
+        e = experiment(net("mlp"), fed, alg, engine)
+        now, row = e.play(e.start(), 0, evaluate=True)
+        only = experiment(net("mlp"), ragged("mlp", sizes=(6, 0, 5)), alg, engine)
+        trained = only.program.train(only.start().state, only.round(0))
+        expected = (6 * trained.models["1.weight"][0] + 5 * trained.models["1.weight"][2]) / 11
+        torch.testing.assert_close(now.state.u["1.weight"], expected, rtol=1e-12, atol=1e-12)
+        assert torch.equal(trained.models["1.weight"][1], e.model.start["1.weight"])
+        assert row["train_loss"] is not None

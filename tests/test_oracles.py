@@ -1,0 +1,186 @@
+"""Golden values and closed forms on the quadratic toy problem, in float64 to 1e-10."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import coterie as ct
+from coterie.algorithms import Algorithm
+from coterie.engines import Serial, Vectorised
+from toys import PLAIN, U0, A, B, C, Coupled, D, Quadratic, experiment, golden, play, scattered
+
+ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorised(3)], ids=["serial", "vectorised"])
+ETA_U, ETA_V, K_U, K_V = 0.1, 0.2, 2, 1
+a, b, c, d, u0 = (torch.tensor(x, dtype=torch.float64) for x in (A, B, C, D, U0))
+s = (1 - ETA_U * a) ** K_U  # what is left of u - b after the shared phase
+RING = ct.topology.ring(4)(0)
+
+
+def close(x: Any, expected: Any) -> None:
+    torch.testing.assert_close(x, torch.as_tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+def printed(x: torch.Tensor, expected: list[float]) -> None:
+    """Equal to a golden value of ten printed digits."""
+    torch.testing.assert_close(x, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=5.1e-11)
+
+
+def after(alg: Algorithm, engine: Any, rounds: int = 1, u: float = 0.5, v: float = 1.0, spread: bool = False) -> Any:
+    e = experiment(Quadratic(u, v), golden(), alg, engine)
+    return play(e, rounds, scattered(e) if spread else None).state
+
+
+def plain(name: str, **settings: Any) -> Algorithm:
+    return ct.algorithms.build(name, **{**PLAIN, "lr": ETA_U, "steps": K_U, **settings})
+
+
+def dfedalt(**settings: Any) -> Algorithm:
+    return plain("dfedalt", personal="v", topology="ring", personal_lr=ETA_V, personal_steps=K_V, **settings)
+
+
+@ENGINES
+def test_dfedalt(engine: Any) -> None:
+    one, two = after(dfedalt(), engine, 1, spread=True), after(dfedalt(), engine, 2, spread=True)
+    close(one.x["v"], [0.6, 1, 0.6, 1.4])
+    close(one.x["u"], RING @ (b + s * (u0 - b)))
+    torch.testing.assert_close(
+        one.x["u"], torch.tensor([0.3066666667, 0.635, 0.395, 0.8483333333], dtype=torch.float64)
+    )
+    torch.testing.assert_close(
+        two.x["u"], torch.tensor([0.4767333333, 0.5661166667, 0.7351166667, 0.8657833333], dtype=torch.float64)
+    )
+    close(two.x["v"], [0.36, 1, 0.28, 1.64])
+
+
+@ENGINES
+def test_dfedalt_shared_phase_before_mixing(engine: Any) -> None:
+    e = experiment(Quadratic(), golden(), dfedalt(), engine)
+    trained = e.program.train(scattered(e).state, e.round(0))
+    close(trained.models["u"], [1, -0.36, 1.265, 0.28])
+
+
+@ENGINES
+def test_dfedavg_and_dfedavgm(engine: Any) -> None:
+    close(after(plain("dfedavg", topology="ring"), engine, spread=True).x["u"], RING @ (b + s * (u0 - b)))
+    e = experiment(Quadratic(), golden(), plain("dfedavgm", topology="ring", momentum=0.9), engine)
+    close(e.program.train(scattered(e).state, e.round(0)).models["u"], [1, -0.54, 1.67, 1])
+    mixed = play(e, 1, scattered(e)).state.x["u"]
+    close(mixed, RING @ torch.tensor([1, -0.54, 1.67, 1], dtype=torch.float64))
+    v = after(plain("dfedavg", topology="ring"), engine, spread=True).x["v"]
+    printed(v, [1, 0.7533333333, 0.9933333333, 0.8733333333])
+
+
+@ENGINES
+def test_dpsgd_in_both_forms(engine: Any) -> None:
+    lian = after(plain("dpsgd", topology="ring", form="lian"), engine, spread=True).x["u"]
+    close(lian, [0, 0.3, 0.85 / 3, 2.9 / 3])
+    epoch = after(plain("dpsgd", topology="ring", steps=1), engine, spread=True).x["u"]
+    close(epoch, [0.2, 1.75 / 3, 0.55 / 3, 1.75 / 3])
+    assert float(lian.mean()) == pytest.approx(0.3875, abs=1e-12)  # both keep the mean of u - lr g
+    assert float(epoch.mean()) == pytest.approx(0.3875, abs=1e-12)
+
+
+@ENGINES
+def test_dpsgd_lian_fixed_point(engine: Any) -> None:
+    """The limit solves (I - W + lr diag(a)) x = lr a b."""
+    x = after(plain("dpsgd", topology="ring", form="lian"), engine, rounds=400).x["u"]
+    limit = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - RING + ETA_U * torch.diag(a), ETA_U * a * b)
+    close(x, limit)
+
+
+@ENGINES
+def test_fedavg(engine: Any) -> None:
+    uniform = plain("fedavg", participation=1.0, weighting="uniform")
+    close(after(uniform, engine, 1).u["u"], 0.66)
+    close(after(uniform, engine, 2).u["u"], 0.752)
+    fixed = ((1 - s) * b).sum() / (1 - s).sum()
+    close(after(uniform, engine, 200).u["u"], fixed)
+    assert float(fixed) == pytest.approx(0.8764705882, abs=1e-9)
+
+
+@ENGINES
+def test_fedavg_weights_by_size(engine: Any) -> None:
+    e = experiment(Quadratic(), golden(copies=(1, 2, 3, 4)), plain("fedavg", participation=1.0), engine)
+    close(play(e, 1).state.u["u"], 0.759)
+
+
+@ENGINES
+def test_fedper_moves_u_as_fedavg_and_v_as_local(engine: Any) -> None:
+    per = after(plain("fedper", participation=1.0, weighting="uniform", personal="v"), engine, 3)
+    avg = after(plain("fedavg", participation=1.0, weighting="uniform"), engine, 3)
+    own = after(plain("local"), engine, 3)
+    close(per.u["u"], avg.u["u"])
+    close(per.v["v"], own.x["v"])
+
+
+@ENGINES
+def test_local_closed_form(engine: Any) -> None:
+    rounds = 3
+    close(after(plain("local"), engine, rounds).x["u"], b + (1 - ETA_U * a) ** (K_U * rounds) * (0.5 - b))
+    close(after(plain("local"), engine, rounds).x["v"], d + (1 - ETA_U * c) ** (K_U * rounds) * (1 - d))
+
+
+@ENGINES
+def test_alternating_is_not_joint(engine: Any) -> None:
+    """On F = (u + v - b)^2 / 2 the order of the updates shows."""
+    x = torch.tensor([[0.0, 2.0, 0.0, 0.0]], dtype=torch.float64)
+    pair = (x, torch.zeros(1, dtype=torch.float64))
+    fed = ct.data.from_tensors(train=[pair], test=[pair])
+    alt = plain("dfedalt", personal="v", topology="none", personal_lr=ETA_V, personal_steps=1, steps=1)
+    state = play(experiment(Coupled(), fed, alt, engine), 1).state
+    close(state.x["v"], [1.1])
+    close(state.x["u"], [0.54])
+    joint = plain("fedper", personal="v", participation=1.0, steps=1)
+    state = play(experiment(Coupled(), fed, joint, engine), 1).state
+    close(state.u["u"], 0.55)
+    close(state.v["v"], [1.05])  # both at lr 0.1
+
+
+@ENGINES
+def test_gossip_alone_contracts_as_the_graph_says(engine: Any) -> None:
+    """Without local steps the distance to the mean shrinks by exactly 1/3 a round on a ring of four."""
+    e = experiment(Quadratic(), golden(), plain("dfedavg", topology="ring", steps=0), engine)
+    now = scattered(e)
+    before = spread_of(now.state.x["u"])
+    for t in range(3):
+        now, row = e.play(now, t, evaluate=False)
+        assert row["consensus_distance"] == pytest.approx(before / 9 ** (t + 1), rel=1e-10)
+        assert float(now.state.x["u"].mean()) == pytest.approx(float(u0.mean()), abs=1e-14)
+        assert row["train_loss"] is None
+
+
+def spread_of(u: torch.Tensor) -> float:
+    return float((u - u.mean()).square().mean())
+
+
+def test_the_golden_consensus_distances() -> None:
+    e = experiment(Quadratic(), golden(), dfedalt())
+    z = e.program.train(scattered(e).state, e.round(0)).models["u"]
+    assert spread_of(z) == pytest.approx(0.4036671875, abs=1e-10)
+    _, row = e.play(scattered(e), 0, evaluate=False)
+    assert row["consensus_distance"] == pytest.approx(0.0448519097, abs=1e-10)
+
+
+@ENGINES
+def test_learning_rate_decays_by_the_round(engine: Any) -> None:
+    state = after(plain("local", steps=1, lr_decay=0.5), engine, 2)
+    close(state.x["u"], b + (1 - ETA_U * a) * (1 - ETA_U / 2 * a) * (0.5 - b))
+
+
+@ENGINES
+def test_momentum_that_persists(engine: Any) -> None:
+    """Two rounds of one step with a lasting buffer are one round of two steps."""
+    lasting = after(plain("local", steps=1, momentum=0.9, persistent_momentum=True), engine, 2)
+    close(lasting.x["u"], after(plain("local", steps=2, momentum=0.9), engine, 1).x["u"])
+    fresh = after(plain("local", steps=1, momentum=0.9), engine, 2)
+    close(fresh.x["u"], after(plain("local", steps=2), engine, 1).x["u"])
+
+
+@ENGINES
+def test_momentum_is_heavy_ball(engine: Any) -> None:
+    """y_{k+1} = y_k - lr g + momentum (y_k - y_{k-1}), with y_{-1} = y_0."""
+    y = previous = torch.full((4,), 0.5, dtype=torch.float64)
+    for _ in range(5):
+        y, previous = y - ETA_U * a * (y - b) + 0.9 * (y - previous), y
+    close(after(plain("local", steps=5, momentum=0.9), engine, 1).x["u"], y)

@@ -1,0 +1,146 @@
+"""Small problems with known answers, and small models of every kind."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie.algorithms import Algorithm
+from coterie.data import Federation
+from coterie.engines import Engine, Serial
+from coterie.experiment import Experiment, Progressed
+from coterie.problem import Model, cross_entropy
+
+# The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
+A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]
+C, D = [2.0, 1.0, 1.0, 2.0], [0.0, 1.0, -1.0, 2.0]
+U0, V0 = [1.0, 0.0, 0.5, -1.0], [1.0, 1.0, 1.0, 1.0]
+PLAIN: dict[str, Any] = {
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clip": None,
+    "lr_decay": 1.0,
+    "batch_size": None,
+}
+
+
+class Quadratic(nn.Module):
+    """A client's sample is (a, b, c, d); the output is its loss."""
+
+    def __init__(self, u: float = 0.5, v: float = 1.0) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.tensor(u, dtype=torch.float64))
+        self.v = nn.Parameter(torch.tensor(v, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d = x.unbind(1)
+        return a / 2 * (self.u - b) ** 2 + c / 2 * (self.v - d) ** 2
+
+
+class Coupled(Quadratic):
+    """F(u, v) = (u + v - b)^2 / 2: tells alternating updates from joint ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.u + self.v - x[:, 1]) ** 2 / 2
+
+
+def mean_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of a model that puts out its losses."""
+    return outputs.mean()
+
+
+def golden(copies: Sequence[int] = (1, 1, 1, 1)) -> Federation:
+    """The golden instance as data; ``copies``: how many equal samples each client holds."""
+    rows = [
+        torch.tensor([row] * k, dtype=torch.float64)
+        for row, k in zip(zip(A, B, C, D, strict=True), copies, strict=True)
+    ]
+    pairs = [(x, torch.zeros(len(x), dtype=torch.float64)) for x in rows]
+    return ct.data.from_tensors(train=pairs, test=pairs)
+
+
+def experiment(
+    module: nn.Module, federation: Federation, algorithm: Algorithm, engine: Engine | None = None, seed: int = 0
+) -> Experiment:
+    """An experiment on the serial engine unless another one is given; float targets bring their own loss."""
+    loss = mean_output if federation.classes is None else cross_entropy
+    return Experiment(Model(module, loss), federation, algorithm, engine or Serial(), seed)
+
+
+def play(e: Experiment, rounds: int, start: Progressed | None = None) -> Progressed:
+    """Some rounds without evaluation."""
+    now = start or e.start()
+    for t in range(rounds):
+        now, _ = e.play(now, t, evaluate=False)
+    return now
+
+
+def models(e: Experiment, rounds: int) -> dict[str, Tensor]:
+    """Everybody's model after some rounds."""
+    return e.program.models(play(e, rounds).state)
+
+
+def scattered(e: Experiment) -> Progressed:
+    """The golden start, where every client begins at its own u."""
+    now = e.start()
+    x = {**now.state.x, "u": torch.tensor(U0, dtype=torch.float64)}
+    return now._replace(state=now.state._replace(x=x))
+
+
+class Tokens(nn.Module):
+    """Embeddings and an attention layer over eight tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        h = self.norm(h + self.attend(h, h, h, need_weights=False)[0])
+        return self.head(h.mean(1))
+
+
+def _convolutional(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False),
+        norm,
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        nn.ReLU(),
+        nn.Linear(8, 3),
+    )
+
+
+ZOO = {
+    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)),
+    "groupnorm": lambda: _convolutional(nn.GroupNorm(2, 4)),
+    "batchnorm": lambda: _convolutional(nn.BatchNorm2d(4)),
+    "tokens": Tokens,
+}
+
+
+def net(kind: str, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A small model of that kind with fixed values."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return ZOO[kind]().to(dtype)
+
+
+def ragged(kind: str, dtype: torch.dtype = torch.float64, sizes: Sequence[int] = (9, 4, 13, 2, 8)) -> Federation:
+    """Clients of unequal size, one of them smaller than a batch; images, or tokens for a model of tokens."""
+    g = torch.Generator().manual_seed(3)
+
+    def draw(n: int, shift: int) -> tuple[Tensor, Tensor]:
+        y = (torch.randint(0, 2, (n,), generator=g) + shift) % 3
+        if kind == "tokens":
+            return (torch.randint(0, 4, (n, 8), generator=g) + 4 * y[:, None]).clamp(max=11), y
+        return torch.randn(n, 1, 4, 4, generator=g, dtype=dtype) + y[:, None, None, None], y
+
+    train = [draw(n, i) for i, n in enumerate(sizes)]
+    return ct.data.from_tensors(train=train, test=[draw(5 + i, i) for i in range(len(sizes))], classes=3)
