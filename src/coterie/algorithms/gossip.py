@@ -46,7 +46,7 @@ def dfedavg(*, topology: str | Topology = "random:10", **options: Unpack[Options
 
     Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022.
     """
-    return _full_model("dfedavg", topology, SAM_PAPER.given(options))
+    return _full_model("dfedavg", topology, Training(momentum=0.0).given(options))
 
 
 def dfedavgm(*, topology: str | Topology = "random:10", **options: Unpack[Options]) -> Algorithm:

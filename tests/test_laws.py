@@ -1,0 +1,209 @@
+"""Laws: special values collapse a method into a simpler one, and what every method keeps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from coterie.algorithms import Algorithm
+from coterie.engines import Serial, Vectorised
+from coterie.store import flatten, unflatten
+from test_engines import COMMON as EASY
+from test_engines import METHODS, build
+from toys import experiment, models, net, play, ragged
+
+alg = ct.algorithms
+COMMON: dict[str, Any] = {**EASY, "lr": 0.05, "epochs": 2}
+EQUAL = {"participation": 1.0, "weighting": "uniform"}
+Build = Callable[[], Algorithm]
+
+# left, right, tolerance (0: to the last bit)
+REDUCTIONS: dict[str, tuple[Build, Build, float]] = {
+    "dfedavg on the full graph is fedavg": (
+        lambda: alg.dfedavg(**COMMON, topology="full"),
+        lambda: alg.fedavg(**COMMON, **EQUAL),
+        1e-6,
+    ),
+    "dfedavgm without momentum is dfedavg, to the defaults": (
+        lambda: alg.dfedavgm(momentum=0.0, topology="ring"),
+        lambda: alg.dfedavg(topology="ring"),
+        0,
+    ),
+    "dpsgd by epochs is dfedavg with one": (
+        lambda: alg.dpsgd(**{**COMMON, "epochs": 1}, topology="ring"),
+        lambda: alg.dfedavg(**{**COMMON, "epochs": 1}, topology="ring"),
+        0,
+    ),
+    "dfedalt with nothing personal is dfedavgm": (
+        lambda: alg.dfedalt(**COMMON, topology="ring", personal="none"),
+        lambda: alg.dfedavgm(**COMMON, topology="ring"),
+        0,
+    ),
+    "dfedavgm without neighbours is local": (
+        lambda: alg.dfedavgm(**COMMON, topology="none"),
+        lambda: alg.local(**COMMON),
+        0,
+    ),
+    "fedper with nothing personal is fedavg": (
+        lambda: alg.fedper(**COMMON, personal="none", participation=3),
+        lambda: alg.fedavg(**COMMON, participation=3),
+        0,
+    ),
+    "fedper with everything personal is local": (
+        lambda: alg.fedper(**COMMON, personal="all", participation=1.0),
+        lambda: alg.local(**COMMON),
+        0,
+    ),
+}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor], tolerance: float) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        difference = float((left[name] - right[name]).abs().max())
+        assert difference <= tolerance * max(1.0, float(right[name].abs().max())), name
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorised(2, exact=True)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm"])
+@pytest.mark.parametrize("law", REDUCTIONS)
+def test_reductions(law: str, kind: str, engine: Any) -> None:
+    left, right, tolerance = REDUCTIONS[law]
+    outcomes = [models(experiment(net(kind), ragged(kind), b(), engine), 3) for b in (left, right)]
+    counters = [k for k in outcomes[0] if k.endswith("num_batches_tracked")]
+    for counter in counters:  # a server keeps its own counter, a peer counts its own steps
+        for outcome in outcomes:
+            del outcome[counter]
+    same(*outcomes, tolerance)
+
+
+@pytest.mark.parametrize("law", [k for k, v in REDUCTIONS.items() if v[2] > 0])
+def test_reductions_in_single_precision(law: str) -> None:
+    left, right, tolerance = REDUCTIONS[law]
+    f32 = torch.float32
+    same(*(models(experiment(net("mlp", f32), ragged("mlp", f32), b()), 3) for b in (left, right)), tolerance)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (lambda: alg.dfedavg(**COMMON, topology="ring"), lambda: alg.dfedavg(**COMMON, topology="full")),
+        (lambda: alg.fedavg(**COMMON, **EQUAL), lambda: alg.local(**COMMON)),
+        (lambda: alg.fedavg(**COMMON, participation=1.0), lambda: alg.fedavg(**COMMON, **EQUAL)),
+        (lambda: alg.dpsgd(form="lian", topology="ring"), lambda: alg.dpsgd(steps=1, topology="ring")),
+        (lambda: alg.dfedalt(**COMMON, topology="ring"), lambda: alg.dfedavgm(**COMMON, topology="ring")),
+    ],
+    ids=["ring-full", "fedavg-local", "size-uniform", "lian-epoch", "dfedalt-dfedavgm"],
+)
+def test_what_must_differ_differs(left: Build, right: Build) -> None:
+    a, b = (models(experiment(net("mlp"), ragged("mlp"), x()), 2) for x in (left, right))
+    assert any(float((a[k] - b[k]).abs().max()) > 1e-4 for k in a)
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_a_round_does_not_change_its_input(row: str) -> None:
+    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    now = play(e, 1)
+    before = {k: v.clone() for k, v in flatten(now.state).items()}
+    start = {k: v.clone() for k, v in e.model.start.items()}
+    e.play(now, 1, evaluate=True)
+    assert all(torch.equal(v, before[k]) for k, v in flatten(now.state).items())
+    assert all(torch.equal(v, start[k]) for k, v in e.model.module.state_dict().items())
+
+
+@pytest.mark.parametrize("row", [r for r in METHODS if "participation" in METHODS[r]])
+def test_absent_clients_are_unchanged(row: str) -> None:
+    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    now = play(e, 1)
+    after, _ = e.play(now, 1, evaluate=False)
+    absent = [i for i in range(5) if i not in e.cohort(1)]
+    assert absent
+    for name, value in (after.state.v | after.state.memory).items():
+        assert torch.equal(value[absent], (now.state.v | now.state.memory)[name][absent])
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_measuring_changes_nothing(row: str) -> None:
+    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    measured, unmeasured = e.start(), e.start()
+    for t in range(2):
+        measured, row_ = e.play(measured, t, evaluate=True)
+        unmeasured, _ = e.play(unmeasured, t, evaluate=False)
+    same(flatten(measured.state), flatten(unmeasured.state), 0)
+    again = e._evaluate(measured.state, measured.after_train, evaluate=True)
+    assert {k: row_[k] for k in again} == again
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_a_state_survives_being_taken_apart(row: str) -> None:
+    """Continuing from the flat form of a state is continuing from the state, bit for bit."""
+    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    half = play(e, 2)
+    restored = half._replace(state=unflatten(e.start().state, flatten(half.state)))
+    ends = [e.play(x, 2, evaluate=False)[0] for x in (half, restored)]
+    same(flatten(ends[0].state), flatten(ends[1].state), 0)
+
+
+@pytest.mark.parametrize("topology", ["ring", "full", "exponential", "random:2"])
+def test_doubly_stochastic_mixing_keeps_the_mean(topology: str) -> None:
+    e = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology=topology))
+    trained = e.program.train(e.start().state, e.round(0))
+    mixed = e.program.exchange(e.start().state, trained, e.round(0)).x
+    same({k: v.mean(0) for k, v in mixed.items()}, {k: v.mean(0) for k, v in trained.models.items()}, 1e-12)
+
+
+def test_personal_parts_never_meet() -> None:
+    """A client's head is a function of its own data: changing another client's labels cannot reach it in a round."""
+    fed = ragged("mlp")
+    settings = {**COMMON, "topology": "full", "personal_lr": 0.05}
+    mine = models(experiment(net("mlp"), fed, alg.dfedalt(**settings)), 1)
+    pairs = [(fed.x[i], fed.y[i]) for i in fed.train]
+    pairs[1] = (pairs[1][0], (pairs[1][1] + 1) % 3)
+    tests = [(fed.test_x[i], fed.test_y[i]) for i in fed.test]
+    other = models(experiment(net("mlp"), ct.data.from_tensors(pairs, tests, classes=3), alg.dfedalt(**settings)), 1)
+    for name in ("3.weight", "3.bias"):
+        assert torch.equal(mine[name][[0, 2, 3, 4]], other[name][[0, 2, 3, 4]])
+        assert not torch.equal(mine[name][1], other[name][1])
+    assert not torch.equal(mine["1.weight"][0], other["1.weight"][0])
+
+
+def test_local_clients_do_not_know_how_many_they_are() -> None:
+    fed = ragged("mlp")
+    tests = [(fed.test_x[i], fed.test_y[i]) for i in fed.test]
+    few = ct.data.from_tensors([(fed.x[i], fed.y[i]) for i in fed.train[:2]], tests[:2], classes=3)
+    many, two = (models(experiment(net("mlp"), f, alg.local(**COMMON)), 2) for f in (fed, few))
+    assert all(torch.equal(many[k][:2], two[k]) for k in two)
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_one_client_is_legal(row: str) -> None:
+    if METHODS[row].get("topology", "").startswith("random"):
+        pytest.skip("nobody to draw")
+    settings = {**METHODS[row], **({"participation": 1} if "participation" in METHODS[row] else {})}
+    name = row.partition("-")[0]
+    e = experiment(net("mlp"), ragged("mlp", sizes=(9,)), alg.build(name, **{**COMMON, **settings}))
+    assert len(models(e, 2)["1.weight"]) == 1
+
+
+def test_outer_step() -> None:
+    """x + eta (mean - x): nothing moves at 0, FedAvg at 1, half-way between at 1/2."""
+    ends = {
+        eta: play(experiment(net("mlp"), ragged("mlp"), alg.fedavg(**COMMON, **EQUAL, outer_lr=eta)), 1).state.u
+        for eta in (0.0, 0.5, 1.0)
+    }
+    start = experiment(net("mlp"), ragged("mlp"), alg.fedavg()).model.start
+    for k in start:
+        assert torch.equal(ends[0.0][k], start[k])
+        torch.testing.assert_close(ends[0.5][k], (start[k] + ends[1.0][k]) / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_cohorts_are_uniform_and_repeatable() -> None:
+    e = experiment(net("mlp"), ragged("mlp"), alg.fedavg(**COMMON, participation=2))
+    draws = [e.cohort(t) for t in range(3000)]
+    assert all(len(set(c)) == 2 for c in draws)
+    counts = torch.tensor([sum(i in c for c in draws) for i in range(5)], dtype=torch.float64)
+    assert bool(((counts - 1200).abs() < 5 * (3000 * 0.4 * 0.6) ** 0.5).all())
+    assert all((e.cohort(t) == draws[t]).all() for t in range(20))

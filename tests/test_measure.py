@@ -1,0 +1,196 @@
+"""What is measured is what the words say."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie import measure
+from coterie.batches import Samples
+from coterie.engines import Serial, Vectorised
+from coterie.models import cost
+from coterie.problem import Model, cross_entropy
+from coterie.tensors import replicate
+from toys import experiment, net, play, ragged
+
+BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+
+
+class Constant(nn.Module):
+    """Always answers the same class."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(nn.functional.one_hot(torch.tensor(k), 3).double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bias.expand(len(x), 3)
+
+
+@BOTH
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_a_constant_answer_scores_the_class_fraction(engine: Any, k: int) -> None:
+    fed = ragged("mlp")
+    model = Model(Constant(k), cross_entropy)
+    tests = Samples(fed.test_x, fed.test_y, fed.test)
+    got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
+    assert got.tolist() == [float((fed.test_y[i] == k).double().mean()) for i in fed.test]
+    assert measure.global_accuracy(model, model.start, fed.test_x, fed.test_y) == float(
+        (fed.test_y == k).double().mean()
+    )
+
+
+@BOTH
+def test_a_client_without_tests_does_not_count(engine: Any) -> None:
+    fed = ragged("mlp")
+    model = Model(net("mlp"), cross_entropy)
+    tests = Samples(fed.test_x, fed.test_y, (*fed.test[:4], torch.empty(0, dtype=torch.int64)))
+    got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
+    assert got[4].isnan()
+    row = measure.accuracy_row("after_mix", got)
+    assert row["personal_accuracy_after_mix"] == pytest.approx(float(got[:4].mean()))
+
+
+def test_personal_accuracy_by_hand() -> None:
+    """The two protocols against a loop over modules."""
+    fed, alg = ragged("batchnorm"), ct.algorithms.dfedalt(topology="ring", epochs=2, batch_size=4, personal_lr=0.1)
+    e = experiment(net("batchnorm"), fed, alg)
+    now, row = e.play(e.start(), 0, evaluate=True)
+    r = e.round(0)
+    for protocol, stacked in (
+        ("after_train", e.program.train(e.start().state, r).models),
+        ("after_mix", e.program.models(now.state)),
+    ):
+        accuracies = []
+        for i in range(fed.clients):
+            module = net("batchnorm")
+            module.load_state_dict({k: v[i] for k, v in stacked.items()})
+            answers = module.eval()(fed.test_x[fed.test[i]]).argmax(1)
+            accuracies.append(float((answers == fed.test_y[fed.test[i]]).double().mean()))
+        name = f"personal_accuracy_{protocol}"
+        assert row[name] == pytest.approx(np.mean(accuracies))
+        assert row[f"{name}_std"] == pytest.approx(np.std(accuracies))
+        assert row[f"{name}_worst"] == min(accuracies)
+        assert row[f"{name}_p10"] == pytest.approx(np.quantile(accuracies, 0.1))
+
+
+def test_after_train_of_a_sampled_client_is_its_latest() -> None:
+    """Under partial participation a client keeps the accuracy of its last training, whatever is evaluated when."""
+    fed = ragged("mlp")
+    alg = ct.algorithms.fedavg(participation=2, lr=0.2, epochs=3, batch_size=4)
+    e = experiment(net("mlp"), fed, alg)
+    expected: dict[int, float] = {}
+    now = e.start()
+    for t in range(4):
+        r = e.round(t)
+        trained = e.program.train(now.state, r).models
+        tests = measure.personal_accuracies(e.engine, e.model, trained, e.tests, r.cohort)
+        expected |= dict(zip(r.cohort.tolist(), tests.tolist(), strict=True))
+        now, row = e.play(now, t, evaluate=t == 3)
+    mixed = measure.personal_accuracies(e.engine, e.model, e.program.models(now.state), e.tests, np.arange(5))
+    by_hand = [expected.get(i, float(mixed[i])) for i in range(5)]
+    assert row["personal_accuracy_after_train"] == pytest.approx(np.mean(by_hand))
+
+
+def test_consensus_distance() -> None:
+    x = torch.randn(6, 3, 2, dtype=torch.float64)
+    expected = sum(float((x[i] - x.mean(0)).square().sum()) for i in range(6)) / 6
+    assert measure.consensus_distance({"u": x, "v": torch.randn(6, 1)}, {"u"}) == pytest.approx(expected)
+    assert measure.consensus_distance({"u": replicate(torch.randn(5), 3)}, {"u"}) == 0.0
+    assert measure.consensus_distance({"v": x}, set()) is None
+
+
+@pytest.mark.parametrize(
+    ("alg", "messages"),
+    [
+        (ct.algorithms.local(), 0),
+        (ct.algorithms.dfedavg(topology="ring"), 10),
+        (ct.algorithms.dfedavg(topology="full"), 20),
+        (ct.algorithms.dfedalt(topology="random-pull:3"), 15),
+        (ct.algorithms.fedavg(participation=3), 6),
+        (ct.algorithms.fedper(participation=1.0), 10),
+        (ct.algorithms.dfedalt(topology="ring", personal="all"), 0),
+    ],
+    ids=lambda x: getattr(x, "name", str(x)),
+)
+def test_traffic(alg: ct.algorithms.Algorithm, messages: int) -> None:
+    """Directed edges, or once down and once up for every member of the cohort, times what is shared."""
+    e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), alg)
+    _, row = e.play(e.start(), 0, evaluate=False)
+    body, head = 16 * 8 + 8, 8 * 3 + 3
+    shared = body if alg.name in ("dfedalt", "fedper") else body + head
+    assert row["messages_sent"] == messages
+    assert row["parameters_sent"] == messages * shared
+    assert row["bytes_sent"] == 4 * messages * shared
+
+
+def test_integer_buffers_do_not_travel() -> None:
+    e = experiment(
+        net("batchnorm"), ragged("batchnorm"), ct.algorithms.dfedavg(topology="ring", batch_size=4, epochs=1)
+    )
+    now, row = e.play(e.start(), 0, evaluate=False)
+    numbers = sum(v.numel() for v in e.model.start.values()) - 1  # all but num_batches_tracked
+    assert row["parameters_sent"] == 10 * numbers
+    assert now.state.x["1.num_batches_tracked"].tolist() == [3, 1, 4, 1, 2]  # own steps, unmixed
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "macs", "extra"),
+    [
+        (nn.Linear(784, 10), (784,), 7840, 0),
+        (nn.Conv2d(3, 8, 3, padding=1, bias=False), (3, 10, 10), 8 * 27 * 100, 0),
+        (nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1)), (3, 10, 10), 2400, 6 * 800),
+    ],
+    ids=["linear", "conv", "norm-and-pool"],
+)
+def test_flops_are_counted(module: nn.Module, shape: tuple[int, ...], macs: int, extra: int) -> None:
+    counted = cost(module, torch.zeros(1, *shape))
+    assert (counted.macs, counted.flops) == (macs, macs + extra)
+
+
+def test_training_flops_are_three_forward_passes_a_sample() -> None:
+    e = experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedalt(topology="ring", epochs=2, personal_epochs=1))
+    _, row = e.play(e.start(), 0, evaluate=False)
+    assert row["flops"] == 3 * (16 * 8 + 8 * 3) * 3 * int(e.federation.sizes.sum())
+
+
+def test_summary_protocols() -> None:
+    fed = ragged("mlp")
+    run = ct.fit(
+        net("mlp"), fed, ct.algorithms.dfedalt(topology="ring", epochs=1, batch_size=4), rounds=20, progress=False
+    )
+    means = [row["personal_accuracy_after_mix"] for row in run.history]
+    summary = run.summary["personal_accuracy"]["after_mix"]
+    assert summary["final"] == means[-1]
+    assert summary["best"] == max(means)
+    assert summary["last_tenth"] == pytest.approx(np.mean(means[-2:]))
+    assert summary["worst"] == run.history[-1]["personal_accuracy_after_mix_worst"]
+    assert run.summary["bytes_sent"] == sum(row["bytes_sent"] for row in run.history)
+    reached = [row["round"] for row in run.history if row["personal_accuracy_after_mix"] >= 0.5]
+    assert run.summary["rounds_to"]["50"] == (reached[0] if reached else None)
+    json.dumps(run.summary, allow_nan=False)
+
+
+def test_evaluate_every() -> None:
+    fed = ragged("mlp")
+    run = ct.fit(
+        net("mlp"), fed, ct.algorithms.local(epochs=1), rounds=5, evaluate_every=3, progress=False, engine="serial"
+    )
+    known = [row["round"] for row in run.history if row["personal_accuracy_after_mix"] is not None]
+    assert known == [3, 5]
+    assert all(row["train_loss"] is not None for row in run.history)
+
+
+def test_regression_has_no_accuracy() -> None:
+    x = torch.randn(12, 4)
+    y = x.sum(1, keepdim=True)
+    fed = ct.data.from_tensors(train=[(x[:6], y[:6]), (x[6:], y[6:])], test=[(x[:6], y[:6]), (x[6:], y[6:])])
+    alg = ct.algorithms.dfedavg(topology="full", lr=0.1, epochs=20, batch_size=None)
+    run = ct.fit(nn.Linear(4, 1), fed, alg, rounds=5, loss=nn.functional.mse_loss, progress=False)
+    assert run.summary["personal_accuracy"]["after_mix"] is None
+    assert run.history[-1]["train_loss"] < 0.1 * run.history[0]["train_loss"]
+    play(experiment(net("mlp"), ragged("mlp"), alg), 1)
