@@ -62,6 +62,10 @@ class Experiment:
         """Forward and backward of one sample: three times the forward pass."""
         return 3 * cost(self.model.evaluation, self.federation.x[:1]).flops
 
+    def check(self) -> None:
+        """Refuses what does not fit together, before anything is trained or written."""
+        self.round(0)
+
     def start(self) -> Progressed:
         """Before the first round."""
         n = self.federation.clients

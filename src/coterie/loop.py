@@ -67,7 +67,7 @@ def fit(
     chosen = _engine(engine, bound, federation, algorithm)
     experiment = Experiment(bound, federation, algorithm, chosen.engine, seed)
     config = describe(algorithm, federation, bound, rounds, seed, chosen, evaluate_every)
-    _ = experiment.program  # what does not fit together is refused before anything is written
+    experiment.check()
     with Progress(algorithm.name, rounds, shown=progress) as bar:
         now, history = _begin(experiment, folder, continued, config, bar)
         return _play(experiment, folder, config, now, history, bar)

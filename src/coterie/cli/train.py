@@ -11,8 +11,11 @@ from rich.console import Console
 
 from .. import algorithms
 from ..config import rebuild
+from ..engines import Serial
 from ..errors import RequestError
+from ..experiment import Experiment
 from ..loop import fit
+from ..problem import Model, cross_entropy
 from ..run import Run
 from ..store import read_json
 from ..store.files import write_json
@@ -31,7 +34,7 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> N
         run, folder = _run_again(saved, wishes, out, resume)
     else:
         run, folder = _run_new(method, wishes, out, resume)
-    show([Result(run.summary["method"], [run.summary])], run.config["data"]["clients"], run.summary["rounds"], folder)
+    show([Result(run.summary["method"], [run.summary])], run.config, folder)
 
 
 def _saved_config(text: str) -> Path | None:
@@ -112,9 +115,12 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
     folder = out or fresh_folder("compare-" + plan.source.partition(":")[0])
     if folder.exists() and not resume:
         raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
-    chosen = [plan.algorithm(m, methods) for m in methods]  # every mistake is found before the first run
+    chosen = [plan.algorithm(m, methods) for m in methods]
     federation = plan.federation(wishes.seed or 0)
-    size = entries(plan.module(federation, 0).parameters())
+    model = Model(plan.module(federation, 0), cross_entropy)
+    for algorithm in chosen:  # every mistake is found before the first run
+        Experiment(model, federation, algorithm, Serial(), 0).check()
+    size = entries(model.start.values())
     print(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
         f"{plan.rounds} rounds, {size:,} parameters; preset: {_preset(plan)}",
@@ -132,7 +138,7 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
             ]
             results.append(Result(algorithm.name, [r.summary for r in runs]))
     write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
-    show(results, federation.clients, plan.rounds, folder)
+    show(results, runs[-1].config, folder)
 
 
 def _preset(plan: Plan) -> str:
@@ -150,11 +156,13 @@ def _announce(method: str, config: dict[str, Any]) -> None:
     )
 
 
-def show(results: Sequence[Result], clients: int, rounds: int, folder: Path) -> None:
-    """The table, what its numbers are, and where the files lie."""
+def show(results: Sequence[Result], config: dict[str, Any], folder: Path) -> None:
+    """The table, what its numbers are, who computed them, and where the files lie."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(results_table(results))
-    console.print(protocol(len(results[0].summaries), clients, rounds), style="dim")
+    seeds, clients = len(results[0].summaries), config["data"]["clients"]
+    console.print(protocol(seeds, clients, config["rounds"]), style="dim")
+    console.print(f"engine: {config['engine']} on {config['device']} ({config['engine_reason']})", style="dim")
     console.print(f"results: {folder}", markup=False)
 
 
