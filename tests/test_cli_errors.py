@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from helpers_cli import (
     DATA,
     ENVIRONMENT,
@@ -35,13 +37,20 @@ def whole(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cwd / "a"
 
 
+@pytest.fixture(scope="module")
+def killed(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, killed in its last round: two checkpoints count."""
+    cwd = tmp_path_factory.mktemp("killed")
+    done = cli.run("run", "fedavg", *SMALL, "--out", "a", cwd=cwd, at="rename a/checkpoint/round-000003.json")
+    assert done.status == -signal.SIGKILL
+    assert saved_rounds(cwd / "a") == [1, 2]
+    return cwd / "a"
+
+
 @pytest.fixture
-def begun(cli: Cli, tmp_path: Path) -> Path:
-    """The same run, killed in its last round: two checkpoints are there."""
-    killed = cli.run("run", "fedavg", *SMALL, "--out", "a", cwd=tmp_path, at="rename a/checkpoint/round-000003.json")
-    assert killed.status == -signal.SIGKILL
-    assert saved_rounds(tmp_path / "a") == [1, 2]
-    return tmp_path / "a"
+def begun(killed: Path, tmp_path: Path) -> Path:
+    """A copy of it to spoil."""
+    return Path(shutil.copytree(killed, tmp_path / "a"))
 
 
 # A request that cannot be carried out
@@ -49,7 +58,7 @@ def begun(cli: Cli, tmp_path: Path) -> Path:
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "method": ("run fedavgg", ("method", "'fedavgg'", "did you mean fedavg")),
-    "method-nothing-near": ("run sgd", ("method", "'sgd'", "dfedalt", "dfedavg", "fedavg", "fedper", "local")),
+    "method-nothing-near": ("run quux", ("method", "'quux'", "dfedalt", "dfedavg", "fedavg", "fedper", "local")),
     "method-compared": ("compare fedavg dfedatl", ("method", "'dfedatl'", "did you mean dfedalt")),
     "method-twice": ("compare fedavg fedavg", ("twice", "once")),
     "data": ("run fedavg --data digitz", ("'digitz'", "did you mean digits")),
@@ -89,8 +98,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "dirichlet-zero": ("run fedavg --partition dirichlet:0", ("alpha", "above 0", "not 0")),
     "dirichlet-negative": ("run fedavg --partition dirichlet:-1", ("alpha", "above 0", "not -1")),
     "dirichlet-without-alpha": ("run fedavg --partition dirichlet", ("alpha", "dirichlet:")),
-    "neighbours": ("run dfedavg --topology random:10 --clients 8", ("random:10", "8", "random:7 or fewer", "11 clients")),
-    "push-without-weights": ("run dfedavg --topology random-push:3", ("random-push:3", "column-stochastic", "random-pull")),
+    "neighbours": ("run dfedavg --topology random:10 --clients 8", ("random:10", "random:7 or fewer", "11 clients")),
+    "push-without-weights": ("run dfedavg --topology random-push:3", ("random-push:3", "column", "random-pull")),
     "personal-nothing": (
         "run fedper --model mlp --set personal=fc*",
         ("'fc*'", "1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"),
@@ -101,11 +110,11 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "resume-what": ("run fedavg --resume", ("--resume", "--out FOLDER", "coterie run FOLDER --resume")),
     "resume-which-comparison": ("compare fedavg local --resume", ("--resume", "--out FOLDER")),
     "config-missing": ("run nowhere/config.json", ("nowhere/config.json", "No such file", "run folder")),
-    "out-below-a-device": (f"run fedavg {' '.join(DATA)} --out /dev/null/a", ("/dev/null/a", "Not a directory", "--out")),
+    "out-below-a-device": (f"run fedavg {' '.join(DATA)} --out /dev/null/a", ("/dev/null/a", "Not a directory")),
     # Found before the first method is trained, not hours later when its turn comes.
-    "compared-neighbours": ("compare fedavg dfedavg --topology random:10 --clients 8 --rounds 1", ("random:7 or fewer",)),
-    "compared-personal": ("compare fedavg fedper --set fedper.personal=fc* --rounds 1", ("'fc*'", "0.weight")),
-    "compared-participation": ("compare local fedavg --set participation=30 --rounds 1", ("participation=30",)),
+    "compared-neighbours": ("compare fedavg dfedavg --topology random:10 --clients 8", ("random:7 or fewer",)),
+    "compared-personal": ("compare fedavg fedper --set fedper.personal=fc*", ("'fc*'", "0.weight")),
+    "compared-participation": ("compare local fedavg --set participation=30", ("participation=30",)),
 }  # fmt: skip
 
 
@@ -171,7 +180,8 @@ def test_divergence_in_the_first_round(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_step_to_infinity_is_noticed_in_its_own_round(cli: Cli, tmp_path: Path) -> None:
     """The loss of a single step is that of the model before it, which was still finite."""
-    typed = ("run", "local", *SMALL, "--set", "lr=1e39", "--set", "clip=none", "--set", "steps=1", "--out", "a")
+    typed = ("run", "local", "--data", "synthetic:noise=1000", "--set", "lr=1e37", "--set", "clip=none")
+    typed = (*typed, "--set", "steps=1", "--out", "a")
     cli.refuse(*typed, cwd=tmp_path, names=("model of client", "round 1", "lower lr"))
     assert saved_rounds(tmp_path / "a") == []
 
@@ -465,13 +475,6 @@ def test_a_disk_full_from_the_start(cli: Cli, tmp_path: Path) -> None:
         cli.succeed(*typed, "--resume", cwd=tmp_path)
 
 
-LIMITS = {
-    "config": ("fedavg", 500, "config.json", []),
-    "metrics": ("fedavg", 1500, "metrics.jsonl", []),  # a checkpoint is larger than one row, so see below
-    "checkpoint": ("fedavg", 20_000, "round-000001.safetensors", []),
-}
-
-
 @pytest.mark.parametrize("larger", [500, 20_000], ids=["config", "checkpoint"])
 def test_a_limit_on_the_size_of_files(cli: Cli, whole: Path, tmp_path: Path, larger: int) -> None:
     """Whatever could not be written, the same command with --resume finishes once it can be."""
@@ -486,8 +489,7 @@ def test_a_limit_met_by_a_resumed_run(cli: Cli, whole: Path, begun: Path) -> Non
     before = contents(begun / "checkpoint")
     done = cli.refuse("run", "a", "--resume", cwd=begun.parent, limit=20_000, names=("File too large", "--out"))
     assert "a/checkpoint/round-000003.safetensors" in done.sentences[0]
-    assert {k: v for k, v in contents(begun / "checkpoint").items() if k in before} == before
-    assert not [name for name in contents(begun) if "tmp" in name]
+    assert contents(begun / "checkpoint") == before
     cli.succeed("run", "a", "--resume", cwd=begun.parent)
     assert_same_run(begun, whole)
 

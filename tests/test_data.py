@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.chance import generator
-from coterie.data import PARTITIONS, SOURCES, Federation, federate, from_tensors, partition
+from coterie.data import PARTITIONS, SOURCES, Federation, builtin, federate, from_tensors, partition
 from coterie.data.builtin import digits
 from coterie.errors import RequestError
 
@@ -70,9 +70,7 @@ def test_balanced_iid_spreads_every_class(problem: tuple[Ints, int, int]) -> Non
 
 @quick
 @given(problems(), st.sampled_from([0.01, 0.5, 100.0]), st.booleans())
-def test_by_class_covers_and_keeps_its_floor(
-    problem: tuple[Ints, int, int], alpha: float, balance: bool
-) -> None:
+def test_by_class_covers_and_keeps_its_floor(problem: tuple[Ints, int, int], alpha: float, balance: bool) -> None:
     labels, clients, seed = problem
     rng = generator(seed, "partition")
     floor = 1 if clients == 1 else 0
@@ -86,11 +84,7 @@ def test_by_class_balance_closes_full_clients() -> None:
     labels = balanced_labels(1000, 10)
     largest = {
         balance: [
-            max(
-                map(
-                    len, partition.dirichlet_by_class(labels, 10, 0.5, generator(s, "b"), balance, min_size=0)
-                )
-            )
+            max(map(len, partition.dirichlet_by_class(labels, 10, 0.5, generator(s, "b"), balance, min_size=0)))
             for s in range(20)
         ]
         for balance in (True, False)
@@ -273,9 +267,7 @@ def test_test_split_draws_for_each_client_alone() -> None:
 
 def test_test_split_of_a_client_without_samples_is_empty() -> None:
     nothing = np.empty(0, np.int64)
-    _, tested = partition.test_split(
-        balanced_labels(9, 3), [np.arange(9), nothing], balanced_labels(9, 3), seed=0
-    )
+    _, tested = partition.test_split(balanced_labels(9, 3), [np.arange(9), nothing], balanced_labels(9, 3), seed=0)
     assert tested.dtype == np.int64
     assert len(tested) == 0
 
@@ -296,9 +288,11 @@ def test_digits_are_the_known_ones() -> None:
     assert images.shape == (1797, 1, 8, 8)
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert images.dtype == torch.float32
-    assert images.min() == 0
-    assert images.max() == 1
-    assert (images * 16).sum() == 561718
+    pixels = 16 * (images * builtin.STD + builtin.MEAN)  # standardised back to 0..16
+    assert torch.allclose(pixels, pixels.round(), atol=1e-4)
+    assert (pixels.round().min(), pixels.round().max(), pixels.round().sum()) == (0, 16, 561718)
+    assert abs(images.mean()) < 0.01
+    assert abs(images.std() - 1) < 0.01
     share = pool.test_y.bincount() / labels.bincount()
     assert ((share - 0.25).abs() < 0.01).all()
     assert all(torch.equal(a, b) for a, b in zip(pool[:4], digits(seed=7)[:4], strict=True))
@@ -320,9 +314,7 @@ def test_options_in_the_text_and_by_name_are_the_same() -> None:
     assert json.dumps(typed.origin) == json.dumps(named.origin)
 
 
-def class_means(
-    fed: Federation, x: torch.Tensor, y: torch.Tensor, parts: tuple[torch.Tensor, ...]
-) -> torch.Tensor:
+def class_means(fed: Federation, x: torch.Tensor, y: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
     means = [torch.stack([x[part][y[part] == k].mean(0) for k in range(fed.classes or 0)]) for part in parts]
     return torch.stack(means)  # [n, classes, features]
 

@@ -48,8 +48,25 @@ def describe(
     }
 
 
+_NEEDED = {
+    "method": str,
+    "settings": dict,
+    "data": dict,
+    "model": dict,
+    "loss": str,
+    "rounds": int,
+    "seed": int,
+    "evaluate_every": int,
+    "device": str,
+    "engine": str,
+}
+
+
 def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
     """(module, federation, algorithm) that a configuration describes."""
+    for key, kind in _NEEDED.items():
+        if not isinstance(config.get(key), kind):
+            raise RequestError(f"the configuration is not complete ({key!r}): give the config.json of a run")
     try:
         if "source" not in config["data"] or "name" not in config["model"] or config["loss"] != "cross_entropy":
             raise RequestError(
@@ -58,8 +75,13 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
         federation = data.federate(**config["data"])
         module = models.build(**config["model"])
         algorithm = algorithms.build(config["method"], **config["settings"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
+    if list(federation.input_shape) != config["model"]["input_shape"]:
+        raise RequestError(
+            f"the model takes samples of shape {config['model']['input_shape']}, the data have "
+            f"{list(federation.input_shape)}: make data and model of the configuration fit"
+        )
     return module, federation, algorithm
 
 

@@ -15,7 +15,7 @@ class RequestError(ValueError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> RequestError:
     """An error that offers the nearest names, or all of them when none is near.
 
-    >>> print(unknown("method", "dfedatl", ["dfedalt", "fedavg"]))
+    >>> print(unknown("method", "dfedatl", ["dfedalt", "local"]))
     unknown method 'dfedatl': did you mean dfedalt?
     >>> print(unknown("topology", "moebius", ["ring", "full"]))
     unknown topology 'moebius': choose one of full, ring

@@ -131,6 +131,8 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise RequestError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise RequestError(f"device {name!r} cannot be used: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RequestError("there is no CUDA device here: use --device cpu")
     return device

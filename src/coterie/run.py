@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -66,12 +67,11 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     config = folder.config()
     if not (folder.path / SUMMARY).exists():
         raise RequestError(f"{path} is not finished: continue it with `coterie run {path} --resume` first")
-    lines = (folder.path / METRICS).read_text().splitlines()
     checkpoint = folder.latest(say=print)
     known = _model(config, model)
     return Run(
         config=config,
-        history=[json.loads(line) for line in lines],
+        history=_history(folder.path / METRICS),
         summary=read_json(folder.path / SUMMARY),
         clients=[_client(folder.path, i, known) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
@@ -86,8 +86,19 @@ def _model(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | 
     return None
 
 
+def _history(path: Path) -> list[Row]:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
+
+
 def _client(path: Path, i: int, model: Model | None) -> Client:
-    tensors = load_file(client_file(path, i))
+    file = client_file(path, i)
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
 
     def part(name: str) -> Tensors:
         return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}

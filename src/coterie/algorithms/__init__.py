@@ -20,13 +20,18 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 }
 
 
+def known(name: str) -> bool:
+    """Whether this is a method; ``-`` and ``_`` are the same."""
+    return name.replace("_", "-") in BUILDERS
+
+
 def builder(name: str) -> Callable[..., Algorithm]:
     """The builder of that name; ``-`` and ``_`` are the same.
 
     >>> builder("dfedalt") is dfedalt
     True
     """
-    if name.replace("_", "-") not in BUILDERS:
+    if not known(name):
         raise unknown("method", name, BUILDERS)
     return BUILDERS[name.replace("_", "-")]
 

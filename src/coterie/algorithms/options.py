@@ -54,7 +54,15 @@ class Training(NamedTuple):
 
     def sgd(self, phase: Phase, t: int) -> Sgd:
         """The optimiser of a phase in round ``t``."""
-        return Sgd(phase.lr * self.lr_decay**t, self.momentum, self.weight_decay, self.clip)
+        try:
+            lr = phase.lr * self.lr_decay**t
+        except OverflowError:
+            lr = math.inf
+        if lr > LARGEST:
+            raise RequestError(
+                f"lr has grown beyond all numbers in round {t + 1}: choose lr_decay={self.lr_decay:g} lower"
+            )
+        return Sgd(lr, self.momentum, self.weight_decay, self.clip)
 
 
 _BOUNDS = (
@@ -72,11 +80,14 @@ _BOUNDS = (
 SAM_PAPER = Training(lr_decay=0.998, momentum=0.0)
 
 
+LARGEST = 3e38  # what single precision holds
+
+
 def check_range(name: str, value: Any, low: float, high: float) -> None:
     """Refuses a number outside its range, in one sentence."""
     if value is None:
         return
-    if isinstance(value, str) or not low <= value <= high:
+    if isinstance(value, str) or not low <= value <= min(high, LARGEST):
         bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise RequestError(f"{name}={value!r} is out of range: it must be a number {bounds}")
 

@@ -4,8 +4,9 @@ The sides take turns in one process, so that whatever else the machine does meet
 and mixing, without evaluation. Memory is measured in a fresh process a side, as a process never forgets its peak.
 """
 
+import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -14,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from .. import __version__
 from ..data import Federation
 from ..loop import fit
-from ..measure import averaged
-from ..tensors import Tensors, stack
+from ..tensors import Tensors, add
 from . import plain
 from .workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
 
@@ -28,6 +29,7 @@ Say = Callable[[str], None]
 
 # Batch orders differ between the sides, and after a few rounds a loss still falls fast.
 LOSS_TOLERANCE = 0.15  # of the larger one
+EVALUATED = 250  # test samples at a time
 MEMORY_ROUNDS = 2  # from the second one on, the state of the round before is held too
 
 
@@ -36,7 +38,7 @@ class Side:
     """What one side of the comparison came to."""
 
     rounds: list[list[float]] = field(default_factory=list)  # seconds of every round of every repeat
-    test_loss: float = float("nan")  # of the mean model after the last round
+    test_loss: float = math.nan  # of the mean model after the last round
     engine: str = "plain loop"
     peak_memory: int | None = None  # bytes resident at most, data included
 
@@ -53,6 +55,11 @@ class Result:
     workload: Workload
     plain: Side
     coterie: Side
+
+    @property
+    def sides(self) -> tuple[tuple[str, "Play", Side], ...]:
+        """Both sides in the order they take turns: what they are called and how they are played."""
+        return ("plain loop", play_plain, self.plain), ("coterie", play_coterie, self.coterie)
 
     @property
     def losses_agree(self) -> bool:
@@ -72,29 +79,35 @@ class Result:
         return [median(a) / median(b) for a, b in pairs]
 
 
-def measure(w: Workload, repeats: int, say: Say, memory: bool = True) -> Result:
-    """Plain, Coterie, plain, Coterie, ...; then the memory of each."""
+Play = Callable[[Workload, Federation, Side], None]
+"""Plays a workload once and adds what it measured to a side."""
+
+
+def measure(w: Workload, repeats: int, say: Say) -> Result:
+    """The seconds and losses of both sides: plain, Coterie, plain, Coterie, ..."""
     federation = make_federation(w)
     result = Result(w, Side(), Side())
     for repeat in range(1, repeats + 1):
-        for name, side, play in (
-            ("plain loop", result.plain, play_plain),
-            ("coterie", result.coterie, play_coterie),
-        ):
+        for name, play, side in result.sides:
             play(w, federation, side)
             say(f"{w.name}  repeat {repeat}/{repeats}  {name:<10}  {median(side.rounds[-1]):.4f} s a round")
-    if memory:
-        say(f"{w.name}  memory of both sides, each in a fresh process")
-        result.plain.peak_memory, result.coterie.peak_memory = (in_fresh_process(w, side) for side in (True, False))
     return result
+
+
+def measure_memory(result: Result, say: Say) -> None:
+    """The memory of both sides, each in a fresh process."""
+    for name, play, side in result.sides:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            side.peak_memory = pool.submit(peak_memory, result.workload, play).result()
+        say(f"{result.workload.name}  memory      {name:<10}  {side.peak_memory / 1024**3:.2f} GiB")
 
 
 def play_plain(w: Workload, federation: Federation, side: Side) -> None:
     """One repeat of the plain loop."""
     model = make_model(w, federation)
-    state, seconds = plain.play(w, federation, model, make_cohorts(w, federation))
+    states, seconds = plain.play(w, federation, model, make_cohorts(w, federation))
     side.rounds.append(seconds)
-    side.test_loss = test_loss(model, state, federation)
+    side.test_loss = mean_loss(model, states, federation)
 
 
 def play_coterie(w: Workload, federation: Federation, side: Side) -> None:
@@ -112,26 +125,23 @@ def play_coterie(w: Workload, federation: Federation, side: Side) -> None:
     )
     side.rounds.append([row["seconds"] for row in run.history])
     side.engine = run.config["engine"]
-    side.test_loss = test_loss(model, averaged(stack([client.shared for client in run.clients])), federation)
+    side.test_loss = mean_loss(model, [client.shared for client in run.clients], federation)
 
 
-def test_loss(model: nn.Module, state: Tensors, federation: Federation) -> float:
-    """The mean cross-entropy of one model on all test samples."""
+def mean_loss(model: nn.Module, states: Sequence[Tensors], federation: Federation) -> float:
+    """The cross-entropy of the mean of some models over all test samples, a few at a time to spare memory."""
+    mean = {k: torch.zeros_like(v) for k, v in states[0].items()}
+    for state in states:
+        mean = add(mean, state, 1 / len(states))
+    parts = zip(*(torch.split(v, EVALUATED) for v in (federation.test_x, federation.test_y)), strict=True)
     with torch.no_grad():
-        outputs = torch.func.functional_call(model.eval(), state, (federation.test_x,))
-        return float(F.cross_entropy(outputs, federation.test_y))
+        losses = [F.cross_entropy(functional_call(model.eval(), mean, x), y, reduction="none") for x, y in parts]
+    return float(torch.cat(losses).mean())
 
 
-def in_fresh_process(w: Workload, plain_side: bool) -> int:
-    """The peak memory of one side that has a process to itself."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(peak_memory, w, plain_side).result()
-
-
-def peak_memory(w: Workload, plain_side: bool) -> int:
+def peak_memory(w: Workload, play: Play) -> int:
     """Bytes this process has held at most, after a few rounds of one side."""
     w = replace(w, rounds=min(MEMORY_ROUNDS, w.rounds))
-    play = play_plain if plain_side else play_coterie
     play(w, make_federation(w), Side())
     return resident_peak()
 

@@ -7,6 +7,7 @@ dicts. Nothing of Coterie takes part, so that its results are also an independen
 import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +21,24 @@ State = dict[str, Tensor]
 Loaders = Sequence[DataLoader[tuple[Tensor, ...]]]
 
 
-def play(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
-    """(the final model, averaged over the clients on a ring; the seconds of every round)."""
-    rounds = ring if w.ring else fedavg
+class Played(NamedTuple):
+    """Where the loop ended."""
+
+    states: list[State]  # the server's model, or every client's on a ring
+    seconds: list[float]  # of each round
+
+
+def play(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> Played:
+    """All rounds of a workload, from the weights of ``model``."""
     loaders = _loaders(w, federation)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)  # of the loaders' shuffling
-        return rounds(w, model, loaders, cohorts)
+        return (ring if w.ring else fedavg)(w, model, loaders, cohorts)
 
 
-def fedavg(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
+def fedavg(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
     """A server sends its model to a cohort and averages what comes back, by number of samples."""
-    server, seconds = copy.deepcopy(model), []
+    server = copy.deepcopy(model)
 
     def one_round(cohort: Integers) -> None:
         states, sizes = [], []
@@ -39,17 +46,16 @@ def fedavg(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[In
             client = copy.deepcopy(server)
             train(client, loaders[i], w.epochs, w.lr)
             states.append(client.state_dict())
-            sizes.append(len(loaders[i].dataset))  # type: ignore[arg-type]  # a Subset has a length
+            sizes.append(len(loaders[i].dataset))
         server.load_state_dict(average(states, [size / sum(sizes) for size in sizes]))
 
-    for cohort in cohorts:
-        seconds.append(_timed(one_round, cohort))
-    return server.state_dict(), seconds
+    seconds = [_timed(one_round, cohort) for cohort in cohorts]
+    return Played([server.state_dict()], seconds)
 
 
-def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> tuple[State, list[float]]:
+def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
     """Everybody trains, then takes the mean of itself and its two neighbours."""
-    clients, seconds = [copy.deepcopy(model) for _ in loaders], []
+    clients = [copy.deepcopy(model) for _ in loaders]
 
     def one_round(cohort: Integers) -> None:
         for i in cohort:
@@ -59,9 +65,8 @@ def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Inte
             near = [states[i - 1], states[i], states[(i + 1) % len(states)]]
             client.load_state_dict(average(near, [1 / 3] * 3))
 
-    for cohort in cohorts:
-        seconds.append(_timed(one_round, cohort))
-    return average([client.state_dict() for client in clients], [1 / len(clients)] * len(clients)), seconds
+    seconds = [_timed(one_round, cohort) for cohort in cohorts]
+    return Played([client.state_dict() for client in clients], seconds)
 
 
 def train(client: nn.Module, loader: Iterable[Sequence[Tensor]], epochs: int, lr: float) -> None:

@@ -89,7 +89,7 @@ def make_federation(w: Workload) -> Federation:
         y=torch.from_numpy(labels),
         test_x=torch.from_numpy(_images(rng, patterns, test_labels)),
         test_y=torch.from_numpy(test_labels),
-        train=torch.arange(w.clients * w.samples).split(w.samples),
+        train=torch.split(torch.arange(w.clients * w.samples), w.samples),
         test=torch.arange(TEST_SAMPLES).tensor_split(w.clients),
         classes=CLASSES,
     )

@@ -91,8 +91,9 @@ def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
         method, key, _ = _parts(item)
         if method and method not in methods:
             raise RequestError(f"--set {item} is for {method}, which is not among {', '.join(methods)}")
-        if not any(key in known[m] for m in ([method] if method else methods)):
-            valid = sorted(set.union(*(set(k) for k in known.values())))
+        meant = [method] if method else methods
+        if not any(key in known[m] for m in meant):
+            valid = sorted(set.union(*(set(known[m]) for m in meant)))
             raise RequestError(f"no setting {key!r} in {method or ', '.join(methods)}: choose among {', '.join(valid)}")
     if wishes.topology is not None and not any("topology" in k for k in known.values()):
         raise RequestError(f"{', '.join(methods)} has no topology: leave --topology out")

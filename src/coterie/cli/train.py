@@ -17,7 +17,7 @@ from ..experiment import Experiment
 from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..run import Run
-from ..store import read_json
+from ..store import RunFolder, read_json
 from ..store.files import write_json
 from ..store.folder import CONFIG
 from ..tensors import entries
@@ -40,7 +40,7 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> N
 def _saved_config(text: str) -> Path | None:
     """The configuration a text points to, unless it is the name of a method."""
     path = Path(text)
-    if text.replace("_", "-") in algorithms.BUILDERS:
+    if algorithms.known(text):
         return None
     if path.is_dir():
         return path / CONFIG
@@ -53,7 +53,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
     module, federation, algorithm = rebuild(config)
     folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
     _announce(algorithm.name, config)
-    with interruptible(["run", str(folder), "--resume"]):
+    with interruptible(folder, out, resume):
         run = fit(
             module,
             federation,
@@ -83,7 +83,7 @@ def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool) -> tup
         raise RequestError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
     algorithm = plan.algorithm(method, [method])
     print(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}", file=sys.stderr)
-    with interruptible(["run", str(folder), "--resume"]):
+    with interruptible(folder, out, resume):
         return train(plan, method, [method], wishes.seed or 0, folder, resume), folder
 
 
@@ -128,16 +128,14 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
     )
     first = wishes.seed or 0
     results = []
-    with interruptible(
-        [*_typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]
-    ):
+    with interruptible(folder, out, resume):
         for algorithm in chosen:
             runs = [
                 train(plan, algorithm.name, methods, s, folder / f"{algorithm.name}-seed{s}", resume)
                 for s in range(first, first + seeds)
             ]
             results.append(Result(algorithm.name, [r.summary for r in runs]))
-    write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
+        write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
     show(results, runs[-1].config, folder)
 
 
@@ -173,12 +171,19 @@ def fresh_folder(name: str) -> Path:
 
 
 @contextmanager
-def interruptible(resume: list[str]) -> Iterator[None]:
+def interruptible(folder: Path, out: Path | None, resume: bool) -> Iterator[None]:
     """On Ctrl-C or SIGTERM: what is saved stays, and the command that continues is printed."""
     try:
         yield
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {shlex.join(resume)}", file=sys.stderr
-        )
-        raise
+        command = shlex.join(_continuation(folder, out, resume))
+        print(f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {command}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def _continuation(folder: Path, out: Path | None, resume: bool) -> list[str]:
+    """The folder alone where a run has begun in it, else the same command once more."""
+    if RunFolder(folder).exists:
+        named = algorithms.known(str(folder)) or str(folder).startswith("-")
+        return ["run", f"./{folder}" if named else str(folder), "--resume"]
+    return [*_typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]

@@ -37,6 +37,8 @@ def choose(text: str, model: Model, probe: Batch, clients: int, batch_size: int,
     call = parse(text)
     if call.name not in NAMES:
         raise unknown("engine", call.name, NAMES)
+    if call.options or (call.args and call.name != "vectorised"):
+        raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorised:16 for a chunk")
     if call.name == "serial":
         return Choice(Serial(device), "as asked")
     price = cost(model.evaluation, probe.x[:1])

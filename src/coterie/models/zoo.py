@@ -114,7 +114,7 @@ def build(
         raise RequestError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
     chosen = {**call.options, **options}
-    _check_options(call.name, chosen)
+    _check_options(call.name, call.args, chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key(seed, "init"))
         module = BUILDERS[call.name](shape, classes, **chosen)
@@ -128,12 +128,12 @@ def build(
     return module
 
 
-def _check_options(name: str, options: dict[str, Any]) -> None:
+def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> None:
     valid = [p for p in inspect.signature(BUILDERS[name]).parameters if p not in ("shape", "classes")]
-    wrong = sorted(set(options) - set(valid))
+    wrong = sorted(set(options) - set(valid)) + [str(value) for value in plain]
     if wrong:
         known = f"it takes {', '.join(valid)}" if valid else "it takes none"
         raise RequestError(f"model {name} has no option {', '.join(wrong)}: {known}")
     for key, value in options.items():
-        if not isinstance(value, int) or value < 0:
+        if not isinstance(value, int) or value < (0 if key == "padding" else 1):
             raise RequestError(f"option {key}={value!r} of model {name} must be a whole number")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialised
 
 from ..errors import RequestError
 from ..tensors import Tensors
@@ -42,7 +43,10 @@ def unflatten(template: Any, flat: Tensors) -> Any:
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
     """A safetensors file, whole or not at all."""
     plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-    replace(path, lambda temporary: save_file(plain, temporary, metadata=about))
+    # Not save_file: it writes through a temporary file of its own, under a random name that a kill leaves behind,
+    # readable to nobody else, and its errors are no OSErrors.
+    content = serialised(plain, metadata=about)
+    replace(path, lambda temporary: temporary.write_bytes(content))
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -51,9 +55,15 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     data = folder / f"{stem}.safetensors"
     save_tensors(data, checkpoint.tensors)
     write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": digest(data)})
-    for old in sorted(folder.glob("round-*.json"))[:-KEPT]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    prune(folder)
+
+
+def prune(folder: Path) -> None:
+    """Removes all but the newest checkpoints, and what a kill left of older ones."""
+    kept = {path.stem for path in sorted(folder.glob("round-*.json"))[-KEPT:]}
+    for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the other does not count
+        if path.stem not in kept:
+            path.unlink()
 
 
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
@@ -72,9 +82,9 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
 def _read(path: Path) -> Checkpoint | None:
     data = path.with_suffix(".safetensors")
     try:
-        about = json.loads(path.read_text())
-        if digest(data) != about["sha256"]:
+        round = int(path.stem.removeprefix("round-"))
+        if json.loads(path.read_text()) != {"round": round, "sha256": digest(data)}:
             return None
-        return Checkpoint(int(about["round"]), load_file(data))
-    except (OSError, ValueError, KeyError, SafetensorError):
+        return Checkpoint(round, load_file(data))
+    except (OSError, ValueError, SafetensorError):
         return None

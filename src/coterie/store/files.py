@@ -28,6 +28,7 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
     """Makes ``path`` what ``write`` writes, or leaves it as it was."""
     temporary = path.with_name(f".{path.name}.tmp")
     with disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
             _to_disk(temporary)

@@ -13,6 +13,7 @@ from .files import append_line, disk, replace, write_json
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 
 # These may differ between a run and its continuation: they do not change what is computed.
 _FREE = ("versions", "engine", "engine_reason")
@@ -29,17 +30,16 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / CONFIG).exists()
+        with disk(self.path):
+            return (self.path / CONFIG).exists()
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """A new run; refuses a folder that has anything in it."""
         with disk(self.path):
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            if self.path.exists() and (not self.path.is_dir() or any(p.name != UNBEGUN for p in self.path.iterdir())):
                 raise RequestError(
                     f"{self.path} already exists: choose another --out, or continue that run with --resume"
                 )
-            (self.path / "checkpoint").mkdir(parents=True)
-            (self.path / "clients").mkdir()
         write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
@@ -58,12 +58,14 @@ class RunFolder:
     def history(self, rounds: int) -> list[Row]:
         """The first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
         path = self.path / METRICS
-        lines = path.read_text().splitlines()[:rounds] if path.exists() else []
+        lines: list[str] = []
         try:
+            lines = path.read_text().splitlines()[:rounds] if path.exists() else []
             rows = [json.loads(line) for line in lines]
-        except ValueError:
-            rows = []
-        if [row["round"] for row in rows] != list(range(1, rounds + 1)):
+            found: list[Any] | None = [row["round"] for row in rows]
+        except (ValueError, TypeError, KeyError):
+            rows, found = [], None
+        if found != list(range(1, rounds + 1)):
             raise RequestError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
         text = "".join(line + "\n" for line in lines)
         replace(path, lambda temporary: temporary.write_text(text))
@@ -85,6 +87,7 @@ class RunFolder:
         """The clients' models, one file each, then the summary that says the run is complete."""
         for i, tensors in enumerate(clients):
             checkpoints.save_tensors(client_file(self.path, i), tensors)
+        checkpoints.prune(self.path / "checkpoint")
         write_json(self.path / SUMMARY, summary)
 
 
