@@ -128,6 +128,11 @@ def test_the_command_fails_where_the_sides_learned_different_things(monkeypatch:
         command.show_bench(["W2"], 1, None)
 
 
+def test_a_missing_folder_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="does not exist"):
+        command.show_bench([], 1, tmp_path / "nowhere" / "bench.json")
+
+
 def test_a_wrong_name_names_the_right_ones() -> None:
     assert [w.name for w in find(["w3", "W1"])] == ["W3", "W1"]
     with pytest.raises(RequestError, match="W2"):

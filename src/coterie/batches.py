@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import chance
 
@@ -26,6 +27,13 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     mask: Tensor | None  # [B] 1 for a sample, 0 for padding; None: all are samples
+
+
+def take(x: Tensor, index: Tensor) -> Tensor:
+    """x[index]; as an embedding, which copies whole rows, under ``vmap`` too, where indexing goes number by number."""
+    if x.dim() == 1 or not x.is_contiguous():
+        return x[index]
+    return F.embedding(index, x.flatten(1)).unflatten(-1, x.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Stream:
     def batch(self, k: int) -> Batch:
         """The samples of step ``k``."""
         index = self.index[k, : self.widths[k]]
-        return Batch(self.x[index], self.y[index], None if self.mask is None else self.mask[k])
+        return Batch(take(self.x, index), take(self.y, index), None if self.mask is None else self.mask[k])
 
 
 class Amount(NamedTuple):

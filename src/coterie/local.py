@@ -35,7 +35,7 @@ class Sgd(NamedTuple):
             g = add(g, x, self.weight_decay)
         if self.momentum:
             g = add(mul(buffer, self.momentum), g) if buffer else g
-        return add(x, g, -self.lr), g
+        return add(x, g, -self.lr), g if self.momentum else {}
 
 
 class Walk(NamedTuple):

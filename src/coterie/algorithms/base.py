@@ -51,7 +51,7 @@ class Round:
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """``f`` on every client of the cohort."""
-        keys = [chance.key(self.seed, "dropout", self.index, int(i)) for i in self.cohort]
+        keys: list[int] = chance.counters(chance.key(self.seed, "dropout", self.index), self.cohort).tolist()
         return self.engine.map(f, *clients, keys=keys)
 
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:

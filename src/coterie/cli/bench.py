@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
+from ..errors import RequestError
 from ..store.files import write_json
 
 GIB = 1024**3
@@ -19,14 +20,16 @@ GIB = 1024**3
 def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
     """Measures the workloads and prints a row each; status 1 where the two sides did not learn the same."""
     chosen = find(workloads)
+    if out is not None and not out.parent.is_dir():  # said now, not after minutes of measuring
+        raise RequestError(f"the folder {out.parent} does not exist: create it, or choose another --out")
     progress = Console(stderr=True, highlight=False)
     results = []
     for workload in chosen:
         results.append(measure(workload, repeats, progress.print))
         measure_memory(results[-1], progress.print)
+    show(results, repeats)
     if out is not None:
         write_json(out, {"machine": machine(), "repeats": repeats, "workloads": [as_json(r) for r in results]})
-    show(results, repeats)
     if not all(r.losses_agree for r in results):
         raise typer.Exit(1)
 

@@ -62,4 +62,4 @@ class InMemory:
 def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
     """Torch's global generators, to be seeded at will and given back as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield torch.manual_seed
+        yield torch.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed

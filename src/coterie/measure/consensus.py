@@ -18,6 +18,8 @@ def consensus_distance(models: Tensors, shared: Collection[str]) -> float | None
         return None
     total = 0.0
     for v in u.values():
+        if v.stride(0) == 0:  # one tensor shown n times, as around a server: no distance, and nothing to copy
+            continue
         offset = v.to(torch.float64) - v[:1]  # from the first client: exactly zero where all are equal
         total += float((offset - offset.mean(0)).square().sum()) / len(v)
     return total
