@@ -31,9 +31,10 @@ class Batch(NamedTuple):
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """x[index]; as an embedding, which copies whole rows, under ``vmap`` too, where indexing goes number by number."""
-    if x.dim() == 1 or not x.is_contiguous():
+    if not x.is_contiguous():
         return x[index]
-    return F.embedding(index, x.flatten(1)).unflatten(-1, x.shape[1:])
+    taken = F.embedding(index, x if x.dim() == 2 else x.view(len(x), -1))
+    return taken if x.dim() == 2 else taken.view(*index.shape, *x.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Samples:
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
 
     @cached_property
-    def flat(self) -> Tensor:
+    def flat(self) -> Integers:
         """The clients' positions, one client after another."""
-        return torch.cat(self.owned).to(self.x.device)
+        return torch.cat(self.owned).cpu().numpy()
 
     @cached_property
     def sizes(self) -> Integers:
@@ -144,7 +145,7 @@ class Batches:
         order = self._order(which, place.max(initial=0) // max(int(self.sizes[which].max(initial=1)), 1) + 1)
         local = np.take_along_axis(order.reshape(len(which), -1), place.reshape(len(which), -1), 1)
         where = self.samples.starts[self.clients[which]][:, None, None] + local.reshape(place.shape)
-        index = self.samples.flat[torch.from_numpy(where).to(self.samples.flat.device)]
+        index = torch.from_numpy(self.samples.flat[where]).to(self.samples.x.device)
         if (counts == counts[:1]).all():
             return index, None, counts[0].tolist() if len(counts) else []
         mask = np.arange(index.shape[2]) < counts[:, :, None]

@@ -1,6 +1,5 @@
 """Commands for people."""
 
-import os
 import signal
 import sys
 from types import FrameType
@@ -14,9 +13,6 @@ def main() -> NoReturn:
 
     Anything else is a defect of ours and ends with a traceback and status 1.
     """
-    # Idle OpenMP threads that spin make a run many times slower as soon as anything else wants the cores: measured
-    # 52 s against 1.7 s beside two busy processes on 2 cores. It must be said before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ..errors import RequestError
     from .app import app
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..batches import Batches, Integers, Stream
-from ..tensors import Tree, concatenate, rows, tree_map
-from .base import Grad, InMemory, Objective, own_randomness
+from ..batches import Batch, Batches, Integers, Stream
+from ..tensors import Tensors, Tree, concatenate, rows, tree_map
+from .base import Grad, InMemory, Objective, Seen, own_randomness
 
 
 class Vectorised(InMemory):
@@ -45,8 +45,12 @@ class Vectorised(InMemory):
         return tree_map(lambda v: v[back.to(v.device)], together)
 
     def gradient(self, objective: Objective) -> Grad:
-        """``torch.func.grad``, which ``vmap`` can lift."""
-        grad: Grad = torch.func.grad(objective, has_aux=True)
+        """``torch.func.grad``, which ``vmap`` can lift; what does not move stays out of its hands, which are slow."""
+
+        def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+            g, seen = torch.func.grad(lambda moving: objective(moving, held, batch), has_aux=True)(x)
+            return g, seen
+
         return grad
 
     def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
