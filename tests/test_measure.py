@@ -15,7 +15,7 @@ from coterie.engines import Serial, Vectorised
 from coterie.models import cost
 from coterie.problem import Model, cross_entropy
 from coterie.tensors import replicate
-from toys import experiment, net, play, ragged
+from toys import experiment, net, ragged
 
 BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
 
@@ -185,6 +185,15 @@ def test_evaluate_every() -> None:
     assert all(row["train_loss"] is not None for row in run.history)
 
 
+def test_without_test_samples_there_is_no_accuracy() -> None:
+    x, y = torch.randn(8, 4), torch.arange(8) % 2
+    nothing = [(x[:0], y[:0])] * 2
+    fed = ct.data.from_tensors(train=[(x[:4], y[:4]), (x[4:], y[4:])], test=nothing, classes=2)
+    run = ct.fit(nn.Linear(4, 2), fed, ct.algorithms.local(epochs=1), rounds=2, progress=False)
+    assert run.summary["personal_accuracy"]["after_mix"] is None
+    assert run.summary["global_accuracy"] is None
+
+
 def test_regression_has_no_accuracy() -> None:
     x = torch.randn(12, 4)
     y = x.sum(1, keepdim=True)
@@ -193,4 +202,3 @@ def test_regression_has_no_accuracy() -> None:
     run = ct.fit(nn.Linear(4, 1), fed, alg, rounds=5, loss=nn.functional.mse_loss, progress=False)
     assert run.summary["personal_accuracy"]["after_mix"] is None
     assert run.history[-1]["train_loss"] < 0.1 * run.history[0]["train_loss"]
-    play(experiment(net("mlp"), ragged("mlp"), alg), 1)

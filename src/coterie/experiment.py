@@ -62,6 +62,11 @@ class Experiment:
         """Forward and backward of one sample: three times the forward pass."""
         return 3 * cost(self.model.evaluation, self.federation.x[:1]).flops
 
+    @property
+    def measurable(self) -> bool:
+        """Whether there are classes to get right, and samples to try."""
+        return self.federation.classes is not None and len(self.federation.test_y) > 0
+
     def check(self) -> None:
         """Refuses what does not fit together, before anything is trained or written."""
         self.round(0)
@@ -118,14 +123,14 @@ class Experiment:
         Where only some take part, each cohort is measured in its own round: its trained models are gone afterwards.
         """
         everybody = len(r.cohort) == self.federation.clients
-        if self.federation.classes is None or (everybody and not evaluate):
+        if not self.measurable or (everybody and not evaluate):
             return known
         accuracies = measure.personal_accuracies(self.engine, self.model, trained.models, self.tests, r.cohort)
         return known.index_copy(0, torch.from_numpy(r.cohort), accuracies)
 
     def _evaluate(self, state: Any, after_train: Tensor, evaluate: bool) -> Row:
         """The accuracies of a round; a client that never trained has the model it was given."""
-        if self.federation.classes is None or not evaluate:
+        if not self.measurable or not evaluate:
             empty = [measure.accuracy_row(p, None) for p in measure.ACCURACIES]
             return {**empty[0], **empty[1], "global_accuracy": None}
         models = self.program.models(state)
