@@ -1,5 +1,7 @@
 """Every method gives the same numbers on every engine, whatever the model and however unequal the clients."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,25 +15,46 @@ from coterie.problem import Model, couples_samples, cross_entropy
 from toys import ZOO, experiment, models, net, ragged
 
 COMMON = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "batch_size": 4, "lr_decay": 0.9}
-METHODS = {
-    "local": {"epochs": 2},
-    "fedavg": {"epochs": 2, "participation": 3},
-    "fedper": {"epochs": 2, "participation": 3},
-    "dpsgd": {"topology": "ring"},
-    "dpsgd-lian": {"topology": "ring", "form": "lian"},
-    "dfedavg": {"topology": "ring", "epochs": 2},
-    "dfedavgm": {"topology": "random:2", "steps": 3},
-    "dfedalt": {"topology": "random-pull:2", "epochs": 2, "personal_epochs": 1, "personal_lr": 0.03},
-    "dfedalt-shares-all": {"topology": "ring", "epochs": 1, "personal": "none"},
-    "dfedalt-keeps-all": {"topology": "ring", "epochs": 1, "personal": "all"},
-    "fedper-keeps-all": {"epochs": 1, "personal": "all", "participation": 4},
-    "fedper-shares-all": {"epochs": 1, "personal": "none", "participation": 4},
-    "dfedavgm-persistent": {"topology": "ring", "epochs": 1, "persistent_momentum": True},
+PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": None}
+# A row a case: the method and its settings beside the common ones. Every law runs over all of them.
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "local": ("local", {"epochs": 2}),
+    "fedavg": ("fedavg", {"epochs": 2, "participation": 3}),
+    "fedper": ("fedper", {"epochs": 2, "participation": 3}),
+    "fedper, all personal": ("fedper", {"epochs": 1, "personal": "all", "participation": 4}),
+    "fedper, none personal": ("fedper", {"epochs": 1, "personal": "none", "participation": 4}),
+    "dpsgd": ("dpsgd", {"topology": "ring"}),
+    "dpsgd, lian": ("dpsgd", {"topology": "ring", "form": "lian"}),
+    "dfedavg": ("dfedavg", {"topology": "ring", "epochs": 2}),
+    "dfedavgm": ("dfedavgm", {"topology": "random:2", "steps": 3}),
+    "dfedavgm, lasting": ("dfedavgm", {"topology": "ring", "epochs": 1, "persistent_momentum": True}),
+    "dfedalt": ("dfedalt", {"topology": "random-pull:2", "epochs": 2, "personal_epochs": 1, "personal_lr": 0.03}),
+    "dfedalt, all personal": ("dfedalt", {"topology": "ring", "epochs": 1, "personal": "all"}),
+    "dfedalt, none personal": ("dfedalt", {"topology": "ring", "epochs": 1, "personal": "none"}),
+    "dfedsalt": ("dfedsalt", {"topology": "ring", "epochs": 2, "rho": 0.1}),
+    "dfedsalt, both": ("dfedsalt", {"topology": "ring", "epochs": 1, "rho": 0.1, "sam_on": "both"}),
+    "dfedsam": ("dfedsam", {"topology": "ring", "epochs": 2, "rho": 0.1}),
+    "dfedsam-mgs": ("dfedsam-mgs", {"topology": "ring", "epochs": 1, "rho": 0.1}),
+    "fedsam": ("fedsam", {"epochs": 1, "rho": 0.1, "participation": 3}),
+    "fedrep": ("fedrep", {"epochs": 1, "personal_epochs": 2, "participation": 3}),
+    "fedavg-p": ("fedavg-p", {"steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
+    "scaffold": ("scaffold", {**PLAIN, "steps": 3, "participation": 3}),
+    "scaffold, option I": ("scaffold", {**PLAIN, "epochs": 1, "participation": 3, "option": "I"}),
+    "scaffold-p": ("scaffold-p", {**PLAIN, "steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
+    "ditto": ("ditto", {"epochs": 2, "participation": 3}),
+    "ditto, split": ("ditto", {"epochs": 1, "participation": 3, "prox": "split"}),
+    "dfedavgm-p": ("dfedavgm-p", {"topology": "ring", "epochs": 1}),
+    "dfedavgm-p, alternate": ("dfedavgm-p", {"topology": "ring", "epochs": 1, "schedule": "alternate"}),
+    "dfedpgp": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03}),
+    "dfedpgp, row": ("dfedpgp", {"topology": "random-pull:2", "epochs": 1, "personal_lr": 0.03}),
+    "osgp": ("osgp", {"topology": "random-push:2", "epochs": 1}),
+    "osgp, overlapping": ("osgp", {"topology": "random-push:2", "epochs": 1, "tau": 2}),
 }
 
 
 def build(row: str) -> algorithms.Algorithm:
-    return algorithms.build(row.partition("-")[0], **{**COMMON, **METHODS[row]})
+    method, settings = METHODS[row]
+    return algorithms.build(method, **{**COMMON, **settings})
 
 
 def engine_for(kind: str, chunk: int) -> Vectorised:
@@ -39,7 +62,7 @@ def engine_for(kind: str, chunk: int) -> Vectorised:
 
 
 def test_every_method_has_a_row() -> None:
-    assert {row.partition("-")[0] for row in METHODS} == set(algorithms.BUILDERS)
+    assert {method for method, _ in METHODS.values()} == set(algorithms.BUILDERS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])

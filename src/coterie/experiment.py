@@ -1,7 +1,7 @@
 """One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -73,8 +73,10 @@ class Experiment:
 
     def start(self) -> Progressed:
         """Before the first round."""
-        n = self.federation.clients
-        state = self.program.init(self.model.start, n)
+        n, program = self.federation.clients, self.program
+        state = program.init(self.model.start, n)
+        if program.prepare is not None:
+            state = program.prepare(state, replace(self.round(0), cohort=np.arange(n)))
         return Progressed(state, torch.full((n,), torch.nan, dtype=torch.float64))
 
     def round(self, t: int) -> Round:
@@ -108,7 +110,7 @@ class Experiment:
             "round": t + 1,
             **self._evaluate(state, after_train, evaluate),
             "train_loss": float(known.mean()) if len(known) else None,
-            "consensus_distance": measure.consensus_distance(self.program.models(state), self.program.shared),
+            "consensus_distance": self._consensus_distance(state),
             "bytes_sent": sent.bytes,
             "parameters_sent": sent.parameters,
             "messages_sent": sent.messages,
@@ -116,6 +118,11 @@ class Experiment:
             "seconds": seconds,
         }
         return Progressed(state, after_train), row
+
+    def _consensus_distance(self, state: Any) -> float | None:
+        program = self.program
+        centre = None if program.consensus is None else program.consensus(state)
+        return measure.consensus_distance(program.models(state), program.shared, centre)
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.
@@ -138,7 +145,8 @@ class Experiment:
         mixed = measure.personal_accuracies(self.engine, self.model, models, self.tests, everyone)
         trained = torch.where(after_train.isnan(), mixed, after_train)
         fed = self.federation
-        consensus = measure.global_accuracy(self.model, measure.averaged(models), fed.test_x, fed.test_y)
+        agreed = measure.averaged(models) if self.program.consensus is None else self.program.consensus(state)
+        consensus = measure.global_accuracy(self.model, agreed, fed.test_x, fed.test_y)
         return {
             **measure.accuracy_row("after_mix", mixed),
             **measure.accuracy_row("after_train", trained),

@@ -6,6 +6,7 @@ Everything here is written for ONE client.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from .batches import Amount, Stream
 from .engines.base import Grad
-from .tensors import Tensors, add, mul, norm, split
+from .tensors import Tensors, Tree, add, mul, norm, split
 
 
 class Sgd(NamedTuple):
@@ -47,15 +48,38 @@ class Walk(NamedTuple):
     loss: Tensor  # summed over the steps
 
 
-def descend(grad: Grad, x: Tensors, held: Tensors, stream: Stream, sgd: Sgd, buffer: Tensors) -> Walk:
+def descend(
+    grad: Grad,
+    x: Tensors,
+    held: Tensors,
+    stream: Stream,
+    sgd: Sgd,
+    buffer: Tensors,
+    after_step: Callable[[Tensors], Tensors],
+) -> Walk:
     """One step for each batch of the stream."""
     loss = torch.zeros((), device=stream.x.device)
     for k in range(stream.steps):
         g, seen = grad(x, held, stream.batch(k))
         x, buffer = sgd.step(x, g, buffer)
+        x = after_step(x)
         held = held | seen.buffers
         loss = loss + seen.loss
     return Walk(x, held, buffer, loss)
+
+
+Guide = Tree
+"""What a client's steps are corrected with: control variates, a reference model, push-sum's weight; {} for none."""
+
+
+def uncorrected(grad: Grad, guide: Guide) -> Grad:
+    """The direction is the gradient."""
+    return grad
+
+
+def unmoved(x: Tensors, guide: Guide, lr: float) -> Tensors:
+    """Nothing happens after a step."""
+    return x
 
 
 class Phase(NamedTuple):
@@ -65,6 +89,9 @@ class Phase(NamedTuple):
     amount: Amount
     lr: float
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
+    direction: Callable[[Grad, Guide], Grad] = uncorrected
+    after_step: Callable[[Tensors, Guide, float], Tensors] = unmoved  # of the point, the guide and the learning rate
+    gradients: int = 1  # gradient evaluations a step
 
 
 class Update(NamedTuple):
@@ -78,19 +105,25 @@ class Update(NamedTuple):
 def local_update(phases: Sequence[tuple[Phase, Sgd]], grad: Grad) -> Callable[..., Update]:
     """The work of one round, phase after phase.
 
-    The returned function takes (model, memory, one stream a phase). Every phase starts with a momentum buffer of
-    its own, an empty one unless ``memory`` holds what an earlier round left.
+    The returned function takes (model, memory, guide, one stream a phase). Every phase starts with a momentum buffer
+    of its own, an empty one unless ``memory`` holds what an earlier round left.
     """
 
-    def update(model: Tensors, memory: Tensors, *streams: Stream) -> Update:
+    def update(model: Tensors, memory: Tensors, guide: Guide, *streams: Stream) -> Update:
         loss = torch.zeros((), device=next(iter(model.values())).device)
         kept: Tensors = {}
         for (phase, sgd), stream in zip(phases, streams, strict=True):
             moving, held = split(model, phase.trains)
-            walk = descend(grad, moving, held, stream, sgd, split(memory, phase.trains)[0])
+            buffer = split(memory, phase.trains)[0]
+            corrected, after = phase.direction(grad, guide), partial(_after, phase, guide, sgd.lr)
+            walk = descend(corrected, moving, held, stream, sgd, buffer, after)
             model = {k: (walk.x | walk.held)[k] for k in model}
             kept |= split(walk.buffer, memory)[0]
             loss = loss + walk.loss
         return Update(model, memory | kept, loss)
 
     return update
+
+
+def _after(phase: Phase, guide: Guide, lr: float, x: Tensors) -> Tensors:
+    return phase.after_step(x, guide, lr)

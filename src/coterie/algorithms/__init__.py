@@ -6,8 +6,13 @@ from typing import Any
 from ..errors import unknown
 from .base import Algorithm
 from .dfedalt import dfedalt
+from .ditto import ditto
 from .gossip import dfedavg, dfedavgm, dpsgd, local
+from .partial import dfedavgm_p, fedavg_p, fedrep
+from .pushsum import dfedpgp, osgp
+from .scaffold import scaffold, scaffold_p
 from .server import fedavg, fedper
+from .sharpness import dfedsalt, dfedsam, dfedsam_mgs, fedsam
 
 BUILDERS: dict[str, Callable[..., Algorithm]] = {
     "local": local,
@@ -17,6 +22,18 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
     "dfedavg": dfedavg,
     "dfedavgm": dfedavgm,
     "dfedalt": dfedalt,
+    "dfedsalt": dfedsalt,
+    "dfedpgp": dfedpgp,
+    "dfedsam": dfedsam,
+    "dfedsam-mgs": dfedsam_mgs,
+    "fedavg-p": fedavg_p,
+    "scaffold-p": scaffold_p,
+    "fedsam": fedsam,
+    "scaffold": scaffold,
+    "fedrep": fedrep,
+    "ditto": ditto,
+    "dfedavgm-p": dfedavgm_p,
+    "osgp": osgp,
 }
 
 
@@ -53,8 +70,21 @@ __all__ = [
     "dfedalt",
     "dfedavg",
     "dfedavgm",
+    "dfedavgm_p",
+    "dfedpgp",
+    "dfedsalt",
+    "dfedsam",
+    "dfedsam_mgs",
+    "ditto",
     "dpsgd",
     "fedavg",
+    "fedavg_p",
     "fedper",
+    "fedrep",
+    "fedsam",
+    "known",
     "local",
+    "osgp",
+    "scaffold",
+    "scaffold_p",
 ]

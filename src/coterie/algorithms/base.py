@@ -99,6 +99,8 @@ class Program(NamedTuple, Generic[S]):
     traffic: Callable[[S, Round], Traffic]
     topology: Topology | None = None
     participation: float | int = 1.0  # a fraction of the clients, or a count
+    prepare: Callable[[S, Round], S] | None = None  # once before the first round, with all clients
+    consensus: Callable[[S], Tensors] | None = None  # the one model they agree on; None: the mean of all models
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """DFedAlt: alternating partial personalization without a server."""
 
-from typing import Unpack
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
 
 from ..batches import Amount
 from ..local import Phase
@@ -34,26 +35,40 @@ def dfedalt(
     Differs from the paper in: weight decay 5e-4, clipping at 10 and learning rates decaying by 0.99 a round, which
     its text leaves open and the released code of its authors uses.
     """
-    check_range("personal_lr", personal_lr, 0, float("inf"))
-    check_range("personal_epochs", personal_epochs, 0, float("inf"))
-    check_range("personal_steps", personal_steps, 0, float("inf"))
-    t = Training().given(options)
-    first = Amount(None if personal_steps is not None else personal_epochs, personal_steps)
+    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
+    return alternating("dfedalt", personal, topology, own, Training().given(options), lambda *phases: list(phases))
+
+
+def alternating(
+    name: str,
+    personal: Patterns,
+    topology: str | Topology,
+    own: Mapping[str, Any],
+    t: Training,
+    arrange: Callable[[Phase, Phase], list[Phase]],
+) -> Algorithm:
+    """A personal phase, a shared phase, gossip on the shared part; ``own``: the settings of the personal phase."""
+    first = personal_amount(own)
 
     def bind(p: Problem) -> Program[Peers]:
-        v = p.personal(personal)
-        phases = [
-            Phase(p.parameters & v, first, personal_lr, stream=1),
-            Phase(p.parameters - v, t.amount, t.lr, stream=0),
-        ]
-        return decentralised(p, phases, t, topology, shared=p.names - v)
+        return decentralised(p, arrange(*two_phases(p, personal, own, t)), t, topology, p.names - p.personal(personal))
 
-    settings = {
-        "personal": personal,
-        "topology": topology,
-        "personal_lr": personal_lr,
-        "personal_epochs": first.epochs,
-        "personal_steps": personal_steps,
-        **t._asdict(),
-    }
-    return Algorithm("dfedalt", settings, bind)
+    settings = {"personal": personal, "topology": topology, **own, "personal_epochs": first.epochs, **t._asdict()}
+    return Algorithm(name, settings, bind)
+
+
+def personal_amount(own: Mapping[str, Any]) -> Amount:
+    """How long the personal phase lasts; steps take the place of epochs."""
+    for key in own:
+        check_range(key, own[key], 0, float("inf"))
+    steps = own["personal_steps"]
+    return Amount(None if steps is not None else own["personal_epochs"], steps)
+
+
+def two_phases(p: Problem, personal: Patterns, own: Mapping[str, Any], t: Training) -> tuple[Phase, Phase]:
+    """First the personal part with the shared one held, then the other way round."""
+    v = p.personal(personal)
+    return (
+        Phase(p.parameters & v, personal_amount(own), own["personal_lr"], stream=1),
+        Phase(p.parameters - v, t.amount, t.lr, stream=0),
+    )

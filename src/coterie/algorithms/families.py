@@ -3,20 +3,24 @@
 Both train the same way; they differ in the second formula alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import topology as topologies
+from ..batches import Batches
 from ..errors import RequestError
-from ..local import Phase, Update, local_update
+from ..local import Guide, Phase, Update, local_update
 from ..mixing import gossip, outer
-from ..tensors import Tensors, entries, floating, put, replicate, rows, size_in_bytes, split, zeros_like
+from ..tensors import Tensors, Tree, entries, floating, put, replicate, rows, size_in_bytes, split, zeros_like
 from ..topology import Topology
 from .base import Problem, Program, Round, Traffic, Trained
 from .options import Training
+
+NOTHING: Guide = {}
 
 
 class Peers(NamedTuple):
@@ -34,16 +38,40 @@ class Server(NamedTuple):
     memory: Tensors  # stacked: momentum that outlives a round; empty unless asked for
 
 
+class Work(NamedTuple):
+    """The local work of a round: a function of one client, and the batches of the cohort for each of its phases."""
+
+    update: Callable[..., Update]  # (model, memory, guide, *streams)
+    batches: list[Batches]
+    gradients: int
+
+    @classmethod
+    def of(cls, problem: Problem, phases: Sequence[Phase], training: Training, r: Round) -> "Work":
+        """The work that some phases are in round ``r``; a phase that trains nothing is none."""
+        active = [p for p in phases if p.trains]
+        drawn = [r.batches(p.stream, p.amount, training.batch_size) for p in active]
+        update = local_update([(p, training.sgd(p, r.index)) for p in active], problem.gradient)
+        return cls(update, drawn, sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True)))
+
+    def trained(self, models: Tensors, kept: Tree, loss: Tensor) -> Trained:
+        """What the cohort came to; ``loss`` is summed over the steps."""
+        steps = torch.from_numpy(sum((b.steps for b in self.batches), start=np.zeros(len(loss)))).to(loss)
+        return Trained(models, kept, loss / steps, steps, self.gradients)
+
+
 def train_cohort(
-    problem: Problem, phases: Sequence[Phase], training: Training, models: Tensors, memory: Tensors, r: Round
+    problem: Problem,
+    phases: Sequence[Phase],
+    training: Training,
+    models: Tensors,
+    memory: Tensors,
+    r: Round,
+    guide: Guide = NOTHING,
 ) -> Trained:
     """The local work of a round's cohort, from the stacked ``models``."""
-    active = [p for p in phases if p.trains]
-    drawn = [r.batches(p.stream, p.amount, training.batch_size) for p in active]
-    work = local_update([(p, training.sgd(p, r.index)) for p in active], problem.gradient)
-    done: Update = r.map(work, models, memory, *drawn)
-    steps = torch.from_numpy(sum((b.steps for b in drawn), start=0 * r.cohort)).to(done.loss)
-    return Trained(done.model, done.memory, done.loss / steps, steps, sum(b.seen for b in drawn))
+    work = Work.of(problem, phases, training, r)
+    done: Update = r.map(work.update, models, memory, guide, *work.batches)
+    return work.trained(done.model, done.memory, done.loss)
 
 
 def lasting(training: Training, phases: Sequence[Phase], model: Tensors) -> Tensors:
@@ -106,10 +134,12 @@ def federated(
     participation: float | int = 1.0,
     weighting: str = "size",
     outer_lr: float = 1.0,
+    personal_outer_lr: float = 1.0,
 ) -> Program[Server]:
     """A cohort trains from the server's model, which then moves to their mean.
 
-    (u_i, v_i) <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
+    (u_i, v_i') <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
+    v_i <- v_i + personal_outer_lr (v_i' - v_i)
     """
 
     def init(model: Tensors, n: int) -> Server:
@@ -124,7 +154,8 @@ def federated(
         u, v = split(trained.models, shared)
         mean = r.engine.mean(floating(u), weights(weighting, r))
         moved = outer(s.u, s.u | mean, outer_lr)
-        return Server(moved, put(s.v, r.members, v), put(s.memory, r.members, trained.kept))
+        own = outer(rows(s.v, r.members), v, personal_outer_lr)
+        return Server(moved, put(s.v, r.members, own), put(s.memory, r.members, trained.kept))
 
     def models(s: Server) -> Tensors:
         everywhere: Tensors = replicate(s.u, problem.clients)

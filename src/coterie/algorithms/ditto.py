@@ -1,0 +1,100 @@
+"""Ditto: a global model, and personal ones that are pulled towards it."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Unpack
+
+import torch
+
+from ..batches import Stream
+from ..directions import pulled
+from ..local import Guide, Phase
+from ..tensors import Tensors, add, floating, put, replicate, rows, sub
+from .base import Algorithm, Problem, Program, Round, Traffic, Trained
+from .families import Work, load, weights
+from .options import Options, Training, check_choice, check_range
+from .server import check_server
+
+
+class Twin(NamedTuple):
+    """State of Ditto."""
+
+    w: Tensors  # the global model, on the server
+    p: Tensors  # stacked: personal models, which never travel
+
+
+def ditto(
+    *,
+    lam: float = 0.75,
+    prox: str = "gradient",
+    participation: float | int = 0.1,
+    weighting: str = "uniform",
+    personal_lr: float | None = None,
+    **options: Unpack[Options],
+) -> Algorithm:
+    """Ditto: FedAvg, and beside it personal models that stay near the global one.
+
+    w_i <- local(w);   p_i <- local(p_i) along grad F_i(p) + lam (p - w), w as received   for i in S
+    w <- sum_S q_i w_i
+    prox "split": the pull is a step of its own after each gradient step, p <- p - lr lam (p - w)
+
+    personal_lr: of the personal models; None: the same lr.
+
+    >>> ditto().settings["lam"]
+    0.75
+
+    Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 2021, Algorithm 1.
+    """
+    check_server(participation, weighting, 1.0)
+    check_choice("prox", prox, ("gradient", "split"))
+    check_range("lam", lam, 0, float("inf"))
+    check_range("personal_lr", personal_lr, 0, float("inf"))
+    t = Training().given(options)
+
+    def bind(problem: Problem) -> Program[Twin]:
+        main = Phase(problem.parameters, t.amount, t.lr)
+        own = main._replace(lr=t.lr if personal_lr is None else personal_lr)
+        own = own._replace(direction=pulled(lam)) if prox == "gradient" else own._replace(after_step=pull_back(lam))
+        return _program(problem, main, own, t, participation, weighting)
+
+    server = {"participation": participation, "weighting": weighting, "personal_lr": personal_lr}
+    return Algorithm("ditto", {"lam": lam, "prox": prox, **server, **t._asdict()}, bind)
+
+
+def pull_back(lam: float) -> Callable[[Tensors, Guide, float], Tensors]:
+    """p - lr lam (p - guide), after each step."""
+
+    def after_step(x: Tensors, guide: Guide, lr: float) -> Tensors:
+        return add(x, sub(x, {k: guide[k] for k in x}), -lr * lam)
+
+    return after_step
+
+
+def _program(
+    problem: Problem, main: Phase, own: Phase, t: Training, participation: float | int, weighting: str
+) -> Program[Twin]:
+    def init(model: Tensors, n: int) -> Twin:
+        return Twin(model, replicate(model, n))
+
+    def train(s: Twin, r: Round) -> Trained:
+        shared, personal = (Work.of(problem, [phase], t, r) for phase in (main, own))
+
+        def client(w: Tensors, p: Tensors, stream: Stream) -> tuple[Tensors, Tensors, torch.Tensor]:
+            done = personal.update(p, {}, w, stream)
+            return shared.update(w, {}, {}, stream).model, done.model, done.loss
+
+        received = replicate(s.w, len(r.cohort))
+        w, p, loss = r.map(client, received, rows(s.p, r.members), *shared.batches)
+        return personal.trained(p, w, loss)._replace(gradients=shared.gradients + personal.gradients)
+
+    def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
+        mean = r.engine.mean(floating(trained.kept), weights(weighting, r))
+        return Twin(s.w | mean, put(s.p, r.members, trained.models))
+
+    def traffic(s: Twin, r: Round) -> Traffic:
+        parameters, size = load(s.w, stacked=False)
+        messages = 2 * len(r.cohort)
+        return Traffic(messages, messages * parameters, messages * size)
+
+    return Program(
+        frozenset(), init, train, exchange, lambda s: s.p, traffic, None, participation, consensus=lambda s: s.w
+    )

@@ -1,0 +1,131 @@
+"""Partly personal models: FedRep and FedAvg-P around a server, DFedAvgM-P between peers."""
+
+from typing import Unpack
+
+from ..directions import scaled
+from ..local import Phase
+from ..split import Patterns
+from ..topology import Topology
+from .base import Algorithm, Problem, Program
+from .dfedalt import alternating, personal_amount, two_phases
+from .families import Peers, Server, decentralised, federated
+from .options import Options, Training, check_choice, check_range
+from .server import check_server
+
+# FedAvg-P's and Scaffold-P's experiments: plain SGD, 25 steps, 9 of 10 clients, step size 0.001 in all.
+P_PAPER = Training(
+    lr=0.001 / 3, lr_decay=1.0, momentum=0.0, weight_decay=0.0, clip=None, batch_size=None, epochs=None, steps=25
+)
+P_PERSONAL_LR, P_OUTER, P_PERSONAL_OUTER = 0.001 / 1.0541, 3.0, 1.0541
+
+
+def fedrep(
+    *,
+    personal: Patterns = "head",
+    participation: float | int = 0.1,
+    weighting: str = "size",
+    personal_lr: float = 0.1,
+    personal_epochs: int | None = 10,
+    personal_steps: int | None = None,
+    **options: Unpack[Options],
+) -> Algorithm:
+    """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
+
+    v_i <- local(v; u held);   u_i <- local(u; v_i held) for i in S;   u <- sum_S q_i u_i
+
+    >>> fedrep().settings["personal_epochs"]
+    10
+
+    Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", 2021.
+    Differs from the released code in: each phase has an optimiser of its own.
+    """
+    check_server(participation, weighting, 1.0)
+    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
+    t, first = Training().given(options), personal_amount(own)
+
+    def bind(p: Problem) -> Program[Server]:
+        phases = two_phases(p, personal, own, t)
+        return federated(p, phases, t, p.names - p.personal(personal), participation, weighting)
+
+    server = {"personal": personal, "participation": participation, "weighting": weighting}
+    return Algorithm("fedrep", {**server, **own, "personal_epochs": first.epochs, **t._asdict()}, bind)
+
+
+def joint_phase(p: Problem, personal: Patterns, t: Training, personal_lr: float) -> Phase:
+    """One phase over both parts, both gradients at the same point, with a step size for each part."""
+    factor = personal_lr / t.lr if t.lr else 1.0
+    return Phase(p.parameters, t.amount, t.lr, direction=scaled(p.personal(personal), factor))
+
+
+def fedavg_p(
+    *,
+    personal: Patterns = "head",
+    participation: float | int = 0.9,
+    personal_lr: float = P_PERSONAL_LR,
+    outer_lr: float = P_OUTER,
+    personal_outer_lr: float = P_PERSONAL_OUTER,
+    **options: Unpack[Options],
+) -> Algorithm:
+    """FedAvg-P: joint steps on both parts, with outer step sizes for the shared and the personal one.
+
+    u_k+1 = u_k - lr grad_u F_i(u_k, v_k),  v_k+1 = v_k - personal_lr grad_v F_i(u_k, v_k)   for i in S
+    u <- (1 - outer_lr) u + outer_lr mean_S u_i;   v_i <- (1 - personal_outer_lr) v_i + personal_outer_lr v_iK
+
+    >>> fedavg_p().settings["steps"]
+    25
+
+    Reference: FedAvg-P/Scaffold-P, Algorithm 3.1.
+    Differs from the paper in: its text prints no values for the outer step sizes; these meet its theorem's bounds.
+    """
+    check_server(participation, "uniform", outer_lr)
+    check_range("personal_lr", personal_lr, 0, float("inf"))
+    check_range("personal_outer_lr", personal_outer_lr, 0, float("inf"))
+    t = P_PAPER.given(options)
+
+    def bind(p: Problem) -> Program[Server]:
+        phase = joint_phase(p, personal, t, personal_lr)
+        shared = p.names - p.personal(personal)
+        return federated(p, [phase], t, shared, participation, "uniform", outer_lr, personal_outer_lr)
+
+    settings = {
+        "personal": personal,
+        "participation": participation,
+        "personal_lr": personal_lr,
+        "outer_lr": outer_lr,
+        "personal_outer_lr": personal_outer_lr,
+        **t._asdict(),
+    }
+    return Algorithm("fedavg-p", settings, bind)
+
+
+def dfedavgm_p(
+    *,
+    personal: Patterns = "head",
+    topology: str | Topology = "random:10",
+    schedule: str = "joint",
+    personal_lr: float = 0.1,
+    personal_epochs: int | None = 5,
+    personal_steps: int | None = None,
+    **options: Unpack[Options],
+) -> Algorithm:
+    """DFedAvgM-P: DFedAvgM with a personal head, trained together with the body or before it.
+
+    schedule "joint": (z_i, v_i) <- local(u_i, v_i) in one phase at lr;   u_i <- sum_j W[i, j] z_j
+    schedule "alternate": DFedAlt, with personal_lr, personal_epochs or personal_steps for its first phase
+
+    >>> dfedavgm_p(topology="ring").settings["schedule"]
+    'joint'
+
+    Reference: DFedPGP, Table 4, which does not say which schedule it ran.
+    """
+    check_choice("schedule", schedule, ("joint", "alternate"))
+    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
+    t = Training().given(options)
+    base = alternating("dfedavgm-p", personal, topology, own, t, lambda *phases: list(phases))
+
+    def bind(p: Problem) -> Program[Peers]:
+        phase = Phase(p.parameters, t.amount, t.lr)
+        return decentralised(p, [phase], t, topology, shared=p.names - p.personal(personal))
+
+    settings = {"schedule": schedule, **base.settings}
+    return Algorithm(base.name, settings, bind if schedule == "joint" else base.bind)

@@ -1,0 +1,146 @@
+"""Directed graphs: DFedPGP and OSGP, push-sum with local steps."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from .. import topology as topologies
+from ..directions import debiased, ratio
+from ..local import Phase
+from ..mixing import gossip
+from ..split import Patterns
+from ..tensors import Tensors, floating, replicate, split
+from ..topology import Topology
+from .base import Algorithm, Problem, Program, Round, Traffic, Trained
+from .dfedalt import personal_amount, two_phases
+from .families import load, train_cohort
+from .options import Options, Training, check_range
+
+WEIGHT_BYTES = 8  # mu travels in double precision
+
+
+class Pushed(NamedTuple):
+    """State of push-sum; every slot is stacked over the clients."""
+
+    x: Tensors  # (u_i, v_i): biased numerators of the shared part, and personal parts
+    mu: Tensor  # [n] push-sum weights, float64; u_i / mu_i is the model
+    flying: Tensors  # [n, tau, ...] numerators on their way to each client, the next to arrive first
+    flying_mu: Tensor  # [n, tau] their weights
+
+
+def dfedpgp(
+    *,
+    personal: Patterns = "head",
+    topology: str | Topology = "random-push:10",
+    personal_lr: float = 0.001,
+    personal_epochs: int | None = 1,
+    personal_steps: int | None = None,
+    **options: Unpack[Options],
+) -> Algorithm:
+    """DFedPGP: DFedAlt over directed graphs, de-biased by push-sum.
+
+    z_i = u_i / mu_i;   v_i <- local(v; z_i held);   u_i <- u_i - lr grad_z F_i(z_i, v_i), z_i renewed at every step
+    u_i <- sum_j P[i, j] u_j;   mu_i <- sum_j P[i, j] mu_j
+
+    The topology chooses the reading: column-stochastic (random-push) is Algorithm 1; row-stochastic (random-pull) is
+    Appendix B, where every mu stays 1.
+
+    >>> dfedpgp(topology="random-push:3").settings["topology"]
+    'random-push:3'
+
+    Reference: DFedPGP, Algorithm 1 and Appendix B. The released code is the second reading, without mu.
+    """
+    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
+    t, first = Training().given(options), personal_amount(own)
+
+    def bind(p: Problem) -> Program[Pushed]:
+        return push_sum(p, two_phases(p, personal, own, t), t, topology, p.names - p.personal(personal), tau=0)
+
+    settings = {"personal": personal, "topology": topology, **own, "personal_epochs": first.epochs, **t._asdict()}
+    return Algorithm("dfedpgp", settings, bind)
+
+
+def osgp(*, topology: str | Topology = "random-push:10", tau: int = 0, **options: Unpack[Options]) -> Algorithm:
+    """OSGP: stochastic gradient push of the whole model; messages may arrive ``tau`` rounds late.
+
+    z_i = x_i / mu_i;   x_i <- x_i - lr grad F_i(z_i), z_i renewed at every step
+    x_i <- P[i, i] x_i + what arrives;   mu_i likewise;   what is sent in round t arrives in round t + tau
+
+    >>> osgp(tau=1).settings["tau"]
+    1
+
+    Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", 2019, Algorithms 1 and 2.
+    """
+    check_range("tau", tau, 0, float("inf"))
+    t = Training().given(options)
+
+    def bind(p: Problem) -> Program[Pushed]:
+        return push_sum(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, p.names, tau)
+
+    return Algorithm("osgp", {"topology": topology, "tau": tau, **t._asdict()}, bind)
+
+
+def push_sum(
+    problem: Problem,
+    phases: Sequence[Phase],
+    training: Training,
+    topology: str | Topology,
+    shared: frozenset[str],
+    tau: int,
+) -> Program[Pushed]:
+    """Phases at the de-biased point, then one exchange of numerators and weights."""
+    graph = topologies.build(topology, problem.clients, problem.seed)
+    at_ratio = [phase._replace(direction=debiased(shared)) for phase in phases]
+
+    def init(model: Tensors, n: int) -> Pushed:
+        some = next(iter(model.values()))
+        mu = torch.ones(n, dtype=torch.float64, device=some.device)
+        queue = {k: v.new_zeros(n, tau, *v.shape) for k, v in floating(split(model, shared)[0]).items()} if tau else {}
+        return Pushed(replicate(model, n), mu, queue, mu.new_zeros(n, tau))
+
+    def train(s: Pushed, r: Round) -> Trained:
+        done = train_cohort(problem, at_ratio, training, s.x, {}, r, guide=s.mu)
+        return done._replace(models=models_of(done.models, s.mu, shared), kept=done.models)
+
+    def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
+        assert r.W is not None
+        u = split(trained.kept, shared)[0]
+        if not tau:
+            return s._replace(x=trained.kept | gossip(r.engine, r.W, u), mu=r.W @ s.mu)
+        own, sent = torch.diag(r.W.diag()), r.W - torch.diag(r.W.diag())
+        kept, pushed = floating(gossip(r.engine, own, u)), floating(gossip(r.engine, sent, u))
+        arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
+        queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
+        queue_mu = torch.cat([s.flying_mu[:, 1:], (sent @ s.mu)[:, None]], 1)
+        return Pushed(trained.kept | arrived, own @ s.mu + s.flying_mu[:, 0], queue, queue_mu)
+
+    def traffic(s: Pushed, r: Round) -> Traffic:
+        assert r.W is not None
+        parameters, size = load(split(s.x, shared)[0], stacked=True)
+        messages = topologies.edges(r.W) if parameters else 0
+        return Traffic(messages, messages * parameters, messages * (size + WEIGHT_BYTES))
+
+    return Program(
+        shared,
+        init,
+        train,
+        exchange,
+        lambda s: models_of(s.x, s.mu, shared),
+        traffic,
+        graph,
+        consensus=lambda s: mean_numerator(s, shared),
+    )
+
+
+def models_of(x: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:
+    """z_i = u_i / mu_i for all clients: a one-client function, lifted."""
+    models: Tensors = torch.func.vmap(lambda u, m: ratio(u, m, shared))(x, mu)
+    return models
+
+
+def mean_numerator(s: Pushed, shared: frozenset[str]) -> Tensors:
+    """(1/n) of all numerators, those on their way included: what z converges to; personal parts are averaged."""
+    mean = {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in s.x.items()}
+    return mean | {k: mean[k] + v.sum(1).mean(0) for k, v in s.flying.items()}

@@ -1,0 +1,215 @@
+"""Control variates around a server: Scaffold and Scaffold-P."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Unpack
+
+import torch
+
+from ..batches import Batches, Stream
+from ..directions import compose, scaled, shifted
+from ..errors import RequestError
+from ..local import Phase
+from ..mixing import outer
+from ..split import Patterns
+from ..tensors import Tensors, add, floating, mul, put, replicate, rows, split, sub, zeros_like
+from .base import Algorithm, Problem, Program, Round, Traffic, Trained
+from .families import Work, load
+from .options import Options, Training, check_choice, check_range
+from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER
+from .server import check_server
+
+
+class Controlled(NamedTuple):
+    """State of Scaffold and Scaffold-P."""
+
+    u: Tensors  # the shared part, on the server
+    c: Tensors  # the server's control variate: the mean of all c_i
+    v: Tensors  # stacked: the personal parts
+    c_i: Tensors  # stacked: the clients' control variates
+
+
+class Outer(NamedTuple):
+    """Step sizes between rounds."""
+
+    shared: float
+    personal: float
+
+
+def scaffold(
+    *,
+    participation: float | int = 0.1,
+    outer_lr: float = 1.0,
+    option: str = "II",
+    c_init: str = "zero",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """Scaffold: FedAvg whose local steps are corrected for the drift between clients.
+
+    y_k+1 = y_k - lr (grad F_i(y_k) - c_i + c)   for i in S;   x <- x + outer_lr (mean_S y_i - x)
+    option "II": c_i' = c_i - c + (x - y_K) / (K lr);   option "I": c_i' = grad f_i(x) over all local data
+    c <- c + (1/n) sum_S (c_i' - c_i)
+
+    c_init: "zero", or "gradient" for the mean gradient of K batches at the start.
+
+    >>> scaffold().settings["momentum"]
+    0.0
+
+    Reference: Karimireddy et al., "SCAFFOLD", 2020, Algorithm 1.
+    """
+    check_server(participation, "uniform", outer_lr)
+    check_choice("option", option, ("I", "II"))
+    t = _plain(Training(lr_decay=1.0, momentum=0.0, weight_decay=0.0, clip=None).given(options), "scaffold")
+    check_choice("c_init", c_init, ("zero", "gradient"))
+
+    def bind(p: Problem) -> Program[Controlled]:
+        phase = Phase(p.parameters, t.amount, t.lr, direction=shifted)
+        return controlled(p, phase, t, p.names, participation, Outer(outer_lr, 1.0), c_init, option)
+
+    own = {"participation": participation, "outer_lr": outer_lr, "option": option, "c_init": c_init}
+    return Algorithm("scaffold", {**own, **t._asdict()}, bind)
+
+
+def scaffold_p(
+    *,
+    personal: Patterns = "head",
+    participation: float | int = 0.9,
+    personal_lr: float = P_PERSONAL_LR,
+    outer_lr: float = P_OUTER,
+    personal_outer_lr: float = P_PERSONAL_OUTER,
+    c_init: str = "gradient",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """Scaffold-P: FedAvg-P with control variates on the shared part.
+
+    u_k+1 = u_k - lr (grad_u F_i - c_i + c),  v_k+1 = v_k - personal_lr grad_v F_i,  both at (u_k, v_k)   for i in S
+    c_i' = c_i - c + (u - u_K) / (K lr);   c <- c + (1/n) sum_S (c_i' - c_i);   u and v_i move as in FedAvg-P
+
+    c_init: "gradient" as in the paper (the mean gradient of K batches at the start), or "zero".
+
+    >>> scaffold_p().settings["c_init"]
+    'gradient'
+
+    Reference: FedAvg-P/Scaffold-P, Algorithm 4.1.
+    """
+    check_server(participation, "uniform", outer_lr)
+    check_range("personal_lr", personal_lr, 0, float("inf"))
+    check_range("personal_outer_lr", personal_outer_lr, 0, float("inf"))
+    check_choice("c_init", c_init, ("zero", "gradient"))
+    t = _plain(P_PAPER.given(options), "scaffold-p")
+
+    def bind(p: Problem) -> Program[Controlled]:
+        v = p.personal(personal)
+        two_sizes = compose(shifted, scaled(v, personal_lr / t.lr if t.lr else 1.0))
+        phase = Phase(p.parameters, t.amount, t.lr, direction=two_sizes)
+        steps = Outer(outer_lr, personal_outer_lr)
+        return controlled(p, phase, t, p.names - v, participation, steps, c_init, "II")
+
+    settings = {
+        "personal": personal,
+        "participation": participation,
+        "personal_lr": personal_lr,
+        "outer_lr": outer_lr,
+        "personal_outer_lr": personal_outer_lr,
+        "c_init": c_init,
+        **t._asdict(),
+    }
+    return Algorithm("scaffold-p", settings, bind)
+
+
+def _plain(t: Training, name: str) -> Training:
+    """Refuses whatever would make (x - y_K) / (K lr) something else than the mean gradient."""
+    for key in ("momentum", "weight_decay", "clip"):
+        if getattr(t, key):
+            raise RequestError(f"{name} takes plain SGD only, its control variates need it: leave {key} out")
+    return t
+
+
+def controlled(
+    p: Problem,
+    phase: Phase,
+    t: Training,
+    shared: frozenset[str],
+    participation: float | int,
+    steps: Outer,
+    c_init: str,
+    option: str,
+) -> Program[Controlled]:
+    """The program of both methods."""
+    names = shared & p.parameters
+
+    def init(model: Tensors, n: int) -> Controlled:
+        u, v = split(model, shared)
+        c = zeros_like(split(model, names)[0])
+        return Controlled(u, c, replicate(v, n), replicate(c, n))
+
+    def start_gradients(s: Controlled, r: Round) -> Controlled:
+        """c_i: the mean gradient of the batches of a round, all at the start."""
+        everyone = replicate(s.u, p.clients) | s.v
+        batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
+        c_i = r.map(lambda x, stream: mean_gradient(p, names, x, stream), everyone, batches)
+        return s._replace(c={k: v.mean(0) for k, v in c_i.items()}, c_i=c_i)
+
+    def train(s: Controlled, r: Round) -> Trained:
+        work = Work.of(p, [phase], t, r)
+        renewed = _renewal(p, names, s, t.sgd(phase, r.index).lr, option)
+        everything: list[Batches] = (
+            [] if option == "II" else [r.batches(0, t.amount._replace(epochs=1, steps=None), None)]
+        )
+
+        def client(
+            model: Tensors, c_i: Tensors, stream: Stream, *all_data: Stream
+        ) -> tuple[Tensors, Tensors, torch.Tensor]:
+            done = work.update(model, {}, sub(s.c, c_i), stream)
+            return done.model, renewed(model, done.model, c_i, stream, *all_data), done.loss
+
+        models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
+        y, c_new, loss = r.map(client, models, rows(s.c_i, r.members), *work.batches, *everything)
+        return work.trained(y, c_new, loss)
+
+    def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
+        u, v = split(trained.models, shared)
+        equal = torch.ones(len(r.cohort), dtype=torch.float64, device=r.members.device)
+        moved = outer(s.u, s.u | r.engine.mean(floating(u), equal), steps.shared)
+        own = outer(rows(s.v, r.members), v, steps.personal)
+        change = r.engine.mean(sub(trained.kept, rows(s.c_i, r.members)), equal)
+        c = add(s.c, change, len(r.cohort) / p.clients)
+        return Controlled(moved, c, put(s.v, r.members, own), put(s.c_i, r.members, trained.kept))
+
+    def models(s: Controlled) -> Tensors:
+        everywhere: Tensors = replicate(s.u, p.clients)
+        return everywhere | s.v
+
+    def traffic(s: Controlled, r: Round) -> Traffic:
+        (parameters, size), (more, extra) = load(s.u, stacked=False), load(s.c, stacked=False)
+        messages = 2 * len(r.cohort) if parameters else 0
+        return Traffic(messages, messages * (parameters + more), messages * (size + extra))
+
+    prepare = start_gradients if c_init == "gradient" else None
+    return Program(shared, init, train, exchange, models, traffic, None, participation, prepare)
+
+
+CONTROL_STREAM = 2  # batches of the first control variates
+
+
+def mean_gradient(p: Problem, names: frozenset[str], model: Tensors, stream: Stream) -> Tensors:
+    """The gradient in ``names`` averaged over the batches of a stream, all at the same point."""
+    moving, held = split(model, names)
+    total = mul(moving, 0.0)
+    for k in range(stream.steps):
+        total = add(total, p.gradient(moving, held, stream.batch(k))[0], 1 / stream.steps)
+    return total
+
+
+def _renewal(p: Problem, names: frozenset[str], s: Controlled, lr: float, option: str) -> Callable[..., Tensors]:
+    """How one client renews its control variate; without a step it keeps the old one."""
+
+    def from_steps(x: Tensors, y: Tensors, c_i: Tensors, stream: Stream) -> Tensors:
+        if not (stream.steps and lr):
+            return c_i
+        moved = sub(split(x, names)[0], split(y, names)[0])
+        return add(sub(c_i, s.c), moved, 1 / (stream.steps * lr))
+
+    def from_data(x: Tensors, y: Tensors, c_i: Tensors, stream: Stream, all_data: Stream) -> Tensors:
+        return mean_gradient(p, names, x, all_data) if all_data.steps else c_i
+
+    return from_steps if option == "II" else from_data
