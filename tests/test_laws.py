@@ -17,7 +17,9 @@ from toys import experiment, models, net, play, ragged
 
 alg = ct.algorithms
 COMMON: dict[str, Any] = {**EASY, "lr": 0.05, "epochs": 2}
+SIMPLE: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "epochs": 2}
 EQUAL = {"participation": 1.0, "weighting": "uniform"}
+UNIT = {"outer_lr": 1.0, "personal_outer_lr": 1.0}
 Build = Callable[[], Algorithm]
 
 # left, right, tolerance (0: to the last bit)
@@ -55,6 +57,111 @@ REDUCTIONS: dict[str, tuple[Build, Build, float]] = {
     "fedper with everything personal is local": (
         lambda: alg.fedper(**COMMON, personal="all", participation=1.0),
         lambda: alg.local(**COMMON),
+        0,
+    ),
+    "dfedsalt at rho 0 is dfedalt": (
+        lambda: alg.dfedsalt(**COMMON, topology="ring", rho=0.0, sam_on="both"),
+        lambda: alg.dfedalt(**COMMON, topology="ring"),
+        0,
+    ),
+    "dfedsalt with nothing personal is dfedsam": (
+        lambda: alg.dfedsalt(**COMMON, topology="ring", rho=0.1, personal="none"),
+        lambda: alg.dfedsam(**COMMON, topology="ring", rho=0.1),
+        0,
+    ),
+    "dfedsam at rho 0 is dfedavg": (
+        lambda: alg.dfedsam(**COMMON, topology="ring", rho=0.0),
+        lambda: alg.dfedavg(**COMMON, topology="ring"),
+        0,
+    ),
+    "dfedsam-mgs with one gossip step is dfedsam": (
+        lambda: alg.dfedsam_mgs(**COMMON, topology="ring", rho=0.1, gossip_steps=1),
+        lambda: alg.dfedsam(**COMMON, topology="ring", rho=0.1),
+        0,
+    ),
+    "dfedsam-mgs with many gossip steps is fedsam": (
+        lambda: alg.dfedsam_mgs(**COMMON, topology="ring", rho=0.1, gossip_steps=200),
+        lambda: alg.fedsam(**COMMON, rho=0.1, **EQUAL),
+        1e-5,
+    ),
+    "dfedsam on the full graph is fedsam": (
+        lambda: alg.dfedsam(**COMMON, topology="full", rho=0.1),
+        lambda: alg.fedsam(**COMMON, rho=0.1, **EQUAL),
+        1e-6,
+    ),
+    "fedsam at rho 0 is fedavg": (
+        lambda: alg.fedsam(**COMMON, rho=0.0, participation=3),
+        lambda: alg.fedavg(**COMMON, participation=3),
+        0,
+    ),
+    "fedrep with nothing personal is fedavg": (
+        lambda: alg.fedrep(**COMMON, personal="none", participation=3),
+        lambda: alg.fedavg(**COMMON, participation=3),
+        0,
+    ),
+    "dfedalt on the full graph is fedrep": (
+        lambda: alg.dfedalt(**COMMON, topology="full", personal_lr=0.05, personal_epochs=2),
+        lambda: alg.fedrep(**COMMON, **EQUAL, personal_lr=0.05, personal_epochs=2),
+        1e-6,
+    ),
+    "dfedavgm-p with nothing personal is dfedavgm": (
+        lambda: alg.dfedavgm_p(**COMMON, topology="ring", personal="none"),
+        lambda: alg.dfedavgm(**COMMON, topology="ring"),
+        0,
+    ),
+    "dfedavgm-p by turns is dfedalt": (
+        lambda: alg.dfedavgm_p(**COMMON, topology="ring", schedule="alternate", personal_lr=0.05, personal_epochs=1),
+        lambda: alg.dfedalt(**COMMON, topology="ring", personal_lr=0.05, personal_epochs=1),
+        0,
+    ),
+    "dfedavgm-p on the full graph is fedper": (
+        lambda: alg.dfedavgm_p(**COMMON, topology="full"),
+        lambda: alg.fedper(**COMMON, **EQUAL),
+        1e-6,
+    ),
+    "fedavg-p with outer steps of 1 is fedper": (
+        lambda: alg.fedavg_p(**COMMON, **UNIT, personal_lr=0.05, participation=3),
+        lambda: alg.fedper(**COMMON, participation=3, weighting="uniform"),
+        0,
+    ),
+    "fedavg-p with nothing personal is fedavg": (
+        lambda: alg.fedavg_p(**COMMON, **UNIT, personal="none", participation=3),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        0,
+    ),
+    "scaffold-p with nothing personal is scaffold": (
+        lambda: alg.scaffold_p(**SIMPLE, **UNIT, personal="none", participation=3),
+        lambda: alg.scaffold(**SIMPLE, c_init="gradient", participation=3),
+        0,
+    ),
+    "dfedpgp by rows is dfedalt": (
+        lambda: alg.dfedpgp(**COMMON, topology="random-pull:3"),
+        lambda: alg.dfedalt(**COMMON, topology="random-pull:3"),
+        0,  # weights of 1/4 are exact
+    ),
+    "dfedpgp on a doubly stochastic graph is dfedalt": (
+        lambda: alg.dfedpgp(**COMMON, topology="ring"),
+        lambda: alg.dfedalt(**COMMON, topology="ring"),
+        1e-6,
+    ),
+    "dfedpgp with nothing personal is osgp": (
+        lambda: alg.dfedpgp(**COMMON, topology="random-push:2", personal="none"),
+        lambda: alg.osgp(**COMMON, topology="random-push:2"),
+        0,
+    ),
+    "osgp on a doubly stochastic graph is dfedavgm": (
+        lambda: alg.osgp(**COMMON, topology="ring"),
+        lambda: alg.dfedavgm(**COMMON, topology="ring"),
+        1e-6,
+    ),
+    "ditto without a pull is local": (
+        lambda: alg.ditto(**COMMON, lam=0.0, participation=1.0),
+        lambda: alg.local(**COMMON),
+        0,
+    ),
+    "dfedsam without neighbours is dfedsalt without neighbours": (
+        lambda: alg.dfedsam(**COMMON, topology="none", rho=0.1),
+        lambda: alg.dfedsalt(**COMMON, topology="none", rho=0.1, personal="none"),
         0,
     ),
 }
@@ -202,6 +309,20 @@ def test_outer_step() -> None:
     for k in start:
         assert torch.equal(ends[0.0][k], start[k])
         torch.testing.assert_close(ends[0.5][k], (start[k] + ends[1.0][k]) / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
+    settings = {**COMMON, "participation": 3, "weighting": "uniform"}
+    left = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings, lam=0.7)), 3).state.w
+    right = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.fedavg(**settings)), 3).state.u
+    assert all(torch.equal(left[k], right[k]) for k in right)
+
+
+def test_scaffold_starts_as_fedavg() -> None:
+    left = play(experiment(net("mlp"), ragged("mlp"), alg.scaffold(**SIMPLE, participation=3)), 1).state.u
+    plain = {**SIMPLE, "momentum": 0.0, "weight_decay": 0.0, "clip": None, "lr_decay": 1.0}
+    right = play(experiment(net("mlp"), ragged("mlp"), alg.fedavg(**plain, participation=3, weighting="uniform")), 1)
+    assert all(torch.equal(left[k], right.state.u[k]) for k in left)
 
 
 def test_cohorts_are_uniform_and_repeatable() -> None:

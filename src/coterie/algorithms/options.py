@@ -36,12 +36,14 @@ class Training(NamedTuple):
     steps: int | None = None  # instead of epochs
 
     def given(self, options: Options) -> "Training":
-        """These settings with the given ones in their place; ``steps`` takes the place of ``epochs``."""
+        """These settings with the given ones in their place; ``steps`` and ``epochs`` take each other's place."""
         unknown = set(options) - set(self._fields)
         if unknown:
             raise RequestError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
         if options.get("steps") is not None:
             options = {**options, "epochs": None}
+        elif options.get("epochs") is not None:
+            options = {**options, "steps": None}
         training = self._replace(**options)
         for name, low, high in _BOUNDS:
             check_range(name, getattr(training, name), low, high)
