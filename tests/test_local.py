@@ -53,7 +53,7 @@ def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
     for steps in range(1, stream.steps + 1):  # step by step
         first = Stream(stream.x, stream.y, stream.index[:steps], None, stream.widths[:steps])
         phase = Phase(trains, Amount(steps=steps), sgd.lr)
-        mine = local_update([(phase, sgd)], Serial().gradient(model.objective))(model.start, {}, first).model
+        mine = local_update([(phase, sgd)], Serial().gradient(model.objective))(model.start, {}, {}, first).model
         theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
         for name, value in (*theirs.named_parameters(), *theirs.named_buffers()):
             torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
@@ -72,7 +72,7 @@ def test_what_is_held_has_no_share_in_the_norm() -> None:
     g, _ = grad(moving, held, stream.batch(0))
     size = float(torch.cat([v.flatten() for v in g.values()]).norm())
     work = local_update([(Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size))], grad)
-    moved = work(model.start, {}, stream).model
+    moved = work(model.start, {}, {}, stream).model
     step = torch.cat([(moved[k] - model.start[k]).flatten() for k in body])
     assert float(step.norm()) == pytest.approx(0.5 * size, rel=1e-5)
 

@@ -15,6 +15,7 @@ class Preset(NamedTuple):
     clients: int
     rounds: int
     settings: Mapping[str, Any]  # a method takes those it has
+    special: Mapping[str, Mapping[str, Any]]  # by method, instead of those
 
 
 _SMALL = {
@@ -27,9 +28,18 @@ _SMALL = {
     "personal_epochs": 5,
     "participation": 1.0,
     "topology": "random:5",
+    "rho": 0.05,
+    "outer_lr": 1.0,
+    "personal_outer_lr": 1.0,
+}
+
+_SPECIAL = {
+    "dpsgd": {"epochs": 1},  # what makes it another method than dfedavg
+    "dfedpgp": {"topology": "random-push:5"},  # push-sum is made for directed graphs
+    "osgp": {"topology": "random-push:5"},
 }
 
 PRESETS = {
-    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL),
-    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL),
+    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, _SPECIAL),
+    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL),
 }

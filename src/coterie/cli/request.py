@@ -71,7 +71,8 @@ class Plan:
         """The method with the preset's settings and the typed ones; ``among``: all methods of this command."""
         builder = algorithms.builder(method)
         known = settings_of(builder)
-        chosen = {k: v for k, v in self.preset.settings.items() if k in known}
+        suggested = {**self.preset.settings, **self.preset.special.get(method.replace("_", "-"), {})}
+        chosen = {k: v for k, v in suggested.items() if k in known}
         if chosen.get("topology") and (self.wishes.clients or self.preset.clients) <= 6:
             chosen["topology"] = "full"  # too few for five neighbours each
         chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))

@@ -25,15 +25,15 @@ def protocol(seeds: int, clients: int, rounds: int) -> str:
 after mixing, after training: personal accuracy, each client's own model on its own test
   samples, after the exchange and after local work before it; {spread} (worst client)
 global: the mean of all models on all test samples, after mixing
-consensus: mean squared distance of the shared parts from their mean, after mixing
+distance: mean squared distance of the shared parts from their consensus, after mixing
 sent: over all links, both directions; sec: seconds of training and mixing, without evaluation"""
 
 
 def results_table(results: Sequence[Result]) -> Table:
     """One row a method."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("method", style="bold", no_wrap=True)
-    for heading in ("after mixing", "after training", "global", "consensus", "sent", "sec"):
+    for heading in ("after mixing", "after training", "global", "distance", "sent", "sec"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(*_cells(result))
