@@ -33,7 +33,7 @@ _SMALL = {
     "personal_outer_lr": 1.0,
 }
 
-_SPECIAL = {
+_SPECIAL: dict[str, dict[str, Any]] = {
     "dpsgd": {"epochs": 1},  # what makes it another method than dfedavg
     "dfedpgp": {"topology": "random-push:5"},  # push-sum is made for directed graphs
     "osgp": {"topology": "random-push:5"},
