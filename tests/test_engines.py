@@ -47,6 +47,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dfedavgm-p, alternate": ("dfedavgm-p", {"topology": "ring", "epochs": 1, "schedule": "alternate"}),
     "dfedpgp": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03}),
     "dfedpgp, row": ("dfedpgp", {"topology": "random-pull:2", "epochs": 1, "personal_lr": 0.03}),
+    "dfedalt, unequally fast": ("dfedalt", {"topology": "ring", "epochs": (1, 2, 3)}),
+    "scaffold, unequally fast": ("scaffold", {**PLAIN, "epochs": (1, 3), "participation": 3}),
     "osgp": ("osgp", {"topology": "random-push:2", "epochs": 1}),
     "osgp, overlapping": ("osgp", {"topology": "random-push:2", "epochs": 1, "tau": 2}),
 }

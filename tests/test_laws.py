@@ -9,6 +9,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms import Algorithm
+from coterie.algorithms.settings import settings_of
 from coterie.engines import Serial, Vectorised
 from coterie.store import flatten, unflatten
 from test_engines import COMMON as EASY
@@ -20,6 +21,12 @@ COMMON: dict[str, Any] = {**EASY, "lr": 0.05, "epochs": 2}
 SIMPLE: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "epochs": 2}
 EQUAL = {"participation": 1.0, "weighting": "uniform"}
 UNIT = {"outer_lr": 1.0, "personal_outer_lr": 1.0}
+FOR_FIVE: dict[str, Any] = {
+    name: {"topology": "random-push:2" if name in ("dfedpgp", "osgp") else "ring"}
+    if "topology" in settings_of(builder)
+    else ({"participation": 1.0} if "participation" in settings_of(builder) else {})
+    for name, builder in alg.BUILDERS.items()
+}
 Build = Callable[[], Algorithm]
 
 # left, right, tolerance (0: to the last bit)
@@ -323,6 +330,28 @@ def test_scaffold_starts_as_fedavg() -> None:
     plain = {**SIMPLE, "momentum": 0.0, "weight_decay": 0.0, "clip": None, "lr_decay": 1.0}
     right = play(experiment(net("mlp"), ragged("mlp"), alg.fedavg(**plain, participation=3, weighting="uniform")), 1)
     assert all(torch.equal(left[k], right.state.u[k]) for k in left)
+
+
+def test_groups_of_clients_make_their_own_number_of_epochs() -> None:
+    """Five clients in groups of 1 and 2 epochs: the first three make one, the others two, each as it would alone."""
+    mixed, one, two = (
+        models(experiment(net("mlp"), ragged("mlp"), alg.local(**{**COMMON, "epochs": e})), 2) for e in ((1, 2), 1, 2)
+    )
+    for k in mixed:
+        assert torch.equal(mixed[k][:3], one[k][:3])
+        assert torch.equal(mixed[k][3:], two[k][3:])
+
+
+@pytest.mark.parametrize("name", alg.BUILDERS)
+def test_every_method_knows_unequally_fast_clients(name: str) -> None:
+    e = experiment(net("mlp"), ragged("mlp"), alg.build(name, epochs=[1, 2], batch_size=4, **FOR_FIVE.get(name, {})))
+    r = e.round(0)
+    steps = e.program.train(e.start().state, r).steps
+    faster = alg.build(name, epochs=[2, 2], batch_size=4, **FOR_FIVE.get(name, {}))
+    more = experiment(net("mlp"), ragged("mlp"), faster)
+    difference = more.program.train(more.start().state, more.round(0)).steps - steps
+    assert bool((difference[r.cohort < 3] > 0).all())
+    assert bool((difference[r.cohort >= 3] == 0).all())
 
 
 def test_cohorts_are_uniform_and_repeatable() -> None:

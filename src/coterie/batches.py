@@ -59,15 +59,21 @@ class Stream:
 
 
 class Amount(NamedTuple):
-    """How long a phase lasts: passes over the client's data, or single steps."""
+    """How long a phase lasts: passes over the client's data, or single steps.
 
-    epochs: int | None = None
+    Several numbers of epochs are for as many equal groups of clients, in the order of the clients.
+    """
+
+    epochs: int | tuple[int, ...] | None = None
     steps: int | None = None
 
-    def of(self, steps_an_epoch: Integers) -> Integers:
-        """The number of steps of each client; one without data makes none."""
+    def of(self, steps_an_epoch: Integers, clients: Integers, n: int) -> Integers:
+        """The number of steps of each of the ``clients`` among ``n``; one without data makes none."""
         if self.steps is not None:
             return np.where(steps_an_epoch > 0, self.steps, 0)
+        if isinstance(self.epochs, tuple):
+            group: Integers = np.array(self.epochs, np.int64)[clients * len(self.epochs) // n]
+            return steps_an_epoch * group
         return steps_an_epoch * (self.epochs or 0)
 
 
@@ -123,7 +129,7 @@ class Batches:
     @cached_property
     def steps(self) -> Integers:
         """[m] batches of each client."""
-        return self.amount.of(self.steps_an_epoch)
+        return self.amount.of(self.steps_an_epoch, self.clients, len(self.samples.owned))
 
     @cached_property
     def seen(self) -> int:

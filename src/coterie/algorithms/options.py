@@ -18,7 +18,7 @@ class Options(TypedDict, total=False):
     weight_decay: float
     clip: float | None
     batch_size: int | None
-    epochs: int | None
+    epochs: int | tuple[int, ...] | None
     steps: int | None
 
 
@@ -32,7 +32,7 @@ class Training(NamedTuple):
     weight_decay: float = 5e-4
     clip: float | None = 10.0  # global norm
     batch_size: int | None = 128  # None: everything a client has
-    epochs: int | None = 5
+    epochs: int | tuple[int, ...] | None = 5  # several: for as many equal groups of clients, unequally fast
     steps: int | None = None  # instead of epochs
 
     def given(self, options: Options) -> "Training":
@@ -44,9 +44,13 @@ class Training(NamedTuple):
             options = {**options, "epochs": None}
         elif options.get("epochs") is not None:
             options = {**options, "steps": None}
+        if isinstance(options.get("epochs"), list):  # as JSON has it
+            options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
         training = self._replace(**options)
         for name, low, high in _BOUNDS:
-            check_range(name, getattr(training, name), low, high)
+            value = getattr(training, name)
+            for one in value if isinstance(value, tuple) else (value,):
+                check_range(name, one, low, high)
         return training
 
     @property

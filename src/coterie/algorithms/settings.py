@@ -11,7 +11,15 @@ from .options import Options
 
 Builder = Callable[..., Algorithm]
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "none"}
+_GROUPS = tuple[int, ...]
+_KINDS: dict[Any, str] = {
+    _GROUPS: "whole numbers with commas",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    NoneType: "none",
+}
 
 
 def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
@@ -51,6 +59,11 @@ def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> di
 def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:
     """The first of the accepted kinds that the text spells."""
     word = text.strip()
+    if _GROUPS in kinds and "," in word:
+        try:
+            return tuple(int(part) for part in word.split(","))
+        except ValueError:
+            pass
     if NoneType in kinds and word.lower() == "none":
         return None
     if bool in kinds and word.lower() in ("true", "false"):
