@@ -162,6 +162,30 @@ class TestCommandLine:
         assert lr == {"local": 0.02, "fedavg": 0.1}
         assert len(json.loads(Path("c/compare.json").read_text())) == 3
 
+    @pytest.mark.parametrize(
+        ("clients", "graph"), [("1", "none"), ("2", "random:1"), ("5", "random:4"), ("7", "random:4")]
+    )
+    def test_the_preset_fits_few_clients_and_says_so(
+        self, capsys: Any, monkeypatch: Any, clients: str, graph: str
+    ) -> None:
+        words = [
+            "compare",
+            "dfedavg",
+            "local",
+            "--data",
+            "synthetic",
+            "--clients",
+            clients,
+            "--rounds",
+            "1",
+            "--out",
+            "f",
+        ]
+        status, _, err = coterie(capsys, monkeypatch, *words)
+        assert status == 0
+        assert f"topology={graph}" in err
+        assert json.loads(Path("f/dfedavg-seed0/config.json").read_text())["settings"]["topology"] == graph
+
     def test_folders_are_numbered(self, capsys: Any, monkeypatch: Any) -> None:
         for number in (1, 2):
             assert f"results: runs/local-synthetic-{number}" in coterie(capsys, monkeypatch, "run", "local", *SMALL)[1]

@@ -6,7 +6,7 @@ from typing import NamedTuple, Unpack
 import torch
 
 from ..batches import Batches, Stream
-from ..directions import compose, scaled, shifted
+from ..directions import compose, shifted
 from ..errors import RequestError
 from ..local import Phase
 from ..mixing import outer
@@ -15,7 +15,7 @@ from ..tensors import Tensors, add, floating, mul, put, replicate, rows, split, 
 from .base import Algorithm, Problem, Program, Round, Traffic, Trained
 from .families import Work, load
 from .options import Options, Training, check_choice, check_range
-from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER
+from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, joint_phase
 from .server import check_server
 
 
@@ -98,11 +98,10 @@ def scaffold_p(
     t = _plain(P_PAPER.given(options), "scaffold-p")
 
     def bind(p: Problem) -> Program[Controlled]:
-        v = p.personal(personal)
-        two_sizes = compose(shifted, scaled(v, personal_lr / t.lr if t.lr else 1.0))
-        phase = Phase(p.parameters, t.amount, t.lr, direction=two_sizes)
+        phase = joint_phase(p, personal, t, personal_lr)
+        phase = phase._replace(direction=compose(shifted, phase.direction))
         steps = Outer(outer_lr, personal_outer_lr)
-        return controlled(p, phase, t, p.names - v, participation, steps, c_init, "II")
+        return controlled(p, phase, t, p.names - p.personal(personal), participation, steps, c_init, "II")
 
     settings = {
         "personal": personal,

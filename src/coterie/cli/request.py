@@ -73,8 +73,8 @@ class Plan:
         known = settings_of(builder)
         suggested = {**self.preset.settings, **self.preset.special.get(method.replace("_", "-"), {})}
         chosen = {k: v for k, v in suggested.items() if k in known}
-        if chosen.get("topology") and (self.wishes.clients or self.preset.clients) <= 6:
-            chosen["topology"] = "full"  # too few for five neighbours each
+        if "topology" in chosen:
+            chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
         chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))
         if self.wishes.topology is not None and "topology" in known:
             chosen["topology"] = self.wishes.topology
@@ -83,6 +83,15 @@ class Plan:
     def preset_text(self, algorithm: Algorithm) -> str:
         """What the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
+
+
+def _fitting(topology: str, clients: int) -> str:
+    """The preset's graph with as many neighbours as so few clients allow; an odd number of both makes no such graph."""
+    name, _, wanted = topology.partition(":")
+    neighbours = min(int(wanted), clients - 1)
+    if name == "random" and neighbours % 2 and clients % 2:
+        neighbours -= 1
+    return f"{name}:{neighbours}" if neighbours > 0 else "none"
 
 
 def check_settings(methods: Sequence[str], wishes: Wishes) -> None:

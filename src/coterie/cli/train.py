@@ -123,9 +123,11 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
     size = entries(model.start.values())
     print(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
-        f"{plan.rounds} rounds, {size:,} parameters; preset: {_preset(plan)}",
+        f"{plan.rounds} rounds, {size:,} parameters",
         file=sys.stderr,
     )
+    for algorithm in chosen:
+        print(f"  {algorithm.name}: {plan.preset_text(algorithm)}", file=sys.stderr)
     first = wishes.seed or 0
     results = []
     with interruptible(folder, out, resume):
@@ -137,10 +139,6 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
             results.append(Result(algorithm.name, [r.summary for r in runs]))
         write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
     show(results, runs[-1].config, folder)
-
-
-def _preset(plan: Plan) -> str:
-    return ", ".join(f"{k}={v}" for k, v in plan.preset.settings.items())
 
 
 def _typed_command() -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..batches import Batch, Batches
-from ..tensors import Tensors, Tree, tree_map
+from ..tensors import Tensors, Tree
 
 
 class Seen(NamedTuple):
@@ -55,7 +55,7 @@ class InMemory:
     def mean(self, x: Tensors, weight: Tensor) -> Tensors:
         """sum_i q_i x_i with q = weight / sum(weight)."""
         q = weight / weight.sum()
-        return tree_map(lambda v: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]), x)  # type: ignore[no-any-return]
+        return {k: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]) for k, v in x.items()}
 
 
 @contextmanager
