@@ -62,11 +62,17 @@ def golden(copies: Sequence[int] = (1, 1, 1, 1)) -> Federation:
 
 
 def experiment(
-    module: nn.Module, federation: Federation, algorithm: Algorithm, engine: Engine | None = None, seed: int = 0
+    module: nn.Module,
+    federation: Federation,
+    algorithm: Algorithm,
+    engine: Engine | None = None,
+    seed: int = 0,
+    silent: float = 0.0,
+    rounds: int = 10,
 ) -> Experiment:
     """An experiment on the serial engine unless another one is given; float targets bring their own loss."""
     loss = mean_output if federation.classes is None else cross_entropy
-    return Experiment(Model(module, loss), federation, algorithm, engine or Serial(), seed)
+    return Experiment.of(Model(module, loss), federation, algorithm, engine or Serial(), seed, rounds, silent)
 
 
 def play(e: Experiment, rounds: int, start: Progressed | None = None) -> Progressed:

@@ -12,20 +12,14 @@ from .algorithms.base import Algorithm
 from .data import Federation
 from .engines.choose import Choice
 from .errors import RequestError
+from .experiment import Experiment
 from .problem import Model, cross_entropy
 from .topology import Topology
 
 
-def describe(
-    algorithm: Algorithm,
-    federation: Federation,
-    model: Model,
-    rounds: int,
-    seed: int,
-    chosen: Choice,
-    evaluate_every: int,
-) -> dict[str, Any]:
-    """The configuration of a run, ready for JSON."""
+def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_every: int) -> dict[str, Any]:
+    """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
+    algorithm, federation = experiment.algorithm, experiment.federation
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     return {
         "method": algorithm.name,
@@ -33,8 +27,9 @@ def describe(
         "data": {**federation.origin, "clients": federation.clients},
         "model": dict(origin),
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
-        "rounds": rounds,
-        "seed": seed,
+        "rounds": experiment.rounds,
+        "seed": experiment.seed,
+        "silent": experiment.silent,
         "evaluate_every": evaluate_every,
         "device": federation.x.device.type,
         "engine": chosen.engine.name,
@@ -48,7 +43,7 @@ def describe(
     }
 
 
-_NEEDED = {
+_NEEDED: dict[str, Any] = {
     "method": str,
     "settings": dict,
     "data": dict,
@@ -56,6 +51,7 @@ _NEEDED = {
     "loss": str,
     "rounds": int,
     "seed": int,
+    "silent": int | float,
     "evaluate_every": int,
     "device": str,
     "engine": str,

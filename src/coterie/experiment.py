@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import chance, measure
 from .algorithms.base import Algorithm, Problem, Program, Round, Trained
+from .algorithms.quantised import quantised
 from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
@@ -19,7 +20,8 @@ from .measure.report import Row
 from .models.cost import cost
 from .problem import Model
 from .run import Client
-from .tensors import finite, floating, rows, split
+from .tensors import Tensors, finite, floating, rows, split
+from .topology import silenced
 
 
 class Progressed(NamedTuple):
@@ -38,14 +40,34 @@ class Experiment:
     algorithm: Algorithm
     engine: Engine
     seed: int
+    rounds: int
+    silent: float = 0.0  # how likely a message between peers is dropped
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        federation: Federation,
+        algorithm: Algorithm,
+        engine: Engine,
+        seed: int,
+        rounds: int,
+        silent: float = 0.0,
+    ) -> "Experiment":
+        """With the model as the algorithm wants it."""
+        return cls(algorithm.adapt(model), federation, algorithm, engine, seed, rounds, silent)
 
     @cached_property
     def program(self) -> Program[Any]:
         """The algorithm, bound to this model and these clients."""
+        gradient, still = (self.engine.gradient(f) for f in (self.model.objective, self.model.still))
         parameters = frozenset(self.model.parameters)
-        gradient = self.engine.gradient(self.model.objective)
-        problem = Problem(self.model.module, parameters, self.federation.clients, gradient, self.seed)
-        return self.algorithm.bind(problem)
+        clients = self.federation.clients
+        program = self.algorithm.bind(
+            Problem(self.model.module, parameters, clients, gradient, still, self.rounds, self.seed)
+        )
+        bits = self.algorithm.settings.get("quantise")
+        return program if bits is None else quantised(program, bits)
 
     @cached_property
     def train(self) -> Samples:
@@ -69,6 +91,13 @@ class Experiment:
 
     def check(self) -> None:
         """Refuses what does not fit together, before anything is trained or written."""
+        if not 0 <= self.silent <= 1:
+            raise RequestError(f"silent={self.silent} is out of range: it must be a probability between 0 and 1")
+        if self.silent and self.program.topology is None:
+            raise RequestError(
+                f"silent={self.silent} is for clients that mix with each other, {self.algorithm.name} has a server: "
+                "lower its participation instead"
+            )
         self.round(0)
 
     def start(self) -> Progressed:
@@ -83,6 +112,8 @@ class Experiment:
         """Round ``t``, counted from 0."""
         graph = self.program.topology
         W = None if graph is None else graph(t).to(self.federation.x.device)
+        if W is not None and self.silent:
+            W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", t))
         return Round(t, self.cohort(t), W, self.train, self.engine, self.seed)
 
     def cohort(self, t: int) -> Integers:
@@ -108,7 +139,7 @@ class Experiment:
         known = trained.loss[trained.steps > 0]
         row = {
             "round": t + 1,
-            **self._evaluate(state, after_train, evaluate),
+            **self._evaluate(state, after_train, t, evaluate),
             "train_loss": float(known.mean()) if len(known) else None,
             "consensus_distance": self._consensus_distance(state),
             "bytes_sent": sent.bytes,
@@ -135,31 +166,42 @@ class Experiment:
         accuracies = measure.personal_accuracies(self.engine, self.model, trained.models, self.tests, r.cohort)
         return known.index_copy(0, torch.from_numpy(r.cohort), accuracies)
 
-    def _evaluate(self, state: Any, after_train: Tensor, evaluate: bool) -> Row:
+    def _evaluate(self, state: Any, after_train: Tensor, t: int, evaluate: bool) -> Row:
         """The accuracies of a round; a client that never trained has the model it was given."""
         if not self.measurable or not evaluate:
-            empty = [measure.accuracy_row(p, None) for p in measure.ACCURACIES]
-            return {**empty[0], **empty[1], "global_accuracy": None}
+            return measure.unmeasured(self.program.finetune is not None)
         models = self.program.models(state)
-        everyone = np.arange(self.federation.clients)
-        mixed = measure.personal_accuracies(self.engine, self.model, models, self.tests, everyone)
+        mixed = self._accuracies(models)
         trained = torch.where(after_train.isnan(), mixed, after_train)
+        tuned = self._finetuned(state, t)
+        extra = {} if tuned is None else measure.accuracy_row(measure.FINETUNED, self._accuracies(tuned))
         fed = self.federation
         agreed = measure.averaged(models) if self.program.consensus is None else self.program.consensus(state)
-        consensus = measure.global_accuracy(self.model, agreed, fed.test_x, fed.test_y)
         return {
             **measure.accuracy_row("after_mix", mixed),
             **measure.accuracy_row("after_train", trained),
-            "global_accuracy": consensus,
+            **extra,
+            "global_accuracy": measure.global_accuracy(self.model, agreed, fed.test_x, fed.test_y),
         }
 
+    def _accuracies(self, models: Tensors) -> Tensor:
+        everyone = np.arange(self.federation.clients)
+        return measure.personal_accuracies(self.engine, self.model, models, self.tests, everyone)
+
+    def _finetuned(self, state: Any, t: int) -> Tensors | None:
+        """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
+        if self.program.finetune is None:
+            return None
+        return self.program.finetune(state, replace(self.round(t), cohort=np.arange(self.federation.clients)))
+
     def clients(self, state: Any) -> list[Client]:
-        """Every client's own model, in memory of its own."""
-        models = self.program.models(state)
+        """Every client's own model, in memory of its own; one that was fine-tuned is its own in all parts."""
+        tuned = self._finetuned(state, self.rounds)
+        models, shared = (self.program.models(state), self.program.shared) if tuned is None else (tuned, frozenset())
         out = []
         for i in range(self.federation.clients):
             own = {k: v.cpu().clone() for k, v in rows(models, i).items()}
-            out.append(Client(*split(own, self.program.shared), self.model))
+            out.append(Client(*split(own, shared), self.model))
         return out
 
     def _now(self) -> float:

@@ -17,6 +17,13 @@ from .engines.base import Grad
 from .tensors import Tensors, Tree, add, mul, norm, split
 
 
+class Part(NamedTuple):
+    """A part of a phase that follows a loss of its own, with an optimiser of its own."""
+
+    names: frozenset[str]
+    lr: float
+
+
 class Sgd(NamedTuple):
     """One step of ``torch.optim.SGD`` (no dampening, no Nesterov), after clipping the norm of the gradient.
 
@@ -27,9 +34,17 @@ class Sgd(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
+    apart: Part | None = None  # steps by itself: no share in the norm of the others
 
     def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
         """(the next point, the next momentum buffer); an empty buffer is the first step's."""
+        if self.apart is not None:
+            one = self._replace(apart=None)
+            halves = zip(*(split(tensors, self.apart.names) for tensors in (x, g, buffer)), strict=True)
+            (own, own_buffer), (rest, rest_buffer) = (
+                sgd.step(*half) for sgd, half in zip((one._replace(lr=self.apart.lr), one), halves, strict=True)
+            )
+            return {k: (own | rest)[k] for k in x}, own_buffer | rest_buffer
         if self.clip is not None:
             g = mul(g, (self.clip / (norm(g) + 1e-6)).clamp(max=1.0))
         if self.weight_decay:
@@ -92,6 +107,7 @@ class Phase(NamedTuple):
     direction: Callable[[Grad, Guide], Grad] = uncorrected
     after_step: Callable[[Tensors, Guide, float], Tensors] = unmoved  # of the point, the guide and the learning rate
     gradients: int = 1  # gradient evaluations a step
+    apart: Part | None = None  # of what is trained: this steps by itself
 
 
 class Update(NamedTuple):

@@ -41,12 +41,14 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     evaluate_every: int = 1,
+    silent: float = 0.0,
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
-    from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts).
+    from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
+    silent: how likely a message between peers is dropped.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -60,13 +62,14 @@ def fit(
     place = find_device(device)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
-    bound = Model(_module(model, seed).to(place), loss or cross_entropy)
+    given = Model(_module(model, seed).to(place), loss or cross_entropy)
+    bound = algorithm.adapt(given)
     federation = federation.to(place)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
     chosen = _engine(engine, bound, federation, algorithm)
-    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed)
-    config = describe(algorithm, federation, bound, rounds, seed, chosen, evaluate_every)
+    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent)
+    config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
     with Progress(algorithm.name, rounds, shown=progress) as bar:
         now, history = _begin(experiment, folder, continued, config, bar)

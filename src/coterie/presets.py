@@ -31,6 +31,7 @@ _SMALL = {
     "rho": 0.05,
     "outer_lr": 1.0,
     "personal_outer_lr": 1.0,
+    "finetune_lr": 0.02,
 }
 
 _SPECIAL: dict[str, dict[str, Any]] = {

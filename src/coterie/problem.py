@@ -84,11 +84,19 @@ class Model:
     @cached_property
     def objective(self) -> Objective:
         """The training loss of a batch."""
-        running = tuple(k for k, _ in self.module.named_buffers())
+        return self._objective(self.training)
+
+    @cached_property
+    def still(self) -> Objective:
+        """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
+        return self._objective(self.evaluation)
+
+    def _objective(self, module: nn.Module) -> Objective:
+        running = tuple(k for k, _ in module.named_buffers())
 
         def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
             fresh = {k: held[k].clone() for k in running}  # BatchNorm writes into its buffers
-            outputs = functional_call(self.training, x | held | fresh, (batch.x,))
+            outputs = functional_call(module, x | held | fresh, (batch.x,))
             loss = batch_loss(self.loss, outputs, batch)
             return loss, Seen(loss, fresh)
 

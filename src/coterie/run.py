@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from . import models
+from . import algorithms, models
 from .errors import RequestError
 from .measure.report import Row
 from .problem import Model, cross_entropy
@@ -79,11 +79,13 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
 
 
 def _model(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None) -> Model | None:
-    if model is not None:
-        return Model(model if isinstance(model, nn.Module) else model(), cross_entropy)
-    if "name" in config["model"]:
-        return Model(models.build(**config["model"]), cross_entropy)
-    return None
+    """The module of a run, as its method trained it."""
+    if model is None and "name" not in config["model"]:
+        return None
+    module = models.build(**config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    if not algorithms.known(config["method"]):
+        return Model(module, cross_entropy)
+    return algorithms.build(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
 
 
 def _history(path: Path) -> list[Row]:

@@ -10,20 +10,30 @@ from .errors import RequestError
 Patterns = str | Sequence[str]
 
 
+def head_layer(module: nn.Module) -> str:
+    """The name of the last linear layer.
+
+    >>> head_layer(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    '2'
+    """
+    linear: list[str] = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        names = ", ".join(k for k, _ in module.named_parameters())
+        raise RequestError(
+            f"this model has no linear layer to be its head: name the personal part by patterns of {names}"
+        )
+    return linear[-1]
+
+
 def head(module: nn.Module) -> frozenset[str]:
     """The names of the last linear layer's parameters: the usual personal part.
 
     >>> sorted(head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))))
     ['2.bias', '2.weight']
     """
-    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        names = ", ".join(k for k, _ in module.named_parameters())
-        raise RequestError(
-            f"this model has no linear layer to be its head: name the personal part by patterns of {names}"
-        )
-    prefix = linear[-1] + "." if linear[-1] else ""
-    return frozenset(prefix + k for k, _ in module.get_submodule(linear[-1]).named_parameters())
+    layer = head_layer(module)
+    prefix = layer + "." if layer else ""
+    return frozenset(prefix + k for k, _ in module.get_submodule(layer).named_parameters())
 
 
 def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:

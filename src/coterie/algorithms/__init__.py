@@ -6,7 +6,10 @@ from typing import Any
 from ..errors import unknown
 from .base import Algorithm
 from .dfedalt import dfedalt
+from .dispfl import dispfl
 from .ditto import ditto
+from .fedbabu import fedbabu
+from .fedrod import fedrod
 from .gossip import dfedavg, dfedavgm, dpsgd, local
 from .partial import dfedavgm_p, fedavg_p, fedrep
 from .pushsum import dfedpgp, osgp
@@ -31,9 +34,12 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
     "fedsam": fedsam,
     "scaffold": scaffold,
     "fedrep": fedrep,
+    "fedbabu": fedbabu,
     "ditto": ditto,
+    "fedrod": fedrod,
     "dfedavgm-p": dfedavgm_p,
     "osgp": osgp,
+    "dispfl": dispfl,
 }
 
 
@@ -75,12 +81,15 @@ __all__ = [
     "dfedsalt",
     "dfedsam",
     "dfedsam_mgs",
+    "dispfl",
     "ditto",
     "dpsgd",
     "fedavg",
     "fedavg_p",
+    "fedbabu",
     "fedper",
     "fedrep",
+    "fedrod",
     "fedsam",
     "known",
     "local",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import chance
 from ..batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Grad
+from ..problem import Model
 from ..split import Patterns, personal_names
 from ..tensors import Tensors, Tree
 from ..topology import Topology
@@ -26,6 +27,8 @@ class Problem:
     parameters: frozenset[str]  # what can be trained
     clients: int
     gradient: Grad
+    still: Grad  # the gradient in evaluation mode: no dropout, running statistics as they are
+    rounds: int  # of the whole run, for what follows a schedule
     seed: int
 
     @cached_property
@@ -74,18 +77,44 @@ class Trained(NamedTuple):
     """The cohort after its local work and before the exchange."""
 
     models: Tensors  # stacked: what each member would deploy now
+    sent: Tensors  # stacked: what leaves the members; of what others have trained, an exchange sees nothing else
     kept: Tree  # whatever else the exchange needs
     loss: Tensor  # [m] mean training loss over the steps
     steps: Tensor  # [m] how many there were; where none, the loss is no number
     gradients: int  # how many times a sample went through forward and backward
 
 
+class Load(NamedTuple):
+    """What one message weighs."""
+
+    parameters: int
+    values: int  # bytes of the parameters
+    aside: int = 0  # bytes of what goes along: push-sum's weight, a mask
+
+
 class Traffic(NamedTuple):
     """What a round sends, over all links and in both directions."""
 
-    messages: int
-    parameters: int
-    bytes: int
+    sent: int  # messages with what a client has trained
+    relayed: int  # messages with what was mixed already: a server's answer, the later ones of several gossip steps
+    load: Load  # of those with something trained
+    relayed_load: Load  # of the others
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return self.sent + self.relayed
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters they hold."""
+        return self.sent * self.load.parameters + self.relayed * self.relayed_load.parameters
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take."""
+        one, other = (load.values + load.aside for load in (self.load, self.relayed_load))
+        return self.sent * one + self.relayed * other
 
 
 class Program(NamedTuple, Generic[S]):
@@ -96,11 +125,20 @@ class Program(NamedTuple, Generic[S]):
     train: Callable[[S, Round], Trained]
     exchange: Callable[[S, Trained, Round], S]
     models: Callable[[S], Tensors]  # stacked: what each client would deploy
+    message: Callable[[Tensors], Tensors]  # of one model's tensors: names, shapes and types of what a client sends
     traffic: Callable[[S, Round], Traffic]
     topology: Topology | None = None
     participation: float | int = 1.0  # a fraction of the clients, or a count
     prepare: Callable[[S, Round], S] | None = None  # once before the first round, with all clients
     consensus: Callable[[S], Tensors] | None = None  # the one model they agree on; None: the mean of all models
+    known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
+    keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
+    finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
+
+
+def unchanged(model: Model) -> Model:
+    """The model as it is."""
+    return model
 
 
 @dataclass(frozen=True)
@@ -110,6 +148,7 @@ class Algorithm:
     name: str
     settings: Mapping[str, Any]
     bind: Callable[[Problem], Program[Any]]
+    adapt: Callable[[Model], Model] = unchanged  # where a method trains another module than the one it is given
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{k}={v!r}" for k, v in self.settings.items() if v is not None)

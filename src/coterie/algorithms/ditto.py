@@ -9,8 +9,8 @@ from ..batches import Stream
 from ..directions import pulled
 from ..local import Guide, Phase
 from ..tensors import Tensors, add, floating, put, replicate, rows, sub
-from .base import Algorithm, Problem, Program, Round, Traffic, Trained
-from .families import Work, load, weights
+from .base import Algorithm, Problem, Program, Round, Trained
+from .families import Work, both_ways, load, weights
 from .options import Options, Training, check_choice, check_range
 from .server import check_server
 
@@ -84,17 +84,21 @@ def _program(
 
         received = replicate(s.w, len(r.cohort))
         w, p, loss = r.map(client, received, rows(s.p, r.members), *shared.batches)
-        return personal.trained(p, w, loss)._replace(gradients=shared.gradients + personal.gradients)
+        return personal.trained(p, floating(w), {}, loss)._replace(gradients=shared.gradients + personal.gradients)
 
     def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
-        mean = r.engine.mean(floating(trained.kept), weights(weighting, r))
+        mean = r.engine.mean(trained.sent, weights(weighting, r))
         return Twin(s.w | mean, put(s.p, r.members, trained.models))
 
-    def traffic(s: Twin, r: Round) -> Traffic:
-        parameters, size = load(s.w, stacked=False)
-        messages = 2 * len(r.cohort)
-        return Traffic(messages, messages * parameters, messages * size)
-
     return Program(
-        frozenset(), init, train, exchange, lambda s: s.p, traffic, None, participation, consensus=lambda s: s.w
+        frozenset(),
+        init,
+        train,
+        exchange,
+        lambda s: s.p,
+        floating,
+        lambda s, r: both_ways(load(s.w, stacked=False), r),
+        participation=participation,
+        consensus=lambda s: s.w,
+        known=lambda s: s.w,
     )

@@ -17,7 +17,7 @@ from ..local import Guide, Phase, Update, local_update
 from ..mixing import gossip, outer
 from ..tensors import Tensors, Tree, entries, floating, put, replicate, rows, size_in_bytes, split, zeros_like
 from ..topology import Topology
-from .base import Problem, Program, Round, Traffic, Trained
+from .base import Load, Problem, Program, Round, Traffic, Trained
 from .options import Training
 
 NOTHING: Guide = {}
@@ -53,10 +53,10 @@ class Work(NamedTuple):
         update = local_update([(p, training.sgd(p, r.index)) for p in active], problem.gradient)
         return cls(update, drawn, sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True)))
 
-    def trained(self, models: Tensors, kept: Tree, loss: Tensor) -> Trained:
+    def trained(self, models: Tensors, sent: Tensors, kept: Tree, loss: Tensor) -> Trained:
         """What the cohort came to; ``loss`` is summed over the steps."""
         steps = torch.from_numpy(sum((b.steps for b in self.batches), start=np.zeros(len(loss)))).to(loss)
-        return Trained(models, kept, loss / steps, steps, self.gradients)
+        return Trained(models, sent, kept, loss / steps, steps, self.gradients)
 
 
 def train_cohort(
@@ -66,12 +66,18 @@ def train_cohort(
     models: Tensors,
     memory: Tensors,
     r: Round,
+    shared: frozenset[str],
     guide: Guide = NOTHING,
 ) -> Trained:
-    """The local work of a round's cohort, from the stacked ``models``."""
+    """The local work of a round's cohort, from the stacked ``models``; what is ``shared`` is sent."""
     work = Work.of(problem, phases, training, r)
     done: Update = r.map(work.update, models, memory, guide, *work.batches)
-    return work.trained(done.model, done.memory, done.loss)
+    return work.trained(done.model, message_of(shared)(done.model), done.memory, done.loss)
+
+
+def message_of(shared: frozenset[str]) -> Callable[[Tensors], Tensors]:
+    """The part of a model that is sent; integer buffers do not travel."""
+    return lambda model: floating(split(model, shared)[0])
 
 
 def lasting(training: Training, phases: Sequence[Phase], model: Tensors) -> Tensors:
@@ -81,10 +87,16 @@ def lasting(training: Training, phases: Sequence[Phase], model: Tensors) -> Tens
     return zeros_like({k: v for k, v in model.items() if any(k in p.trains for p in phases)})
 
 
-def load(x: Tensors, stacked: bool) -> tuple[int, int]:
-    """(parameters, bytes) of one client's share of ``x``; integer buffers do not travel."""
+def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
+    """What a message with one client's share of ``x`` weighs."""
     tensors = [v[0] if stacked else v for v in floating(x).values()]
-    return entries(tensors), size_in_bytes(tensors)
+    return Load(entries(tensors), size_in_bytes(tensors), aside)
+
+
+def both_ways(load: Load, r: Round) -> Traffic:
+    """Down and up once for every member of the cohort; nothing where nothing is shared."""
+    messages = len(r.cohort) if load.parameters else 0
+    return Traffic(messages, messages, load, load)
 
 
 def decentralised(
@@ -110,20 +122,19 @@ def decentralised(
         return Peers(replicate(model, n), replicate(memory, n))
 
     def train(s: Peers, r: Round) -> Trained:
-        return train_cohort(problem, phases, training, s.x, s.memory, r)
+        return train_cohort(problem, phases, training, s.x, s.memory, r, shared)
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        u = split(trained.models, shared)[0]
         assert r.W is not None
-        return Peers(trained.models | gossip(r.engine, r.W, u, gossip_steps), trained.kept)
+        return Peers(trained.models | gossip(r.engine, r.W, trained.sent, gossip_steps), trained.kept)
 
     def traffic(s: Peers, r: Round) -> Traffic:
         assert r.W is not None
-        parameters, size = load(split(s.x, shared)[0], stacked=True)
-        messages = topologies.edges(r.W) * gossip_steps if parameters else 0
-        return Traffic(messages, messages * parameters, messages * size)
+        each = load(split(s.x, shared)[0], stacked=True)
+        messages = topologies.edges(r.W) if each.parameters else 0
+        return Traffic(messages, messages * (gossip_steps - 1), each, each)
 
-    return Program(shared, init, train, exchange, lambda s: s.x, traffic, graph)
+    return Program(shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph)
 
 
 def federated(
@@ -148,12 +159,12 @@ def federated(
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
-        return train_cohort(problem, phases, training, models, rows(s.memory, r.members), r)
+        return train_cohort(problem, phases, training, models, rows(s.memory, r.members), r, shared)
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
-        u, v = split(trained.models, shared)
-        mean = r.engine.mean(floating(u), weights(weighting, r))
+        mean = r.engine.mean(trained.sent, weights(weighting, r))
         moved = outer(s.u, s.u | mean, outer_lr)
+        v = split(trained.models, shared)[1]
         own = outer(rows(s.v, r.members), v, personal_outer_lr)
         return Server(moved, put(s.v, r.members, own), put(s.memory, r.members, trained.kept))
 
@@ -161,12 +172,17 @@ def federated(
         everywhere: Tensors = replicate(s.u, problem.clients)
         return everywhere | s.v
 
-    def traffic(s: Server, r: Round) -> Traffic:
-        parameters, size = load(s.u, stacked=False)
-        messages = 2 * len(r.cohort) if parameters else 0
-        return Traffic(messages, messages * parameters, messages * size)
-
-    return Program(shared, init, train, exchange, models, traffic, participation=participation)
+    return Program(
+        shared,
+        init,
+        train,
+        exchange,
+        models,
+        message_of(shared),
+        lambda s, r: both_ways(load(s.u, stacked=False), r),
+        participation=participation,
+        known=lambda s: s.u,
+    )
 
 
 def weights(weighting: str, r: Round) -> Tensor:

@@ -78,14 +78,20 @@ def dpsgd(*, topology: str | Topology = "random:10", form: str = "epoch", **opti
 
     def bind(p: Problem) -> Program[Peers]:
         program = decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
-        return program._replace(exchange=combine_then_step) if form == "lian" else program
+        return combining_first(program) if form == "lian" else program
 
     return Algorithm("dpsgd", {"topology": topology, "form": form, **t._asdict()}, bind)
 
 
-def combine_then_step(s: Peers, trained: Trained, r: Round) -> Peers:
+def combining_first(program: Program[Peers]) -> Program[Peers]:
     """Mixes the points from before the step and adds the step taken at the client's own, unmixed point."""
-    assert r.W is not None
-    step = sub(floating(trained.models), floating(s.x))
-    mixed = gossip(r.engine, r.W, floating(s.x))
-    return Peers(trained.models | add(mixed, step), trained.kept)
+
+    def train(s: Peers, r: Round) -> Trained:
+        return program.train(s, r)._replace(sent=floating(s.x))
+
+    def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
+        assert r.W is not None
+        step = sub(floating(trained.models), floating(s.x))
+        return Peers(trained.models | add(gossip(r.engine, r.W, trained.sent), step), trained.kept)
+
+    return program._replace(train=train, exchange=exchange)

@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     batch_size: int | None
     epochs: int | tuple[int, ...] | None
     steps: int | None
+    quantise: int | None
 
 
 class Training(NamedTuple):
@@ -34,6 +35,7 @@ class Training(NamedTuple):
     batch_size: int | None = 128  # None: everything a client has
     epochs: int | tuple[int, ...] | None = 5  # several: for as many equal groups of clients, unequally fast
     steps: int | None = None  # instead of epochs
+    quantise: int | None = None  # bits for every number a client sends; None: all it has
 
     def given(self, options: Options) -> "Training":
         """These settings with the given ones in their place; ``steps`` and ``epochs`` take each other's place."""
@@ -60,15 +62,20 @@ class Training(NamedTuple):
 
     def sgd(self, phase: Phase, t: int) -> Sgd:
         """The optimiser of a phase in round ``t``."""
+        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(phase.apart.lr, t))
+        return Sgd(self.decayed(phase.lr, t), self.momentum, self.weight_decay, self.clip, apart)
+
+    def decayed(self, lr: float, t: int) -> float:
+        """A learning rate in round ``t``."""
         try:
-            lr = phase.lr * self.lr_decay**t
+            lr = lr * self.lr_decay**t
         except OverflowError:
             lr = math.inf
         if lr > LARGEST:
             raise RequestError(
                 f"lr has grown beyond all numbers in round {t + 1}: choose lr_decay={self.lr_decay:g} lower"
             )
-        return Sgd(lr, self.momentum, self.weight_decay, self.clip)
+        return lr
 
 
 _BOUNDS = (
@@ -80,6 +87,7 @@ _BOUNDS = (
     ("batch_size", 1, math.inf),
     ("epochs", 0, math.inf),
     ("steps", 0, math.inf),
+    ("quantise", 2, 16),
 )
 
 # DFedSAM's experiments: a slower decay, momentum only where a method is named after it.

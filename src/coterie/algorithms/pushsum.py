@@ -15,7 +15,7 @@ from ..tensors import Tensors, floating, replicate, split
 from ..topology import Topology
 from .base import Algorithm, Problem, Program, Round, Traffic, Trained
 from .dfedalt import personal_amount, two_phases
-from .families import load, train_cohort
+from .families import load, message_of, train_cohort
 from .options import Options, Training, check_range
 
 WEIGHT_BYTES = 8  # mu travels in double precision
@@ -101,16 +101,15 @@ def push_sum(
         return Pushed(replicate(model, n), mu, queue, mu.new_zeros(n, tau))
 
     def train(s: Pushed, r: Round) -> Trained:
-        done = train_cohort(problem, at_ratio, training, s.x, {}, r, guide=s.mu)
+        done = train_cohort(problem, at_ratio, training, s.x, {}, r, shared, guide=s.mu)
         return done._replace(models=models_of(done.models, s.mu, shared), kept=done.models)
 
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
         assert r.W is not None
-        u = split(trained.kept, shared)[0]
         if not tau:
-            return s._replace(x=trained.kept | gossip(r.engine, r.W, u), mu=r.W @ s.mu)
+            return s._replace(x=trained.kept | gossip(r.engine, r.W, trained.sent), mu=r.W @ s.mu)
         own, sent = torch.diag(r.W.diag()), r.W - torch.diag(r.W.diag())
-        kept, pushed = floating(gossip(r.engine, own, u)), floating(gossip(r.engine, sent, u))
+        kept, pushed = (gossip(r.engine, part, trained.sent) for part in (own, sent))
         arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], (sent @ s.mu)[:, None]], 1)
@@ -118,9 +117,8 @@ def push_sum(
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         assert r.W is not None
-        parameters, size = load(split(s.x, shared)[0], stacked=True)
-        messages = topologies.edges(r.W) if parameters else 0
-        return Traffic(messages, messages * parameters, messages * (size + WEIGHT_BYTES))
+        each = load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)
+        return Traffic(topologies.edges(r.W) if each.parameters else 0, 0, each, each)
 
     return Program(
         shared,
@@ -128,9 +126,11 @@ def push_sum(
         train,
         exchange,
         lambda s: models_of(s.x, s.mu, shared),
+        message_of(shared),
         traffic,
         graph,
-        consensus=lambda s: mean_numerator(s, shared),
+        consensus=mean_numerator,
+        keeps="receiver" if graph.stochastic == "row" else "sender",
     )
 
 
@@ -140,7 +140,7 @@ def models_of(x: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:
     return models
 
 
-def mean_numerator(s: Pushed, shared: frozenset[str]) -> Tensors:
+def mean_numerator(s: Pushed) -> Tensors:
     """(1/n) of all numerators, those on their way included: what z converges to; personal parts are averaged."""
     mean = {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in s.x.items()}
     return mean | {k: mean[k] + v.sum(1).mean(0) for k, v in s.flying.items()}

@@ -11,9 +11,9 @@ from ..errors import RequestError
 from ..local import Phase
 from ..mixing import outer
 from ..split import Patterns
-from ..tensors import Tensors, add, floating, mul, put, replicate, rows, split, sub, zeros_like
-from .base import Algorithm, Problem, Program, Round, Traffic, Trained
-from .families import Work, load
+from ..tensors import Tensors, add, mul, put, replicate, rows, split, sub, zeros_like
+from .base import Algorithm, Problem, Program, Round, Trained
+from .families import Work, both_ways, load, message_of
 from .options import Options, Training, check_choice, check_range
 from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, joint_phase
 from .server import check_server
@@ -162,32 +162,45 @@ def controlled(
             return done.model, renewed(model, done.model, c_i, stream, *all_data), done.loss
 
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
-        y, c_new, loss = r.map(client, models, rows(s.c_i, r.members), *work.batches, *everything)
-        return work.trained(y, c_new, loss)
+        before = rows(s.c_i, r.members)
+        y, c_new, loss = r.map(client, models, before, *work.batches, *everything)
+        return work.trained(y, message_of(shared)(y) | _of_control(sub(c_new, before)), c_new, loss)
 
     def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
-        u, v = split(trained.models, shared)
         equal = torch.ones(len(r.cohort), dtype=torch.float64, device=r.members.device)
-        moved = outer(s.u, s.u | r.engine.mean(floating(u), equal), steps.shared)
-        own = outer(rows(s.v, r.members), v, steps.personal)
-        change = r.engine.mean(sub(trained.kept, rows(s.c_i, r.members)), equal)
-        c = add(s.c, change, len(r.cohort) / p.clients)
+        mean = r.engine.mean(trained.sent, equal)
+        moved = outer(s.u, s.u | {k: v for k, v in mean.items() if k in s.u}, steps.shared)
+        own = outer(rows(s.v, r.members), split(trained.models, shared)[1], steps.personal)
+        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.cohort) / p.clients) for k, v in s.c.items()}
         return Controlled(moved, c, put(s.v, r.members, own), put(s.c_i, r.members, trained.kept))
 
     def models(s: Controlled) -> Tensors:
         everywhere: Tensors = replicate(s.u, p.clients)
         return everywhere | s.v
 
-    def traffic(s: Controlled, r: Round) -> Traffic:
-        (parameters, size), (more, extra) = load(s.u, stacked=False), load(s.c, stacked=False)
-        messages = 2 * len(r.cohort) if parameters else 0
-        return Traffic(messages, messages * (parameters + more), messages * (size + extra))
+    def message(model: Tensors) -> Tensors:
+        return message_of(shared)(model) | _of_control(split(model, names)[0])
 
-    prepare = start_gradients if c_init == "gradient" else None
-    return Program(shared, init, train, exchange, models, traffic, None, participation, prepare)
+    return Program(
+        shared,
+        init,
+        train,
+        exchange,
+        models,
+        message,
+        lambda s, r: both_ways(load(s.u | _of_control(s.c), stacked=False), r),
+        participation=participation,
+        prepare=start_gradients if c_init == "gradient" else None,
+        known=lambda s: s.u,
+    )
 
 
+CONTROL = "control/"  # before the names of control variates in a message
 CONTROL_STREAM = 2  # batches of the first control variates
+
+
+def _of_control(c: Tensors) -> Tensors:
+    return {CONTROL + k: v for k, v in c.items()}
 
 
 def mean_gradient(p: Problem, names: frozenset[str], model: Tensors, stream: Stream) -> Tensors:

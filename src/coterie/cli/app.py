@@ -42,6 +42,7 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
 ]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Rounds between two evaluations.", min=1)]
+Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
 
 
 def _share_cores() -> None:
@@ -85,13 +86,16 @@ def run(
     resume: Resume = False,
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
+    silent: Silent = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     _share_cores()
     from .request import Wishes
     from .train import run_method
 
-    wishes = Wishes(data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every)
+    wishes = Wishes(
+        data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every, silent
+    )
     run_method(method, wishes, out, resume)
 
 
@@ -112,13 +116,16 @@ def compare(
     resume: Resume = False,
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
+    silent: Silent = None,
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
     _share_cores()
     from .request import Wishes
     from .train import compare_methods
 
-    wishes = Wishes(data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every)
+    wishes = Wishes(
+        data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every, silent
+    )
     compare_methods(methods, wishes, seeds, out, resume)
 
 

@@ -30,6 +30,7 @@ class Wishes:
     seed: int | None = None
     set: Sequence[str] = field(default_factory=list)
     evaluate_every: int | None = None
+    silent: float | None = None
 
     def given(self) -> list[str]:
         """The options that were typed."""
@@ -80,6 +81,10 @@ class Plan:
             chosen["topology"] = self.wishes.topology
         return builder(**chosen)
 
+    def silent(self, method: str) -> float:
+        """How likely a message is dropped; around a server none is."""
+        return (self.wishes.silent or 0.0) if _between_peers(method) else 0.0
+
     def preset_text(self, algorithm: Algorithm) -> str:
         """What the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
@@ -105,8 +110,13 @@ def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
         if not any(key in known[m] for m in meant):
             valid = sorted(set.union(*(set(known[m]) for m in meant)))
             raise RequestError(f"no setting {key!r} in {method or ', '.join(methods)}: choose among {', '.join(valid)}")
-    if wishes.topology is not None and not any("topology" in k for k in known.values()):
-        raise RequestError(f"{', '.join(methods)} has no topology: leave --topology out")
+    for option, value in (("--topology", wishes.topology), ("--silent", wishes.silent)):
+        if value is not None and not any(map(_between_peers, methods)):
+            raise RequestError(f"{', '.join(methods)} has no topology: leave {option} out")
+
+
+def _between_peers(method: str) -> bool:
+    return "topology" in settings_of(algorithms.builder(method))
 
 
 def _meant_for(method: str, among: Sequence[str], items: Sequence[str]) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..measure import FINETUNED
 from .topology import readable
 
 
@@ -24,6 +25,7 @@ def protocol(seeds: int, clients: int, rounds: int) -> str:
     return f"""After round {rounds}. All accuracies in %.
 after mixing, after training: personal accuracy, each client's own model on its own test
   samples, after the exchange and after local work before it; {spread} (worst client)
+fine-tuned: the same after fine-tuning for the measurement, for methods that do so
 global: the mean of all models on all test samples, after mixing
 distance: mean squared distance of the shared parts from their consensus, after mixing
 sent: over all links, both directions; sec: seconds of training and mixing, without evaluation"""
@@ -33,14 +35,17 @@ def results_table(results: Sequence[Result]) -> Table:
     """One row a method."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("method", style="bold", no_wrap=True)
-    for heading in ("after mixing", "after training", "global", "distance", "sent", "sec"):
+    tuned = any(FINETUNED in s["personal_accuracy"] for r in results for s in r.summaries)
+    protocols = {"after mixing": "after_mix", "after training": "after_train"}
+    protocols |= {"fine-tuned": FINETUNED} if tuned else {}
+    for heading in (*protocols, "global", "distance", "sent", "sec"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        table.add_row(*_cells(result))
+        table.add_row(*_cells(result, list(protocols.values())))
     return table
 
 
-def _cells(result: Result) -> list[str]:
+def _cells(result: Result, protocols: Sequence[str]) -> list[str]:
     def mean(name: str) -> float | None:
         values = [s[name] for s in result.summaries if s[name] is not None]
         return fmean(values) if values else None
@@ -48,8 +53,7 @@ def _cells(result: Result) -> list[str]:
     distance, accuracy = mean("consensus_distance"), mean("global_accuracy")
     return [
         result.method,
-        _accuracy(result, "after_mix"),
-        _accuracy(result, "after_train"),
+        *(_accuracy(result, p) for p in protocols),
         "-" if accuracy is None else f"{100 * accuracy:.1f}",
         "-" if distance is None else f"{distance:.3g}",
         readable(round(mean("bytes_sent") or 0)),
@@ -59,7 +63,7 @@ def _cells(result: Result) -> list[str]:
 
 def _accuracy(result: Result, protocol: str) -> str:
     """Mean, spread and worst client: over the clients of one run, or over the seeds of several."""
-    known = [s["personal_accuracy"][protocol] for s in result.summaries if s["personal_accuracy"][protocol]]
+    known = [a for s in result.summaries if (a := s["personal_accuracy"].get(protocol))]
     if not known:
         return "-"
     finals = [100 * a["final"] for a in known]

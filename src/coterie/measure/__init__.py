@@ -2,14 +2,16 @@
 
 from .accuracy import global_accuracy, personal_accuracies
 from .consensus import averaged, consensus_distance
-from .report import ACCURACIES, accuracy_row, summarise
+from .report import ACCURACIES, FINETUNED, accuracy_row, summarise, unmeasured
 
 __all__ = [
     "ACCURACIES",
+    "FINETUNED",
     "accuracy_row",
     "averaged",
     "consensus_distance",
     "global_accuracy",
     "personal_accuracies",
     "summarise",
+    "unmeasured",
 ]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 ACCURACIES = ("after_mix", "after_train")
+FINETUNED = "after_finetune"  # beside those, where a method fine-tunes for the measurement
 TARGETS = (50, 60, 70, 80, 90, 95)
 
 Row = dict[str, Any]
@@ -26,15 +27,23 @@ def accuracy_row(protocol: str, accuracies: Tensor | None) -> Row:
     }
 
 
+def unmeasured(finetuned: bool) -> Row:
+    """The accuracies of a round without evaluation."""
+    protocols = (*ACCURACIES, FINETUNED) if finetuned else ACCURACIES
+    return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | {"global_accuracy": None}
+
+
 def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, Any]:
     """What a run comes to: accuracies by protocol, totals of what it sent and spent."""
     measured = [row for row in history if row["global_accuracy"] is not None]
+    finetuned = any(f"personal_accuracy_{FINETUNED}" in row for row in history)
+    protocols = (*ACCURACIES, FINETUNED) if finetuned else ACCURACIES
     return {
         "method": config["method"],
         "rounds": len(history),
         "seed": config["seed"],
         "engine": config["engine"],
-        "personal_accuracy": {p: _accuracy(measured, f"personal_accuracy_{p}") for p in ACCURACIES},
+        "personal_accuracy": {p: _accuracy(measured, f"personal_accuracy_{p}") for p in protocols},
         "global_accuracy": measured[-1]["global_accuracy"] if measured else None,
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,

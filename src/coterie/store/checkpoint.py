@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialised
+from torch import Tensor
 
 from ..errors import RequestError
 from ..tensors import Tensors
@@ -24,20 +25,20 @@ class Checkpoint(NamedTuple):
 
 
 def flatten(state: Any) -> Tensors:
-    """A NamedTuple of (named) tensors as ``slot/name``."""
-    flat: Tensors = {}
-    for slot, value in state._asdict().items():
-        flat |= {f"{slot}/{k}": v for k, v in value.items()} if isinstance(value, dict) else {slot: value}
-    return flat
+    """A NamedTuple of tensors, named tensors and further such tuples as ``slot/name``."""
+    if isinstance(state, Tensor):
+        return {"": state}
+    slots = state if isinstance(state, dict) else state._asdict()
+    return {f"{slot}/{k}".rstrip("/"): v for slot, value in slots.items() for k, v in flatten(value).items()}
 
 
-def unflatten(template: Any, flat: Tensors) -> Any:
+def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
     """The state of the shape of ``template`` that ``flatten`` took apart."""
-    slots = {}
-    for slot, value in template._asdict().items():
-        known = {k: flat[f"{slot}/{k}"].to(v.device) for k, v in value.items()} if isinstance(value, dict) else None
-        slots[slot] = flat[slot].to(value.device) if known is None else known
-    return type(template)(**slots)
+    if isinstance(template, Tensor):
+        return flat[at.rstrip("/")].to(template.device)
+    slots = template if isinstance(template, dict) else template._asdict()
+    values = {slot: unflatten(value, flat, f"{at}{slot}/") for slot, value in slots.items()}
+    return values if isinstance(template, dict) else type(template)(**values)
 
 
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:

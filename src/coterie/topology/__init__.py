@@ -12,6 +12,7 @@ from .draws import clique, random, random_pull, random_push
 from .facts import degree, diameter, edges, in_neighbours, out_neighbours, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
+from .silence import silenced
 
 __all__ = [
     "Topology",
@@ -32,6 +33,7 @@ __all__ = [
     "random_pull",
     "random_push",
     "ring",
+    "silenced",
     "spectral_gap",
     "star",
     "stochasticity",

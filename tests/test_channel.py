@@ -1,0 +1,233 @@
+"""What happens to messages: some are not delivered, some are rounded; nothing is lost for good."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from coterie.algorithms.quantised import SCALE_BYTES, quantised, rounded
+from coterie.engines import Serial
+from coterie.errors import RequestError
+from coterie.experiment import Experiment
+from coterie.problem import Model
+from test_engines import COMMON, METHODS, build
+from test_oracles import ENGINES, close, plain
+from test_oracles_papers import PUSH, column, shared_only
+from toys import Quadratic, experiment, golden, net, play, ragged, scattered
+
+alg = ct.algorithms
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """|u - c|^2 / 2 for samples that are the unit vectors."""
+    return (outputs[:, 0] - targets).square().mean() * 4
+
+
+PEERS = [row for row in METHODS if build(row).settings.get("topology")]
+
+
+class TestSilence:
+    """Each message is dropped with a probability; its weight stays with the receiver, or push-sum's with the sender."""
+
+    def matrices(self, algorithm: Any, silent: float, rounds: int) -> list[Tensor]:
+        e = experiment(net("mlp"), ragged("mlp"), algorithm, silent=silent)
+        return [e.round(t).W for t in range(rounds)]  # type: ignore[misc]
+
+    @pytest.mark.parametrize("row", PEERS)
+    def test_every_method_keeps_its_sums(self, row: str) -> None:
+        e = experiment(net("mlp"), ragged("mlp"), build(row), silent=0.4)
+        axis = 0 if e.program.keeps == "sender" else 1
+        for t in range(20):
+            W = e.round(t).W
+            assert W is not None
+            close(W.sum(axis), torch.ones(5, dtype=torch.float64))
+            assert bool((W >= 0).all())
+
+    def test_the_missing_weight_goes_where_it_should(self) -> None:
+        whole = self.matrices(alg.dfedavg(topology="full"), 0.0, 1)[0]
+        for W in self.matrices(alg.dfedavg(topology="full"), 0.5, 20):
+            lost = (W == 0) & (whole > 0)
+            close(W.diag(), 0.2 + 0.2 * lost.sum(1).double())  # a receiver gives it to itself
+        for W in self.matrices(alg.osgp(topology="full"), 0.5, 20):
+            lost = (W == 0) & (whole > 0)
+            close(W.diag(), 0.2 + 0.2 * lost.sum(0).double())  # a sender keeps it
+
+    def test_messages_are_dropped_as_often_as_asked(self) -> None:
+        rounds = self.matrices(alg.dfedavg(topology="full"), 0.2, 500)
+        lost = sum(int((W == 0).sum()) for W in rounds)
+        assert abs(lost - 2000) < 5 * (10_000 * 0.2 * 0.8) ** 0.5
+        assert any(not torch.equal(rounds[0], W) for W in rounds)
+        assert torch.equal(self.matrices(alg.dfedavg(topology="full"), 0.2, 3)[2], rounds[2])
+
+    def test_push_sum_keeps_its_mass_and_its_mean(self) -> None:
+        """Nobody trains: with a fifth of the messages lost, z still converges to the average of the start."""
+        e = experiment(shared_only(), golden(), plain("dfedpgp", topology=column, personal="none", steps=0), silent=0.2)
+        now = scattered(e)
+        for t in range(200):
+            now, _ = e.play(now, t, evaluate=False)
+            close(now.state.mu.sum(), 4)
+            close(now.state.x["u"].sum(), 0.5)
+        close(e.program.models(now.state)["u"], [0.125] * 4)
+        assert PUSH.shape == (4, 4)
+
+    def test_gossip_reaches_agreement_though_not_the_mean(self) -> None:
+        e = experiment(shared_only(), golden(), plain("dfedavg", topology="ring", steps=0), silent=0.2)
+        now = play(e, 100, scattered(e))
+        u = now.state.x["u"]
+        close(u, u[:1].expand(4))
+        assert -1 < float(u[0]) < 1
+
+    def test_overlapping_messages_lose_nothing(self) -> None:
+        e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=2, steps=0), silent=0.3)
+        now = scattered(e)
+        for t in range(30):
+            now, _ = e.play(now, t, evaluate=False)
+            close(now.state.mu.sum() + now.state.flying_mu.sum(), 4)
+            close(now.state.x["u"].sum() + now.state.flying["u"].sum(), 0.5)
+
+    @pytest.mark.parametrize("row", PEERS)
+    def test_total_silence_is_training_alone(self, row: str) -> None:
+        method, settings = METHODS[row]
+        quiet, alone = (
+            experiment(net("mlp"), ragged("mlp"), alg.build(method, **{**COMMON, **settings, **extra}), silent=p)
+            for p, extra in ((1.0, {}), (0.0, {"topology": "none"}))
+        )
+        left, right = (e.program.models(play(e, 2).state) for e in (quiet, alone))
+        for k in left:
+            torch.testing.assert_close(left[k], right[k], rtol=1e-9, atol=1e-9)
+        assert quiet.program.traffic(quiet.start().state, quiet.round(0)).messages == 0
+
+    def test_it_is_refused_around_a_server(self) -> None:
+        with pytest.raises(RequestError, match="participation"):
+            experiment(net("mlp"), ragged("mlp"), alg.fedavg(), silent=0.2).check()
+        with pytest.raises(RequestError, match="between 0 and 1"):
+            experiment(net("mlp"), ragged("mlp"), alg.dfedavg(topology="ring"), silent=1.2).check()
+
+    def test_a_run_remembers_it(self, tmp_path: Any) -> None:
+        fed = ct.data.federate("synthetic:size=400", clients=5, partition="iid")
+        algorithm = alg.dfedavg(topology="ring", epochs=1)
+        settings = {"rounds": 2, "silent": 0.5, "progress": False}
+        run = ct.fit(ct.models.build("logreg", fed), fed, algorithm, out=tmp_path / "a", **settings)
+        assert run.config["silent"] == 0.5
+        whole = ct.fit(ct.models.build("logreg", fed), fed, algorithm, rounds=2, progress=False)
+        assert 0 < run.summary["bytes_sent"] < whole.summary["bytes_sent"]
+
+
+class TestQuantised:
+    """Few bits a number, and what rounding takes goes into the next message."""
+
+    def test_rounding(self) -> None:
+        x = torch.randn(1000, dtype=torch.float64)
+        for bits in (2, 4, 8):
+            q, step = rounded(x, bits), float(x.abs().max()) / (2 ** (bits - 1) - 1)
+            assert len(q.unique()) <= 2**bits - 1
+            assert float((q - x).abs().max()) <= step / 2 + 1e-12
+        assert not rounded(torch.zeros(3), 4).any()
+        assert float(rounded(torch.tensor(-2.5), 2)) == -2.5  # a single number has its own scale
+
+    @ENGINES
+    def test_one_round_in_closed_form(self, engine: Any) -> None:
+        """Vectors of three: the neighbours' rounded models are mixed, the remainders stay behind."""
+        start = torch.tensor([[1.0, 0.3, -0.2], [0.5, -1.0, 0.1], [2.0, 0.9, 0.0]], dtype=torch.float64)
+        W = ct.topology.full(3)(0)
+        e, state = self.averaging(start, 3, engine)
+        q = torch.stack([torch.round(row / (row.abs().max() / 3)) * row.abs().max() / 3 for row in start])
+        close(state.inner.x["weight"][:, 0], start)
+        after = e.play(e.start()._replace(state=state), 0, evaluate=False)[0].state
+        close(after.inner.x["weight"][:, 0], W @ q)
+        close(after.residue["weight"][:, 0], start - q)
+
+    def averaging(self, start: Tensor, bits: int, engine: Any = None) -> tuple[Any, Any]:
+        pair = (torch.zeros(1, start.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+        pairs = [pair] * len(start)
+        module = torch.nn.Linear(start.shape[1], 1, bias=False, dtype=torch.float64)
+        algorithm = plain("dfedavg", topology="full", steps=0, quantise=bits)
+        e = experiment(module, ct.data.from_tensors(pairs, pairs), algorithm, engine)
+        state = e.start().state
+        return e, state._replace(inner=state.inner._replace(x={"weight": start[:, None, :]}))
+
+    def test_nothing_is_lost(self) -> None:
+        """Over a doubly stochastic graph the mean of models and remainders together is kept, whatever the bits."""
+        start = torch.randn(4, 50, dtype=torch.float64)
+        e, state = self.averaging(start, 2)
+        now = e.start()._replace(state=state)
+        for t in range(50):
+            now, _ = e.play(now, t, evaluate=False)
+            whole = now.state.inner.x["weight"] + now.state.residue["weight"]
+            close(whole[:, 0].mean(0), start.mean(0))
+
+    def test_push_sum_pushes_few_bits_and_keeps_its_mass(self) -> None:
+        e = experiment(Quadratic(), golden(), plain("dfedpgp", topology=column, personal="v", quantise=4))
+        now = play(e, 5)
+        close(now.state.inner.mu.sum(), 4)
+
+    def test_without_feedback_the_mean_would_be_another(self) -> None:
+        """F_i = |u - c_i|^2 / 2 with 2 bits a number: u hovers about the mean of the c_i, the fixed point of FedAvg."""
+        torch.manual_seed(0)
+        centre = torch.randn(4, 8, dtype=torch.float64)
+        pairs = [(torch.eye(8, dtype=torch.float64), c) for c in centre]
+        settings = {"participation": 1.0, "weighting": "uniform", "lr": 0.2, "steps": 3, "quantise": 2}
+        model = Model(torch.nn.Linear(8, 1, bias=False, dtype=torch.float64), squared)
+        fed, algorithm = ct.data.from_tensors(pairs, pairs), plain("fedavg", **settings)
+        e = Experiment.of(model, fed, algorithm, Serial(), seed=0, rounds=400)
+
+        def hovers_about(feedback: float) -> float:
+            now, seen = e.start(), []
+            for t in range(400):
+                now, _ = e.play(now, t, evaluate=False)
+                residue = {k: feedback * v for k, v in now.state.residue.items()}
+                now = now._replace(state=now.state._replace(residue=residue))
+                seen.append(now.state.inner.u["weight"][0])
+            return float((torch.stack(seen[100:]).mean(0) - centre.mean(0)).abs().max())
+
+        assert hovers_about(feedback=1.0) < 0.01
+        assert hovers_about(feedback=0.0) > 0.05
+
+    @pytest.mark.parametrize("bits", [2, 8])
+    def test_bytes_are_those_of_the_bits(self, bits: int) -> None:
+        fed, module = ragged("mlp", torch.float32), net("mlp", torch.float32)
+        sizes = [p.numel() for p in module.parameters()]
+
+        def sent(name: str, **settings: Any) -> Any:
+            e = experiment(module, fed, alg.build(name, **COMMON, epochs=1, **settings))
+            return e.program.traffic(e.start().state, e.round(0))
+
+        message = -(-sum(sizes) * bits // 8) + SCALE_BYTES * len(sizes)
+        assert sent("dfedavg", topology="ring", quantise=bits).bytes == 10 * message
+        assert sent("osgp", topology="ring", quantise=bits).bytes == 10 * (message + 8)
+        assert sent("fedavg", participation=3, quantise=bits).bytes == 3 * (message + 4 * sum(sizes))
+        several = sent("dfedsam", topology="ring", gossip_steps=3, quantise=bits)
+        assert several.bytes == 10 * message + 20 * 4 * sum(sizes)
+        assert several.parameters == 30 * sum(sizes)
+        assert sent("dfedavg", topology="ring").bytes == 10 * 4 * sum(sizes)
+
+    @pytest.mark.parametrize("name", alg.BUILDERS)
+    def test_every_method_can_use_it(self, name: str) -> None:
+        known = {"topology": "ring"} if "topology" in alg.build(name).settings else {}
+        known |= {"participation": 3} if "participation" in alg.build(name).settings else {}
+        rounds = {}
+        for bits in (None, 16, 4):
+            e = experiment(net("mlp"), ragged("mlp"), alg.build(name, quantise=bits, batch_size=4, epochs=1, **known))
+            rounds[bits] = e.program.models(play(e, 2).state)
+        differences = [
+            max(float((rounds[bits][k] - v).abs().max()) for k, v in rounds[None].items()) for bits in (16, 4)
+        ]
+        assert differences[0] < 0.01
+        assert differences[0] < differences[1] or differences == [0, 0]
+
+    @pytest.mark.parametrize("bits", [1, 17, 0])
+    def test_bits_out_of_range_are_refused(self, bits: int) -> None:
+        with pytest.raises(RequestError, match="quantise"):
+            alg.dfedavg(quantise=bits)
+
+    def test_it_wraps_any_program(self) -> None:
+        """The wrapper by itself, around a program bound by hand."""
+        e = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring"))
+        asked = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring", quantise=5))
+        program = quantised(e.program, 5)
+        state = program.init(e.model.start, 5)
+        r = e.round(0)
+        by_hand = program.models(program.exchange(state, program.train(state, r), r))
+        assert all(torch.equal(by_hand[k], v) for k, v in asked.program.models(play(asked, 1).state).items())
