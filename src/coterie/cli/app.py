@@ -20,7 +20,7 @@ app = typer.Typer(
 Data = Annotated[
     str | None, typer.Option(help="The data: digits, or synthetic:classes=5,heterogeneity=1 and the like.")
 ]
-Model = Annotated[str | None, typer.Option(help="The model: logreg, mlp, small-cnn, cnn.")]
+Model = Annotated[str | None, typer.Option(help="The model: logreg, mlp, small-cnn, resnet8-gn, ... (see `coterie list`).")]
 Partition = Annotated[
     str | None,
     typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2."),

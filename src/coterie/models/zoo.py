@@ -1,4 +1,4 @@
-"""Small models by name. Any other module works too: hand it to ``fit`` as it is."""
+"""Models by name. Any other module works too: hand it to ``fit`` as it is."""
 
 import inspect
 import math
@@ -11,6 +11,10 @@ from torch import nn
 from .. import chance
 from ..errors import RequestError, unknown
 from ..text import parse
+from .parts import need_images, scaled
+from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
+from .transformer import transformer_mlm
+from .vgg import vgg11_gn
 
 
 class Described(Protocol):
@@ -30,8 +34,9 @@ def logreg(shape: Sequence[int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def mlp(shape: Sequence[int], classes: int, width: int = 64) -> nn.Module:
-    """Two hidden layers of equal width."""
+def mlp(shape: Sequence[int], classes: int, width: int = 64, rate: float = 1.0) -> nn.Module:
+    """Two hidden layers of equal width; ``rate``: the share of it that is kept."""
+    width = scaled(width, rate)
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(shape), width),
@@ -43,15 +48,14 @@ def mlp(shape: Sequence[int], classes: int, width: int = 64) -> nn.Module:
 
 
 def _two_convolutions(
-    shape: Sequence[int], classes: int, name: str, kernel: int, padding: int, widths: tuple[int, int, int]
+    shape: Sequence[int], classes: int, name: str, kernel: int, padding: int, widths: Sequence[int], rate: float
 ) -> nn.Module:
     """Twice convolution and pooling, then one hidden layer."""
-    if len(shape) != 3:
-        raise RequestError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
+    need_images(name, shape)
     side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
     if min(side) < 1:
         raise RequestError(f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp")
-    first, second, hidden = widths
+    first, second, hidden = (scaled(width, rate) for width in widths)
     return nn.Sequential(
         nn.Conv2d(shape[0], first, kernel, padding=padding),
         nn.ReLU(),
@@ -66,19 +70,20 @@ def _two_convolutions(
     )
 
 
-def cnn(shape: Sequence[int], classes: int, padding: int | None = None) -> nn.Module:
+def cnn(shape: Sequence[int], classes: int, padding: int | None = None, rate: float = 1.0) -> nn.Module:
     """The CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
 
-    ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it.
+    ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it;
+    ``rate``: the share of every hidden width that is kept.
     """
     if padding is None:
         padding = 2 if len(shape) == 3 and min(shape[1:]) < 16 else 0
-    return _two_convolutions(shape, classes, "cnn", 5, padding, (32, 64, 512))
+    return _two_convolutions(shape, classes, "cnn", 5, padding, (32, 64, 512), rate)
 
 
-def small_cnn(shape: Sequence[int], classes: int) -> nn.Module:
+def small_cnn(shape: Sequence[int], classes: int, rate: float = 1.0) -> nn.Module:
     """3 x 3 convolutions of 16 and 32, a hidden layer of 64: enough for the embedded digits."""
-    return _two_convolutions(shape, classes, "small-cnn", 3, 1, (16, 32, 64))
+    return _two_convolutions(shape, classes, "small-cnn", 3, 1, (16, 32, 64), rate)
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
@@ -86,6 +91,12 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "small-cnn": small_cnn,
+    "resnet8-gn": resnet8_gn,
+    "resnet8-bn": resnet8_bn,
+    "resnet18-gn": resnet18_gn,
+    "resnet18-bn": resnet18_bn,
+    "vgg11-gn": vgg11_gn,
+    "transformer-mlm": transformer_mlm,
 }
 
 
@@ -129,11 +140,19 @@ def build(
 
 
 def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> None:
-    valid = [p for p in inspect.signature(BUILDERS[name]).parameters if p not in ("shape", "classes")]
+    takes = inspect.signature(BUILDERS[name]).parameters
+    valid = {key: takes[key].annotation for key in takes if key not in ("shape", "classes")}
     wrong = sorted(set(options) - set(valid)) + [str(value) for value in plain]
     if wrong:
         known = f"it takes {', '.join(valid)}" if valid else "it takes none"
         raise RequestError(f"model {name} has no option {', '.join(wrong)}: {known}")
     for key, value in options.items():
-        if not isinstance(value, int) or value < (0 if key == "padding" else 1):
-            raise RequestError(f"option {key}={value!r} of model {name} must be a whole number")
+        _check_number(name, key, value, whole=valid[key] is not float)
+
+
+def _check_number(name: str, key: str, value: object, whole: bool) -> None:
+    """Refuses what is no number of the right kind; the range of a fraction is the builder's to check."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise RequestError(f"option {key}={value!r} of model {name} must be a {'whole ' if whole else ''}number")
+    if whole and value < (0 if key == "padding" else 1):
+        raise RequestError(f"option {key}={value!r} of model {name} must be a whole number above 0")

@@ -1,0 +1,50 @@
+"""What several models share: widths that scale, and group normalisation that fits them."""
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..errors import RequestError
+
+
+def check_rate(rate: float) -> None:
+    """Refuses what is no share of a width."""
+    if not 0 < rate <= 1:
+        raise RequestError(f"rate={rate} must be above 0 and at most 1: the share of every hidden width to keep")
+
+
+def scaled(width: int, rate: float) -> int:
+    """The width of a hidden layer of which a client holds the share ``rate``: ceil(rate * width).
+
+    >>> scaled(64, 0.25), scaled(10, 0.25), scaled(100, 0.07)
+    (16, 3, 7)
+    """
+    check_rate(rate)
+    return math.ceil(rate * width - 1e-9)  # 0.07 * 100 is a little more than 7
+
+
+def group_norm(groups: int, channels: int) -> nn.Module:
+    """Group normalisation, refused where the groups would be unequal.
+
+    >>> group_norm(32, 48)
+    Traceback (most recent call last):
+    coterie.errors.RequestError: groups=32 does not divide a layer's 48 channels: choose groups=16 or another width
+    """
+    if channels % groups:
+        fits = math.gcd(groups, channels)
+        raise RequestError(
+            f"groups={groups} does not divide a layer's {channels} channels: choose groups={fits} or another width"
+        )
+    return nn.GroupNorm(groups, channels)
+
+
+def need_images(name: str, shape: Sequence[int], side: int = 1) -> None:
+    """Refuses samples that are no images, or images smaller than ``side``."""
+    if len(shape) != 3:
+        raise RequestError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
+    if min(shape[1:]) < side:
+        raise RequestError(
+            f"images of {shape[1]} x {shape[2]} are too small for {name}, which needs {side} x {side}: "
+            f"use a smaller model, as small-cnn or resnet8-gn"
+        )

@@ -1,0 +1,177 @@
+"""Low-rank layers: W = U V^T, with the factors in the shapes in which they are applied.
+
+A k x k convolution is a 1 x k convolution V followed by a k x 1 convolution U, with nothing between them:
+
+    W[o, i, a, b] = sum_q U[o, q, a, 0] V[q, i, 0, b]
+
+so U is a matrix of k c_out rows, V one of k c_in rows, and both have as many columns as the rank.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def matrices(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors of a layer as matrices of r columns; those of linear layers and embeddings are already.
+
+    >>> [tuple(m.shape) for m in matrices(torch.zeros(8, 2, 3, 1), torch.zeros(2, 4, 1, 3))]
+    [(24, 2), (12, 2)]
+    """
+    if U.dim() == 2:
+        return U, V
+    return U.permute(0, 2, 3, 1).flatten(0, 2), V.permute(1, 2, 3, 0).flatten(0, 2)
+
+
+def product(U: Tensor, V: Tensor) -> Tensor:
+    """The weight of the ordinary layer that does the same."""
+    left, right = matrices(U, V)
+    W = left @ right.T
+    if U.dim() == 2:
+        return W
+    return W.view(U.shape[0], U.shape[2], V.shape[1], V.shape[3]).transpose(1, 2).contiguous()
+
+
+def unrolled(weight: Tensor) -> Tensor:
+    """The weight of an ordinary layer as the matrix U V^T: (o, i, a, b) stands in row (o, a) and column (i, b)."""
+    return weight if weight.dim() == 2 else weight.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def spectral(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The nearest factors of that rank, of equal size: U = A S^1/2 and V = B S^1/2 for W = A S B^T.
+
+    Columns beyond the rank of W are zero.
+    """
+    A, S, Bt = torch.linalg.svd(unrolled(weight.detach()), full_matrices=False)
+    root = S[:rank].sqrt()
+    beyond = (0, rank - len(root))
+    return _rolled(F.pad(A[:, :rank] * root, beyond), F.pad(Bt[:rank].T * root, beyond), weight)
+
+
+def kaiming(weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random factors, N(0, 2 / fan-out) each, as if the two steps x -> V^T x -> U (V^T x) were layers of their own.
+
+    They are drawn on the CPU, so that they do not depend on the device.
+    """
+    rows, columns = unrolled(weight).shape
+    width = weight.shape[3] if weight.dim() == 4 else 1
+
+    def draw(size: int, fan_out: int) -> Tensor:
+        numbers = torch.randn(size, rank, generator=generator, dtype=weight.dtype, device="cpu")
+        return (numbers * math.sqrt(2 / fan_out)).to(weight.device)
+
+    return _rolled(draw(rows, rows), draw(columns, rank * width), weight)
+
+
+def _rolled(U: Tensor, V: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices in the shapes of the factors of a layer with this weight: the inverse of ``matrices``."""
+    if weight.dim() == 2:
+        return U.contiguous(), V.contiguous()
+    o, i, a, b = weight.shape
+    down, across = U.reshape(o, a, 1, -1), V.reshape(i, 1, b, -1)
+    return down.permute(0, 3, 1, 2).contiguous(), across.permute(3, 0, 1, 2).contiguous()
+
+
+class LowRank(nn.Module):
+    """A layer that holds factors instead of a weight; made of an ordinary one and its new factors."""
+
+    U: nn.Parameter
+    V: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, layer: nn.Module, U: Tensor, V: Tensor) -> None:
+        super().__init__()
+        trained = layer.get_parameter("weight").requires_grad
+        self.U, self.V = nn.Parameter(U, trained), nn.Parameter(V, trained)
+        bias = getattr(layer, "bias", None)
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), bias.requires_grad)
+        self.train(layer.training)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the ordinary layer, for code that reads it."""
+        return product(self.U, self.V)
+
+    @classmethod
+    def drawn(cls, weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random factors for a layer of this kind."""
+        return kaiming(weight, rank, generator)
+
+    def ordinary(self) -> nn.Module:
+        """The ordinary layer that does the same."""
+        layer = self._blank()
+        layer.weight = nn.Parameter(self.weight.detach(), self.U.requires_grad)
+        if self.bias is not None:
+            layer.bias = nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
+        return layer.train(self.training)
+
+    def _blank(self) -> nn.Module:
+        """An ordinary layer of this form, without values: on the meta device nothing is drawn."""
+        raise NotImplementedError
+
+
+class LowRankConv2d(LowRank):
+    """A 1 x k convolution and a k x 1 convolution; the bias is added at the end."""
+
+    def __init__(self, layer: nn.Conv2d, U: Tensor, V: Tensor) -> None:
+        super().__init__(layer, U, V)
+        self.stride, self.padding, self.dilation = layer.stride, layer.padding, layer.dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, c_in, h, w] -> [B, c_out, h', w']."""
+        s, p, d = self.stride, self.padding, self.dilation
+        across, down = (p, p) if isinstance(p, str) else ((0, p[1]), (p[0], 0))
+        h = F.conv2d(x, self.V, None, (1, s[1]), across, (1, d[1]))
+        return F.conv2d(h, self.U, self.bias, (s[0], 1), down, (d[0], 1))
+
+    def _blank(self) -> nn.Module:
+        (out, _, a, _), (_, into, _, b) = self.U.shape, self.V.shape
+        form: dict[str, Any] = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+        return nn.Conv2d(into, out, (a, b), **form, bias=self.bias is not None, device="meta")
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing."""
+        return f"{self.V.shape[1]}, {self.U.shape[0]}, rank={self.U.shape[1]}"
+
+
+class LowRankLinear(LowRank):
+    """x -> U (V^T x) + bias."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., m]."""
+        return F.linear(x @ self.V, self.U, self.bias)
+
+    def _blank(self) -> nn.Module:
+        return nn.Linear(len(self.V), len(self.U), bias=self.bias is not None, device="meta")
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing."""
+        return f"{len(self.V)}, {len(self.U)}, rank={self.U.shape[1]}"
+
+
+class LowRankEmbedding(LowRank):
+    """Row x of U, times V^T."""
+
+    def __init__(self, layer: nn.Embedding, U: Tensor, V: Tensor) -> None:
+        super().__init__(layer, U, V)
+        self.padding_idx = layer.padding_idx
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows [...] -> [..., m]."""
+        return F.embedding(x, self.U, self.padding_idx) @ self.V.T
+
+    @classmethod
+    def drawn(cls, weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The other way round: a row of U is the first step, V the second."""
+        V, U = kaiming(weight.T, rank, generator)
+        return U, V
+
+    def _blank(self) -> nn.Module:
+        return nn.Embedding(len(self.U), len(self.V), self.padding_idx, device="meta")
+
+    def extra_repr(self) -> str:
+        """The sizes, for printing."""
+        return f"{len(self.U)}, {len(self.V)}, rank={self.U.shape[1]}"

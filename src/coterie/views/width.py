@@ -1,0 +1,200 @@
+"""Sub-models that are narrower: fewer channels of every hidden layer, really cut out.
+
+The structure is read off two models of the same kind, the full one and a narrower one. A dimension whose size is the
+same in both is never cut: the input of the first layer, the output of the last. All others are cut by one rule:
+
+    dimensions of equal full width C share one set of channels, whatever layer they belong to
+
+so that what a residual network adds stays aligned, and the input of a layer follows the output of the one before. A
+linear layer behind a flattened image has C m inputs, m positions for every channel; it is cut by whole channels.
+
+Reference: Diao et al. 2021 (HeteroFL: the first channels), Alam et al. 2022 (FedRolex: a rolling window), Caldas et al.
+2018 (federated dropout: a random subset).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from ..errors import RequestError
+from ..models.parts import check_rate
+from ..tensors import Tensors
+
+Shapes = Mapping[str, torch.Size]
+Indices = Mapping[int, Tensor]
+"""The channels that are kept, for every full width."""
+
+
+def prefix(C: int, k: int) -> Tensor:
+    """The first k of C channels.
+
+    >>> prefix(4, 2)
+    tensor([0, 1])
+    """
+    return torch.arange(k)
+
+
+def window(C: int, k: int, t: int) -> Tensor:
+    """k of C channels from t on, around the end; -t rolls the other way.
+
+    >>> window(4, 2, t=3), window(4, 2, t=-3)
+    (tensor([3, 0]), tensor([1, 2]))
+    """
+    return (t + torch.arange(k)) % C
+
+
+def random(C: int, k: int, generator: torch.Generator | None = None) -> Tensor:
+    """k of C channels by chance, in their order."""
+    return torch.randperm(C, generator=generator)[:k].sort().values
+
+
+class Place(NamedTuple):
+    """A dimension that is cut."""
+
+    dim: int
+    width: int  # which channels it follows
+    block: int  # entries a channel has there
+
+    def entries(self, indices: Indices, device: torch.device) -> Tensor:
+        """The entries of the dimension that are kept."""
+        channels = indices[self.width].to(device)
+        if self.block == 1:
+            return channels
+        return (channels[:, None] * self.block + torch.arange(self.block, device=device)).flatten()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a model is cut, and to which widths.
+
+    >>> full = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> small = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+    >>> cut = Cut.between(full, small)
+    >>> cut.widths
+    {4: 2}
+    >>> x = cut.take({"0.bias": torch.tensor([1., 2., 3., 4.])}, cut.indices(prefix))
+    >>> x
+    {'0.bias': tensor([1., 2.])}
+    >>> cut.put(x, cut.indices(prefix))
+    ({'0.bias': tensor([1., 2., 0., 0.])}, {'0.bias': tensor([1., 1., 0., 0.])})
+    """
+
+    shapes: Shapes  # of the full model
+    widths: Mapping[int, int]  # full width -> channels kept
+    places: Mapping[str, tuple[Place, ...]]
+
+    @classmethod
+    def between(cls, full: nn.Module, small: nn.Module) -> "Cut":
+        """The cut that makes a model of the size of ``small`` out of ``full``."""
+        whole, part = _shapes(full), _shapes(small)
+        if whole.keys() != part.keys() or any(len(whole[k]) != len(part[k]) for k in whole):
+            raise RequestError("the smaller model has other tensors: build both alike, with other widths only")
+        widths = _widths(whole, part)
+        return cls(whole, widths, _places(whole, part, widths))
+
+    def indices(self, choose: Callable[[int, int], Tensor]) -> dict[int, Tensor]:
+        """Channels for every width: ``choose(C, k)`` is k of C, as ``prefix`` or ``partial(window, t=3)``."""
+        return {C: choose(C, k) for C, k in self.widths.items()}
+
+    def take(self, full: Tensors, indices: Indices) -> Tensors:
+        """The sub-model's tensors, cut out of the full ones."""
+        small: Tensors = {}
+        for name, value in full.items():
+            for place in self.places[name]:
+                value = value.index_select(place.dim, place.entries(indices, value.device))
+            small[name] = value
+        return small
+
+    def put(self, small: Tensors, indices: Indices) -> tuple[Tensors, Tensors]:
+        """(the tensors at their places in the full model, zero elsewhere; the mass: 1 where they are, else 0)."""
+        values: Tensors = {}
+        mass: Tensors = {}
+        for name, value in small.items():
+            values[name] = self._spread(name, value, indices)
+            mass[name] = self._spread(name, torch.ones_like(value), indices)
+        return values, mass
+
+    def _spread(self, name: str, value: Tensor, indices: Indices) -> Tensor:
+        for place in self.places[name]:
+            size = list(value.shape)
+            size[place.dim] = self.shapes[name][place.dim]
+            value = value.new_zeros(size).index_copy(place.dim, place.entries(indices, value.device), value)
+        return value
+
+
+def merge(old: Tensors, total: Tensors, mass: Tensors) -> Tensors:
+    """total / mass where somebody holds the entry, the old value elsewhere.
+
+    ``total`` and ``mass``: sums (weighted alike) over clients of what ``Cut.put`` gives.
+
+    >>> old, total, mass = torch.tensor([10., 20., 30.]), torch.tensor([6., 2., 0.]), torch.tensor([2., 1., 0.])
+    >>> merge({"a": old}, {"a": total}, {"a": mass})
+    {'a': tensor([ 3.,  2., 30.])}
+    """
+    return {
+        k: torch.where(mass[k] > 0, total[k] / mass[k].where(mass[k] > 0, 1), v) if v.is_floating_point() else v
+        for k, v in old.items()
+    }
+
+
+def narrow(module: nn.Module, rate: float) -> nn.Module:
+    """A model of ``models.build`` with ceil(rate * C) channels where ``module`` has C; its values are any.
+
+    >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
+    Linear(in_features=16, out_features=16, bias=True)
+    """
+    check_rate(rate)
+    origin = getattr(module, "origin", None)
+    if origin is None:
+        raise RequestError("only models by name can be narrowed: build the smaller module and pass both to Cut.between")
+    small = models.build(**{**origin, "rate": rate * origin.get("rate", 1.0)})
+    return small.to(next(module.parameters())).train(module.training)
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {k: v.shape for k, v in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _widths(full: Shapes, small: Shapes) -> dict[int, int]:
+    """Full width -> channels kept, from the outputs of the layers: what stands first in a tensor."""
+    widths: dict[int, int] = {}
+    for name, shape in full.items():
+        if not shape or shape[0] == small[name][0]:
+            continue
+        C, k = shape[0], small[name][0]
+        if k > C or widths.setdefault(C, k) != k:
+            raise RequestError(
+                f"{name} goes from {C} to {k} channels where others go to {min(widths.get(C, C), C)}: "
+                "layers of equal width must be cut alike, and none may grow"
+            )
+    return widths
+
+
+def _places(full: Shapes, small: Shapes, widths: Mapping[int, int]) -> dict[str, tuple[Place, ...]]:
+    places: dict[str, tuple[Place, ...]] = {}
+    before = 0  # the latest layer's output width
+    for name, shape in full.items():
+        cut = [d for d, (C, k) in enumerate(zip(shape, small[name], strict=True)) if k != C]
+        places[name] = tuple(_place(name, d, shape, small[name], widths, before) for d in cut)
+        if 0 in cut:
+            before = shape[0]
+    return places
+
+
+def _place(name: str, dim: int, shape: torch.Size, small: torch.Size, widths: Mapping[int, int], before: int) -> Place:
+    """How one dimension is cut: by channels of its own width, or by blocks of the width before it."""
+    C, k = shape[dim], small[dim]
+    readings = [Place(dim, C, 1)] if dim < 2 and widths.get(C) == k else []
+    block = C // before if before else 0
+    if dim == 1 and len(shape) == 2 and block > 1 and (before * block, widths[before] * block) == (C, k):
+        readings.append(Place(dim, before, block))
+    if len(readings) != 1:
+        what = "belongs to no layer's output" if not readings else f"may be {C} channels or {before} of {block} entries"
+        raise RequestError(
+            f"dimension {dim} of {name}, cut from {C} to {k}, {what}: give the layers widths that can be told apart"
+        )
+    return readings[0]
