@@ -350,7 +350,7 @@ def test_synthetic_clients_share_test_samples_only_when_they_agree() -> None:
     ("source", "options", "message"),
     [
         ("digts", {}, "unknown source 'digts': did you mean digits?"),
-        ("digits:size=4", {}, "source 'digits' has no option 'size': it takes no options"),
+        ("digits:size=4", {}, "source 'digits' has no option 'size': it takes noise (number)"),
         (
             "synthetic",
             {"clases": 4},
@@ -535,3 +535,14 @@ def test_what_from_tensors_refuses(train: Any, message: str) -> None:
     with pytest.raises(RequestError) as error:
         from_tensors(train=train, test=[(X, Y)])
     assert message in str(error.value)
+
+
+def test_noisy_digits_are_noisy_by_the_seed() -> None:
+    clean, noisy, again, other = (
+        federate("digits", clients=3, partition="iid", seed=s, noise=n)
+        for s, n in ((0, 0.0), (0, 0.5), (0, 0.5), (1, 0.5))
+    )
+    assert float((noisy.x - clean.x).std()) == pytest.approx(0.5, rel=0.01)
+    assert torch.equal(noisy.x, again.x)
+    assert not torch.equal(noisy.test_x, other.test_x)
+    assert federate(**noisy.origin).fingerprint() == noisy.fingerprint()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import topology as topologies
-from ..directions import debiased, ratio
+from ..directions import compose, debiased, ratio
 from ..local import Phase
 from ..mixing import gossip
 from ..split import Patterns
@@ -90,9 +90,9 @@ def push_sum(
     shared: frozenset[str],
     tau: int,
 ) -> Program[Pushed]:
-    """Phases at the de-biased point, then one exchange of numerators and weights."""
+    """Phases at the de-biased point, whatever they follow there, then one exchange of numerators and weights."""
     graph = topologies.build(topology, problem.clients, problem.seed)
-    at_ratio = [phase._replace(direction=debiased(shared)) for phase in phases]
+    at_ratio = [phase._replace(direction=compose(phase.direction, debiased(shared))) for phase in phases]
 
     def init(model: Tensors, n: int) -> Pushed:
         some = next(iter(model.values()))

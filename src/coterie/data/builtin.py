@@ -16,8 +16,10 @@ from .pool import Pool, quarter
 MEAN, STD = 0.305, 0.376  # of a digit's pixels scaled to [0, 1]
 
 
-def digits(seed: int = 0) -> Pool:
+def digits(seed: int = 0, noise: float = 0.0) -> Pool:
     """1,797 handwritten digits, 8 x 8 pixels, standardised; a quarter is for testing, the same for every seed.
+
+    noise: Gaussian noise on every pixel, in standard deviations of a pixel.
 
     >>> pool = digits()
     >>> tuple(pool.x.shape), tuple(pool.test_x.shape)
@@ -30,6 +32,9 @@ def digits(seed: int = 0) -> Pool:
         x, y = data["x"], data["y"].astype(np.int64)
     test = torch.from_numpy(quarter(y))
     images = (torch.from_numpy(x).float().unsqueeze(1) / 16 - MEAN) / STD
+    if noise:
+        _check_amounts(noise=noise)
+        images += noise * torch.from_numpy(chance.generator(seed, "noise").standard_normal(images.shape)).float()
     labels = torch.from_numpy(y)
     return Pool(images[~test], labels[~test], images[test], labels[test], 10)
 
@@ -78,6 +83,10 @@ def _check_synthetic(size: int, classes: int, features: int, heterogeneity: floa
         raise RequestError(f"synthetic needs at least 1 class and 1 feature, not {classes} and {features}")
     if size < 4 * classes:
         raise RequestError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
-    for name, value in (("heterogeneity", heterogeneity), ("noise", noise)):
+    _check_amounts(heterogeneity=heterogeneity, noise=noise)
+
+
+def _check_amounts(**amounts: float) -> None:
+    for name, value in amounts.items():
         if not (value >= 0 and isfinite(value)):
             raise RequestError(f"{name} must be 0 or a number above, not {value:g}")

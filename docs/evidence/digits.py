@@ -1,0 +1,161 @@
+"""All methods on the embedded digits, with equal communication a round: writes digits.json and digits.md beside itself.
+
+python docs/evidence/digits.py [--workers 2]
+
+The runs are saved one by one in digits.jsonl: an interrupted comparison continues where it was.
+"""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+import coterie as ct
+from coterie.algorithms.settings import settings_of
+
+HERE = Path(__file__).parent
+CLIENTS, ROUNDS, SEEDS, TUNING_SEED = 20, 15, range(5), 100
+RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
+TASKS = {
+    "dirichlet 0.1": ("digits", "dirichlet:0.1"),
+    "pathological 2": ("digits", "pathological:2"),
+    "dirichlet 0.3, noisy": ("digits:noise=0.5", "dirichlet:0.3"),
+}
+COMMON = {"batch_size": 16, "epochs": 5, "lr_decay": 1.0, "weight_decay": 0.0}
+SERVER = {"participation": 1.0}  # 20 models up, 20 down
+PEERS = {"topology": "random:2"}  # 20 clients with 2 neighbours each: 40 models
+UNIT = {"outer_lr": 1.0, "personal_outer_lr": 1.0}
+METHODS: dict[str, dict[str, Any]] = {
+    "local": {},
+    "fedavg": SERVER,
+    "fedsam": {**SERVER, "rho": 0.05},
+    "scaffold": {"participation": 0.5},  # sends two models' worth each way
+    "fedper": SERVER,
+    "fedrep": {**SERVER, "personal_epochs": 5},
+    "fedbabu": {**SERVER, "finetune_lr": 0.005},
+    "ditto": SERVER,
+    "fedrod": SERVER,
+    "fedavg-p": {**SERVER, **UNIT},
+    "scaffold-p": {"participation": 0.5, **UNIT},
+    "dpsgd": {**PEERS, "epochs": 1},
+    "dfedavg": PEERS,
+    "dfedavgm": PEERS,
+    "dfedsam": {**PEERS, "rho": 0.05},
+    "dfedsam-mgs": {"topology": "random-pull:1", "rho": 0.05, "gossip_steps": 2},
+    "osgp": {"topology": "random-push:2"},
+    "dispfl": {"topology": "random-pull:4"},  # at density 0.5 four halves are two models
+    "dfedavgm-p": PEERS,
+    "dfedalt": {**PEERS, "personal_epochs": 5},
+    "dfedsalt": {**PEERS, "personal_epochs": 5, "rho": 0.05},
+    "dfedpgp": {"topology": "random-push:2", "personal_epochs": 5},
+}
+
+
+class Job(NamedTuple):
+    """One run."""
+
+    method: str
+    task: str
+    seed: int
+    lr: float
+
+
+def play(job: Job) -> dict[str, Any]:
+    """The run's accuracies and what it sent a round."""
+    torch.set_num_threads(1)
+    source, partition = TASKS[job.task]
+    fed = ct.data.federate(source, CLIENTS, partition, job.seed)
+    known = settings_of(ct.algorithms.builder(job.method))
+    rates = {k: job.lr for k in ("lr", "personal_lr", "finetune_lr") if k in known}
+    algorithm = ct.algorithms.build(job.method, **{**COMMON, **rates, **METHODS[job.method]})
+    module = ct.models.build("small-cnn", fed, seed=job.seed)
+    try:
+        run = ct.fit(module, fed, algorithm, rounds=ROUNDS, seed=job.seed, progress=False, evaluate_every=ROUNDS)
+    except ct.RequestError as error:  # a rate that diverges
+        return {**job._asdict(), "error": str(error)}
+    accuracy = {k: v["final"] for k, v in run.summary["personal_accuracy"].items()}
+    sent = run.summary["bytes_sent"] / ROUNDS
+    return {**job._asdict(), **accuracy, "global": run.summary["global_accuracy"], "bytes_a_round": sent}
+
+
+def headline(row: Mapping[str, Any]) -> float:
+    """The accuracy a method is chosen and compared by: after fine-tuning where it does so, else after mixing."""
+    return row.get("after_finetune", row.get("after_mix", 0.0))
+
+
+def tuning_jobs() -> Iterator[Job]:
+    """Every rate on a seed of its own."""
+    for method in METHODS:
+        for lr in RATES:
+            yield Job(method, "dirichlet 0.1", TUNING_SEED, lr)
+
+
+def compared_jobs(best: Mapping[str, float]) -> Iterator[Job]:
+    """Every method on every task and seed, with its best rate."""
+    for task in TASKS:
+        for seed in SEEDS:
+            for method in METHODS:
+                yield Job(method, task, seed, best[method])
+
+
+def done(jobs: list[Job], log: Path, workers: int) -> list[dict[str, Any]]:
+    """The jobs' results; those in the log are not run again."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    known = {Job(*(line[k] for k in Job._fields)): line for line in lines}
+    missing = [job for job in jobs if job not in known]
+    with ProcessPoolExecutor(workers) as pool, log.open("a") as file:
+        for number, (job, row) in enumerate(zip(missing, pool.map(play, missing), strict=True), 1):
+            known[job] = row
+            print(json.dumps(row), file=file, flush=True)
+            print(f"{number}/{len(missing)} {job.method}, {job.task}, seed {job.seed}, lr {job.lr}", flush=True)
+    return [known[job] for job in jobs]
+
+
+def cell(rows: list[dict[str, Any]], name: str) -> str:
+    """Mean and standard deviation over the seeds, in %."""
+    values = [100 * row[name] for row in rows if name in row]
+    return f"{fmean(values):.1f} ± {pstdev(values):.1f}" if values else "-"
+
+
+def table(rows: list[dict[str, Any]], task: str, best: Mapping[str, float]) -> str:
+    """One task as Markdown, best method first."""
+    lines = [
+        "| method | personal, after mixing | after training | fine-tuned | global | lr | KiB a round |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    groups = {m: [r for r in rows if r["task"] == task and r["method"] == m and "error" not in r] for m in METHODS}
+    for method in sorted(groups, key=lambda m: -fmean(map(headline, groups[m])) if groups[m] else 0):
+        mine = groups[method]
+        accuracies = [cell(mine, k) for k in ("after_mix", "after_train", "after_finetune", "global")]
+        sent = f"{fmean(r['bytes_a_round'] for r in mine) / 1024:.0f}" if mine else "-"
+        lines.append(f"| {method} | {' | '.join(accuracies)} | {best[method]} | {sent} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Tunes, compares, writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2)
+    workers = parser.parse_args().workers
+    log = HERE / "digits.jsonl"
+    tuned = done(list(tuning_jobs()), log, workers)
+    best = {m: max((r for r in tuned if r["method"] == m), key=headline)["lr"] for m in METHODS}
+    rows = done(list(compared_jobs(best)), log, workers)
+    versions = {"coterie": ct.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    (HERE / "digits.json").write_text(json.dumps({"versions": versions, "lr": best, "runs": rows}, indent=1) + "\n")
+    tables = "\n\n".join(f"### {task}\n\n{table(rows, task, best)}" for task in TASKS)
+    (HERE / "digits-tables.md").write_text(tables + "\n")
+    print(tables)
+
+
+if __name__ == "__main__":
+    main()
