@@ -31,6 +31,7 @@ def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_ever
         "seed": experiment.seed,
         "silent": experiment.silent,
         "evaluate_every": evaluate_every,
+        "record": list(experiment.record),
         "device": federation.x.device.type,
         "engine": chosen.engine.name,
         "engine_reason": chosen.reason,
@@ -53,6 +54,7 @@ _NEEDED: dict[str, Any] = {
     "seed": int,
     "silent": int | float,
     "evaluate_every": int,
+    "record": list,
     "device": str,
     "engine": str,
 }

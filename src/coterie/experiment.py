@@ -1,6 +1,7 @@
 """One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,12 +11,12 @@ import torch
 from torch import Tensor
 
 from . import chance, measure
-from .algorithms.base import Algorithm, Problem, Program, Round, Trained
+from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
 from .algorithms.quantised import quantised
 from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
-from .errors import RequestError
+from .errors import RequestError, unknown
 from .measure.report import Row
 from .models.cost import cost
 from .problem import Model
@@ -42,6 +43,7 @@ class Experiment:
     seed: int
     rounds: int
     silent: float = 0.0  # how likely a message between peers is dropped
+    record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
 
     @classmethod
     def of(
@@ -53,19 +55,16 @@ class Experiment:
         seed: int,
         rounds: int,
         silent: float = 0.0,
+        record: Sequence[str] = (),
     ) -> "Experiment":
         """With the model as the algorithm wants it."""
-        return cls(algorithm.adapt(model), federation, algorithm, engine, seed, rounds, silent)
+        return cls(algorithm.adapt(model), federation, algorithm, engine, seed, rounds, silent, record)
 
     @cached_property
     def program(self) -> Program[Any]:
         """The algorithm, bound to this model and these clients."""
-        gradient, still = (self.engine.gradient(f) for f in (self.model.objective, self.model.still))
-        parameters = frozenset(self.model.parameters)
-        clients = self.federation.clients
-        program = self.algorithm.bind(
-            Problem(self.model.module, parameters, clients, gradient, still, self.rounds, self.seed)
-        )
+        problem = Problem(self.model, self.federation.clients, self.engine.gradient, self.rounds, self.seed)
+        program = self.algorithm.bind(problem)
         bits = self.algorithm.settings.get("quantise")
         return program if bits is None else quantised(program, bits)
 
@@ -80,9 +79,14 @@ class Experiment:
         return Samples(self.federation.test_x, self.federation.test_y, self.federation.test)
 
     @cached_property
-    def flops_a_sample(self) -> int:
+    def _known_flops(self) -> dict[Model, int]:
+        return {}
+
+    def flops_a_sample(self, model: Model) -> int:
         """Forward and backward of one sample: three times the forward pass."""
-        return 3 * cost(self.model.evaluation, self.federation.x[:1]).flops
+        if model not in self._known_flops:
+            self._known_flops[model] = 3 * cost(model.evaluation, self.federation.x[:1]).flops
+        return self._known_flops[model]
 
     @property
     def measurable(self) -> bool:
@@ -91,6 +95,9 @@ class Experiment:
 
     def check(self) -> None:
         """Refuses what does not fit together, before anything is trained or written."""
+        for name in self.record:
+            if name not in measure.MEASURES:
+                raise unknown("measure", name, measure.MEASURES)
         if not 0 <= self.silent <= 1:
             raise RequestError(f"silent={self.silent} is out of range: it must be a probability between 0 and 1")
         if self.silent and self.program.topology is None:
@@ -142,10 +149,11 @@ class Experiment:
             **self._evaluate(state, after_train, t, evaluate),
             "train_loss": float(known.mean()) if len(known) else None,
             "consensus_distance": self._consensus_distance(state),
+            **self._recorded(state, evaluate),
             "bytes_sent": sent.bytes,
             "parameters_sent": sent.parameters,
             "messages_sent": sent.messages,
-            "flops": trained.gradients * self.flops_a_sample,
+            "flops": sum(count * self.flops_a_sample(model) for model, count in trained.passes),
             "seconds": seconds,
         }
         return Progressed(state, after_train), row
@@ -155,6 +163,10 @@ class Experiment:
         centre = None if program.consensus is None else program.consensus(state)
         return measure.consensus_distance(program.models(state), program.shared, centre)
 
+    def _recorded(self, state: Any, evaluate: bool) -> Row:
+        """What was asked for, in the rounds that are evaluated."""
+        return {k: v for name in self.record if evaluate for k, v in measure.MEASURES[name](self, state).items()}
+
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.
 
@@ -163,8 +175,11 @@ class Experiment:
         everybody = len(r.cohort) == self.federation.clients
         if not self.measurable or (everybody and not evaluate):
             return known
-        accuracies = measure.personal_accuracies(self.engine, self.model, trained.models, self.tests, r.cohort)
-        return known.index_copy(0, torch.from_numpy(r.cohort), accuracies)
+        for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
+            who = r.cohort[form.places]
+            accuracies = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
+            known = known.index_copy(0, torch.from_numpy(who), accuracies)
+        return known
 
     def _evaluate(self, state: Any, after_train: Tensor, t: int, evaluate: bool) -> Row:
         """The accuracies of a round; a client that never trained has the model it was given."""
@@ -212,7 +227,7 @@ class Experiment:
 
 def check_finite(trained: Trained, r: Round) -> None:
     """Stops before a diverged client spoils the others."""
-    models = floating(trained.models)
+    models = floating(trained.models) or trained.sent
     total = torch.stack([v.sum() for v in (*models.values(), trained.loss[trained.steps > 0])]).sum()
     if bool(total.isfinite()):  # a NaN or an infinity would show in the sum: one pass in the usual case
         return

@@ -1,6 +1,6 @@
 """The loop: play a round, measure it, save it, until all are done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,15 @@ def fit(
     progress: bool = True,
     evaluate_every: int = 1,
     silent: float = 0.0,
+    record: Sequence[str] = (),
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
-    silent: how likely a message between peers is dropped.
+    silent: how likely a message between peers is dropped; record: further measures of every evaluated round,
+    "gradients" (G_u and G_v over all data), "sharpness" and "singular-values".
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -68,7 +70,7 @@ def fit(
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
     chosen = _engine(engine, bound, federation, algorithm)
-    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent)
+    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
     config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
     with Progress(algorithm.name, rounds, shown=progress) as bar:

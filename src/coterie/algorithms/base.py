@@ -1,6 +1,6 @@
 """What an algorithm is: a name, its settings, and a program once the problem is known."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import chance
 from ..batches import Amount, Batches, Integers, Samples
-from ..engines.base import Engine, Grad
+from ..engines.base import Engine, Grad, Objective
 from ..problem import Model
 from ..split import Patterns, personal_names
 from ..tensors import Tensors, Tree
@@ -19,22 +19,62 @@ from ..topology import Topology
 S = TypeVar("S")
 
 
+class View(NamedTuple):
+    """A form of the model that some clients train: cut, factorised, or only a part of it.
+
+    ``take`` and ``put`` are written for one client; ``where``: what chooses its cut, {} for nothing. Mass is 1 where
+    the client holds an entry of the common form and 0 where it does not; {}: it holds all.
+    """
+
+    model: Model
+    take: Callable[[Tensors, Tree], Tensors]  # (the common form, where) -> what the client trains
+    put: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # back again: (values, 0 where there are none; mass)
+    faithful: bool = False  # the common form that ``put`` makes answers just as this one
+
+
+class Assigned(NamedTuple):
+    """Which members of a cohort train which view."""
+
+    places: Integers  # in the cohort
+    view: View
+    where: Tree  # stacked over them
+
+
 @dataclass(frozen=True)
 class Problem:
-    """What a program is bound to: the model, the number of clients, the gradient of the training loss."""
+    """What a program is bound to: the model, the number of clients, how to differentiate, how long it will run."""
 
-    module: nn.Module
-    parameters: frozenset[str]  # what can be trained
+    model: Model
     clients: int
-    gradient: Grad
-    still: Grad  # the gradient in evaluation mode: no dropout, running statistics as they are
+    differentiate: Callable[[Objective], Grad]
     rounds: int  # of the whole run, for what follows a schedule
     seed: int
+    views: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
+
+    @property
+    def module(self) -> nn.Module:
+        """The module everybody has."""
+        return self.model.module
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """What can be trained."""
+        return frozenset(self.model.parameters)
 
     @cached_property
     def names(self) -> frozenset[str]:
         """Everything a model holds, running statistics included."""
-        return frozenset(k for k, _ in (*self.module.named_parameters(), *self.module.named_buffers()))
+        return frozenset(self.model.start)
+
+    @cached_property
+    def gradient(self) -> Grad:
+        """The gradient of the training loss."""
+        return self.differentiate(self.model.objective)
+
+    @cached_property
+    def still(self) -> Grad:
+        """The gradient in evaluation mode: no dropout, running statistics as they are."""
+        return self.differentiate(self.model.still)
 
     def personal(self, patterns: Patterns) -> frozenset[str]:
         """The names that stay with the clients."""
@@ -73,15 +113,25 @@ class Round:
         return torch.from_numpy(self.samples.sizes[self.cohort]).to(self.samples.x.device, torch.float64)
 
 
+class Form(NamedTuple):
+    """What some members of a cohort would deploy, where they have modules of their own."""
+
+    places: Integers  # in the cohort
+    model: Model
+    models: Tensors  # stacked
+
+
 class Trained(NamedTuple):
     """The cohort after its local work and before the exchange."""
 
-    models: Tensors  # stacked: what each member would deploy now
+    models: Tensors  # stacked: what each member would deploy now, in the common form
     sent: Tensors  # stacked: what leaves the members; of what others have trained, an exchange sees nothing else
     kept: Tree  # whatever else the exchange needs
     loss: Tensor  # [m] mean training loss over the steps
     steps: Tensor  # [m] how many there were; where none, the loss is no number
-    gradients: int  # how many times a sample went through forward and backward
+    passes: tuple[tuple[Model, int], ...]  # how many times a sample went forward and backward through which model
+    mass: Tensors | None = None  # stacked: 1 where an entry of ``sent`` is there, 0 where it is not; None: all are
+    forms: tuple[Form, ...] = ()  # instead of ``models``, where members have modules of their own
 
 
 class Load(NamedTuple):
@@ -89,32 +139,39 @@ class Load(NamedTuple):
 
     parameters: int
     values: int  # bytes of the parameters
+    tensors: int
     aside: int = 0  # bytes of what goes along: push-sum's weight, a mask
+
+
+Messages = tuple[tuple[int, Load], ...]
+"""How many messages of which weight."""
 
 
 class Traffic(NamedTuple):
     """What a round sends, over all links and in both directions."""
 
-    sent: int  # messages with what a client has trained
-    relayed: int  # messages with what was mixed already: a server's answer, the later ones of several gossip steps
-    load: Load  # of those with something trained
-    relayed_load: Load  # of the others
+    sent: Messages  # what clients have trained
+    relayed: Messages  # what was mixed already: a server's answer, the later ones of several gossip steps
+
+    @classmethod
+    def of(cls, sent: int, relayed: int, load: Load) -> "Traffic":
+        """Messages of equal weight; none where there is nothing to send."""
+        return cls(((sent, load),), ((relayed, load),)) if load.parameters else cls((), ())
 
     @property
     def messages(self) -> int:
         """How many there are."""
-        return self.sent + self.relayed
+        return sum(count for count, _ in self.sent + self.relayed)
 
     @property
     def parameters(self) -> int:
         """How many parameters they hold."""
-        return self.sent * self.load.parameters + self.relayed * self.relayed_load.parameters
+        return sum(count * load.parameters for count, load in self.sent + self.relayed)
 
     @property
     def bytes(self) -> int:
         """How many bytes they take."""
-        one, other = (load.values + load.aside for load in (self.load, self.relayed_load))
-        return self.sent * one + self.relayed * other
+        return sum(count * (load.values + load.aside) for count, load in self.sent + self.relayed)
 
 
 class Program(NamedTuple, Generic[S]):

@@ -77,22 +77,22 @@ def sparse(
         done = train_cohort(p, [phase], t, s.x, {}, r, p.names, guide=s.mask)
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = annealed(prune_rate, r.index, p.rounds)
-        return done._replace(kept={k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()})
+        mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
+        alive = {k: s.mask[k].to(v) if k in s.mask else torch.ones_like(v) for k, v in done.sent.items()}
+        return done._replace(kept=mask, mass=alive)
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
         assert r.W is not None
+        assert trained.mass is not None
         near = (r.W > 0).to(r.W).fill_diagonal_(1)
-        alive = {k: s.mask[k].to(v) if k in s.mask else torch.ones_like(v) for k, v in trained.sent.items()}
-        total = r.engine.mix(near, {k: v * alive[k] for k, v in trained.sent.items()})
-        count = r.engine.mix(near, alive)
+        total, count = r.engine.mix(near, trained.sent), r.engine.mix(near, trained.mass)
         mean = {k: v / count[k].clamp(min=1) for k, v in total.items()}
         mixed = {k: v * trained.kept[k] if k in trained.kept else v for k, v in mean.items()}
         return Sparse(trained.models | mixed, trained.kept)
 
     def traffic(s: Sparse, r: Round) -> Traffic:
         assert r.W is not None
-        each = sparse_load(s)
-        return Traffic(topologies.edges(r.W), 0, each, each)
+        return Traffic.of(topologies.edges(r.W), 0, sparse_load(s))
 
     return Program(p.names, init, train, exchange, lambda s: s.x, message_of(p.names), traffic, graph)
 
@@ -182,4 +182,4 @@ def sparse_load(s: Sparse) -> Load:
     """What is alive, the buffers, and a bit for every entry that may be dead."""
     alive = {k: v[0][s.mask[k][0]] if k in s.mask else v[0] for k, v in floating(s.x).items()}
     positions = sum(v[0].numel() for v in s.mask.values())
-    return Load(entries(alive.values()), size_in_bytes(alive.values()), -(-positions // 8))
+    return Load(entries(alive.values()), size_in_bytes(alive.values()), len(alive), -(-positions // 8))

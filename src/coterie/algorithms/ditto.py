@@ -10,7 +10,7 @@ from ..directions import pulled
 from ..local import Guide, Phase
 from ..tensors import Tensors, add, floating, put, replicate, rows, sub
 from .base import Algorithm, Problem, Program, Round, Trained
-from .families import Work, both_ways, load, weights
+from .families import Work, both_ways, weights
 from .options import Options, Training, check_choice, check_range
 from .server import check_server
 
@@ -84,7 +84,7 @@ def _program(
 
         received = replicate(s.w, len(r.cohort))
         w, p, loss = r.map(client, received, rows(s.p, r.members), *shared.batches)
-        return personal.trained(p, floating(w), {}, loss)._replace(gradients=shared.gradients + personal.gradients)
+        return personal.trained(p, floating(w), {}, loss)._replace(passes=shared.passes + personal.passes)
 
     def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
         mean = r.engine.mean(trained.sent, weights(weighting, r))
@@ -97,7 +97,7 @@ def _program(
         exchange,
         lambda s: s.p,
         floating,
-        lambda s, r: both_ways(load(s.w, stacked=False), r),
+        lambda s, r: both_ways(problem, s.w, (), r),
         participation=participation,
         consensus=lambda s: s.w,
         known=lambda s: s.w,

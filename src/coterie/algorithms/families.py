@@ -3,21 +3,36 @@
 Both train the same way; they differ in the second formula alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from .. import topology as topologies
 from ..batches import Batches
 from ..errors import RequestError
 from ..local import Guide, Phase, Update, local_update
 from ..mixing import gossip, outer
-from ..tensors import Tensors, Tree, entries, floating, put, replicate, rows, size_in_bytes, split, zeros_like
+from ..problem import Model
+from ..tensors import (
+    Tensors,
+    Tree,
+    concatenate,
+    entries,
+    floating,
+    put,
+    replicate,
+    rows,
+    size_in_bytes,
+    split,
+    zeros_like,
+)
 from ..topology import Topology
-from .base import Load, Problem, Program, Round, Traffic, Trained
+from .base import Assigned, Form, Load, Problem, Program, Round, Traffic, Trained, View
 from .options import Training
 
 NOTHING: Guide = {}
@@ -43,20 +58,21 @@ class Work(NamedTuple):
 
     update: Callable[..., Update]  # (model, memory, guide, *streams)
     batches: list[Batches]
-    gradients: int
+    passes: tuple[tuple[Model, int], ...]
 
     @classmethod
     def of(cls, problem: Problem, phases: Sequence[Phase], training: Training, r: Round) -> "Work":
         """The work that some phases are in round ``r``; a phase that trains nothing is none."""
         active = [p for p in phases if p.trains]
         drawn = [r.batches(p.stream, p.amount, training.batch_size) for p in active]
-        update = local_update([(p, training.sgd(p, r.index)) for p in active], problem.gradient)
-        return cls(update, drawn, sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True)))
+        sgd = [(p, training.sgd(p, r.index, problem.rounds)) for p in active]
+        seen = sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True))
+        return cls(local_update(sgd, problem.gradient), drawn, ((problem.model, seen),))
 
     def trained(self, models: Tensors, sent: Tensors, kept: Tree, loss: Tensor) -> Trained:
         """What the cohort came to; ``loss`` is summed over the steps."""
         steps = torch.from_numpy(sum((b.steps for b in self.batches), start=np.zeros(len(loss)))).to(loss)
-        return Trained(models, sent, kept, loss / steps, steps, self.gradients)
+        return Trained(models, sent, kept, loss / steps, steps, self.passes)
 
 
 def train_cohort(
@@ -70,9 +86,70 @@ def train_cohort(
     guide: Guide = NOTHING,
 ) -> Trained:
     """The local work of a round's cohort, from the stacked ``models``; what is ``shared`` is sent."""
+    if problem.views is not None:
+        return train_views(problem, problem.views(r), phases, training, models, r, shared, guide)
     work = Work.of(problem, phases, training, r)
     done: Update = r.map(work.update, models, memory, guide, *work.batches)
     return work.trained(done.model, message_of(shared)(done.model), done.memory, done.loss)
+
+
+class Part(NamedTuple):
+    """What the members with one view came to, in the common form; stacked over them."""
+
+    models: Tensors
+    mass: Tensors
+    loss: Tensor
+    steps: Tensor
+
+
+def train_views(
+    problem: Problem,
+    assigned: Sequence[Assigned],
+    phases: Sequence[Phase],
+    training: Training,
+    models: Tensors,
+    r: Round,
+    shared: frozenset[str],
+    guide: Guide,
+) -> Trained:
+    """The same where members train forms of their own: those with equal shapes side by side, one view after another."""
+    groups = [train_view(problem, a, phases, training, models, r, guide) for a in assigned]
+    back = torch.from_numpy(np.concatenate([a.places for a in assigned]).argsort()).to(r.members.device)
+    together: Part = rows(concatenate([part for part, _, _ in groups]), back)
+    sent = message_of(shared)(together.models)
+    mass = {k: together.mass[k] for k in sent} if together.mass else None
+    passes = tuple(p for _, passes, _ in groups for p in passes)
+    forms = () if all(a.view.faithful for a in assigned) else tuple(form for _, _, form in groups)
+    return Trained(together.models, sent, {}, together.loss, together.steps, passes, mass, forms)
+
+
+def train_view(
+    problem: Problem,
+    a: Assigned,
+    phases: Sequence[Phase],
+    training: Training,
+    models: Tensors,
+    r: Round,
+    guide: Guide,
+) -> tuple[Part, tuple[tuple[Model, int], ...], Form]:
+    """The work of those with one view."""
+    mine, view = torch.from_numpy(a.places).to(r.members.device), a.view
+    sub, own = replace(r, cohort=r.cohort[a.places]), replace(problem, model=view.model, views=None)
+    here = [p._replace(trains=own.parameters if p.trains == problem.parameters else p.trains) for p in phases]
+    work = Work.of(own, here, training, sub)
+    done: Update = sub.map(work.update, taken(view, models, mine, a.where), {}, rows(guide, mine), *work.batches)
+    values, mass = vmap(view.put)(done.model, a.where)
+    trained = work.trained(values, {}, {}, done.loss)
+    return Part(values, mass, trained.loss, trained.steps), work.passes, Form(a.places, view.model, done.model)
+
+
+def taken(view: View, models: Tensors, mine: Tensor, where: Tree) -> Tensors:
+    """What some members train, stacked; taken once where all have the same model and cut."""
+    if not where and all(v.stride(0) == 0 for v in models.values()):
+        once: Tensors = replicate(view.take(rows(models, 0), {}), len(mine))
+        return once
+    each: Tensors = vmap(view.take)(rows(models, mine), where)
+    return each
 
 
 def message_of(shared: frozenset[str]) -> Callable[[Tensors], Tensors]:
@@ -90,13 +167,16 @@ def lasting(training: Training, phases: Sequence[Phase], model: Tensors) -> Tens
 def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
     """What a message with one client's share of ``x`` weighs."""
     tensors = [v[0] if stacked else v for v in floating(x).values()]
-    return Load(entries(tensors), size_in_bytes(tensors), aside)
+    return Load(entries(tensors), size_in_bytes(tensors), len(tensors), aside)
 
 
-def both_ways(load: Load, r: Round) -> Traffic:
-    """Down and up once for every member of the cohort; nothing where nothing is shared."""
-    messages = len(r.cohort) if load.parameters else 0
-    return Traffic(messages, messages, load, load)
+def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round) -> Traffic:
+    """The server's part down and up once for every member of the cohort, in the form each of them has."""
+    if problem.views is None:
+        return Traffic.of(len(r.cohort), len(r.cohort), load(u, stacked=False))
+    forms = [(len(a.places), split(a.view.model.start, personal)[1]) for a in problem.views(r)]
+    messages = tuple((count, load(sent, stacked=False)) for count, sent in forms)
+    return Traffic(messages, messages)
 
 
 def decentralised(
@@ -130,9 +210,8 @@ def decentralised(
 
     def traffic(s: Peers, r: Round) -> Traffic:
         assert r.W is not None
-        each = load(split(s.x, shared)[0], stacked=True)
-        messages = topologies.edges(r.W) if each.parameters else 0
-        return Traffic(messages, messages * (gossip_steps - 1), each, each)
+        edges = topologies.edges(r.W)
+        return Traffic.of(edges, edges * (gossip_steps - 1), load(split(s.x, shared)[0], stacked=True))
 
     return Program(shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph)
 
@@ -162,8 +241,7 @@ def federated(
         return train_cohort(problem, phases, training, models, rows(s.memory, r.members), r, shared)
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
-        mean = r.engine.mean(trained.sent, weights(weighting, r))
-        moved = outer(s.u, s.u | mean, outer_lr)
+        moved = outer(s.u, s.u | merged(r, s.u, trained, weights(weighting, r)), outer_lr)
         v = split(trained.models, shared)[1]
         own = outer(rows(s.v, r.members), v, personal_outer_lr)
         return Server(moved, put(s.v, r.members, own), put(s.memory, r.members, trained.kept))
@@ -179,7 +257,7 @@ def federated(
         exchange,
         models,
         message_of(shared),
-        lambda s, r: both_ways(load(s.u, stacked=False), r),
+        lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
         participation=participation,
         known=lambda s: s.u,
     )
@@ -189,3 +267,14 @@ def weights(weighting: str, r: Round) -> Tensor:
     """[m] how much each member of the cohort counts; a cohort without any data counts equally."""
     sizes = r.sizes
     return sizes if weighting == "size" and bool(sizes.sum() > 0) else torch.ones_like(sizes)
+
+
+def merged(r: Round, old: Tensors, trained: Trained, weight: Tensor) -> Tensors:
+    """The mean over the members that hold an entry; the old value where nobody does."""
+    mean = r.engine.mean(trained.sent, weight)
+    if trained.mass is None:
+        return mean
+    share = r.engine.mean(trained.mass, weight)
+    everybody = {k: v.flatten(1).amin(0).view(v.shape[1:]) == 1 for k, v in trained.mass.items()}
+    divided = {k: torch.where(share[k] > 0, v / share[k].where(share[k] > 0, 1), old[k]) for k, v in mean.items()}
+    return {k: torch.where(everybody[k], mean[k], v) for k, v in divided.items()}  # to the last bit where all hold it

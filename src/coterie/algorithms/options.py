@@ -13,6 +13,7 @@ class Options(TypedDict, total=False):
 
     lr: float
     lr_decay: float
+    lr_min: float | None
     momentum: float
     persistent_momentum: bool
     weight_decay: float
@@ -28,6 +29,7 @@ class Training(NamedTuple):
 
     lr: float = 0.1
     lr_decay: float = 0.99  # per round
+    lr_min: float | None = None  # instead: a cosine from lr to this over all rounds
     momentum: float = 0.9
     persistent_momentum: bool = False  # False: a fresh buffer in every phase of every round
     weight_decay: float = 5e-4
@@ -60,13 +62,15 @@ class Training(NamedTuple):
         """How long the main phase lasts."""
         return Amount(self.epochs, self.steps)
 
-    def sgd(self, phase: Phase, t: int) -> Sgd:
-        """The optimiser of a phase in round ``t``."""
-        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(phase.apart.lr, t))
-        return Sgd(self.decayed(phase.lr, t), self.momentum, self.weight_decay, self.clip, apart)
+    def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
+        """The optimiser of a phase in round ``t`` of that many."""
+        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(phase.apart.lr, t, rounds))
+        return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, apart)
 
-    def decayed(self, lr: float, t: int) -> float:
+    def decayed(self, lr: float, t: int, rounds: int) -> float:
         """A learning rate in round ``t``."""
+        if self.lr_min is not None:
+            return self.lr_min + (lr - self.lr_min) / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
         try:
             lr = lr * self.lr_decay**t
         except OverflowError:
@@ -81,6 +85,7 @@ class Training(NamedTuple):
 _BOUNDS = (
     ("lr", 0, math.inf),
     ("lr_decay", 0, math.inf),
+    ("lr_min", 0, math.inf),
     ("momentum", 0, 1),
     ("weight_decay", 0, math.inf),
     ("clip", 0, math.inf),

@@ -117,8 +117,7 @@ def push_sum(
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         assert r.W is not None
-        each = load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)
-        return Traffic(topologies.edges(r.W) if each.parameters else 0, 0, each, each)
+        return Traffic.of(topologies.edges(r.W), 0, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES))
 
     return Program(
         shared,

@@ -56,18 +56,26 @@ def quantised(program: Program[Any], bits: int) -> Program[Compressed]:
             return s._replace(inner=program.exchange(s.inner, trained, r))
         everywhere = {} if program.known is None else program.known(s.inner)
         known = replicate({k: v for k, v in everywhere.items() if k in trained.sent}, len(r.cohort))
+        if trained.mass is not None:
+            known = {k: v * trained.mass[k] for k, v in known.items()}
         wanted = add(trained.sent | sub({k: trained.sent[k] for k in known}, known), rows(s.residue, r.members))
         q: Tensors = torch.func.vmap(lambda y: {k: rounded(v, bits) for k, v in y.items()})(wanted)
+        if trained.mass is not None:  # what is not there cannot be sent; its remainder waits until it is
+            q = {k: v * trained.mass[k] for k, v in q.items()}
         residue = put(s.residue, r.members, sub(wanted, q))
         delivered = trained._replace(sent=q | add(known, {k: q[k] for k in known}))
         return Compressed(program.exchange(s.inner, delivered, r), residue)
 
     def traffic(s: Compressed, r: Round) -> Traffic:
         full = program.traffic(s.inner, r)
-        values = -(-full.load.parameters * bits // 8) + SCALE_BYTES * len(s.residue)
-        return full._replace(load=Load(full.load.parameters, values, full.load.aside))
+        return full._replace(sent=tuple((count, few_bits(load, bits)) for count, load in full.sent))
 
     return _of_inner(program, init, exchange, traffic)
+
+
+def few_bits(load: Load, bits: int) -> Load:
+    """What a message weighs once its numbers are rounded."""
+    return load._replace(values=-(-load.parameters * bits // 8) + SCALE_BYTES * load.tensors)
 
 
 def _of_inner(program: Program[Any], init: Any, exchange: Any, traffic: Any) -> Program[Compressed]:

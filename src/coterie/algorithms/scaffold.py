@@ -13,7 +13,7 @@ from ..mixing import outer
 from ..split import Patterns
 from ..tensors import Tensors, add, mul, put, replicate, rows, split, sub, zeros_like
 from .base import Algorithm, Problem, Program, Round, Trained
-from .families import Work, both_ways, load, message_of
+from .families import Work, both_ways, message_of
 from .options import Options, Training, check_choice, check_range
 from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, joint_phase
 from .server import check_server
@@ -150,7 +150,7 @@ def controlled(
 
     def train(s: Controlled, r: Round) -> Trained:
         work = Work.of(p, [phase], t, r)
-        renewed = _renewal(p, names, s, t.sgd(phase, r.index).lr, option)
+        renewed = _renewal(p, names, s, t.sgd(phase, r.index, p.rounds).lr, option)
         everything: list[Batches] = (
             [] if option == "II" else [r.batches(0, t.amount._replace(epochs=1, steps=None), None)]
         )
@@ -188,7 +188,7 @@ def controlled(
         exchange,
         models,
         message,
-        lambda s, r: both_ways(load(s.u | _of_control(s.c), stacked=False), r),
+        lambda s, r: both_ways(p, s.u | _of_control(s.c), (), r),
         participation=participation,
         prepare=start_gradients if c_init == "gradient" else None,
         known=lambda s: s.u,

@@ -20,7 +20,9 @@ app = typer.Typer(
 Data = Annotated[
     str | None, typer.Option(help="The data: digits, or synthetic:classes=5,heterogeneity=1 and the like.")
 ]
-Model = Annotated[str | None, typer.Option(help="The model: logreg, mlp, small-cnn, resnet8-gn, ... (see `coterie list`).")]
+Model = Annotated[
+    str | None, typer.Option(help="The model: logreg, mlp, small-cnn, resnet8-gn, ... (see `coterie list`).")
+]
 Partition = Annotated[
     str | None,
     typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2."),
@@ -43,6 +45,12 @@ Set = Annotated[
 ]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Rounds between two evaluations.", min=1)]
 Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
+
+
+Record = Annotated[
+    list[str] | None,
+    typer.Option(help="Measure this too: gradients, sharpness or singular-values; repeat for more."),
+]
 
 
 def _share_cores() -> None:
@@ -87,6 +95,7 @@ def run(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     silent: Silent = None,
+    record: Record = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     _share_cores()
@@ -94,7 +103,19 @@ def run(
     from .train import run_method
 
     wishes = Wishes(
-        data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every, silent
+        data=data,
+        model=model,
+        partition=partition,
+        clients=clients,
+        rounds=rounds,
+        topology=topology,
+        engine=engine,
+        device=device,
+        seed=seed,
+        set=set_ or [],
+        evaluate_every=evaluate_every,
+        silent=silent,
+        record=record or [],
     )
     run_method(method, wishes, out, resume)
 
@@ -117,6 +138,7 @@ def compare(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     silent: Silent = None,
+    record: Record = None,
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
     _share_cores()
@@ -124,7 +146,19 @@ def compare(
     from .train import compare_methods
 
     wishes = Wishes(
-        data, model, partition, clients, rounds, topology, engine, device, seed, set_ or [], evaluate_every, silent
+        data=data,
+        model=model,
+        partition=partition,
+        clients=clients,
+        rounds=rounds,
+        topology=topology,
+        engine=engine,
+        device=device,
+        seed=seed,
+        set=set_ or [],
+        evaluate_every=evaluate_every,
+        silent=silent,
+        record=record or [],
     )
     compare_methods(methods, wishes, seeds, out, resume)
 

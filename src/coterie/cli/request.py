@@ -31,6 +31,7 @@ class Wishes:
     set: Sequence[str] = field(default_factory=list)
     evaluate_every: int | None = None
     silent: float | None = None
+    record: Sequence[str] = field(default_factory=list)
 
     def given(self) -> list[str]:
         """The options that were typed."""

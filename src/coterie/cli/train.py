@@ -66,6 +66,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             resume=resume,
             evaluate_every=config["evaluate_every"],
             silent=config["silent"],
+            record=config["record"],
         )
     _warn_if_other(config, run)
     return run, folder
@@ -103,6 +104,7 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
         resume=resume,
         evaluate_every=plan.wishes.evaluate_every or 1,
         silent=plan.silent(method),
+        record=plan.wishes.record,
     )
 
 
@@ -121,7 +123,8 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
     federation = plan.federation(wishes.seed or 0)
     model = Model(plan.module(federation, 0), cross_entropy)
     for algorithm in chosen:  # every mistake is found before the first run
-        Experiment.of(model, federation, algorithm, Serial(), 0, plan.rounds, plan.silent(algorithm.name)).check()
+        silent = plan.silent(algorithm.name)
+        Experiment.of(model, federation, algorithm, Serial(), 0, plan.rounds, silent, wishes.record).check()
     size = entries(model.start.values())
     print(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "

@@ -2,11 +2,13 @@
 
 from .accuracy import global_accuracy, personal_accuracies
 from .consensus import averaged, consensus_distance
+from .convergence import MEASURES
 from .report import ACCURACIES, FINETUNED, accuracy_row, summarise, unmeasured
 
 __all__ = [
     "ACCURACIES",
     "FINETUNED",
+    "MEASURES",
     "accuracy_row",
     "averaged",
     "consensus_distance",

@@ -1,0 +1,121 @@
+"""How far the clients are from a stationary point, and what can be recorded about it in every round."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..batches import Samples, Stream
+from ..engines.base import Engine
+from ..problem import Model
+from ..tensors import Tensors, add, floating, replicate, split
+from .consensus import averaged
+from .sharpness import on_clients, sharpness, slope
+
+RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
+
+
+class GradientNorms(NamedTuple):
+    """Squared norms of the objective's two partial gradients; 0 at a stationary point."""
+
+    shared: float  # G_u
+    personal: float  # G_v
+
+
+def gradient_norms(
+    engine: Engine, model: Model, models: Tensors, samples: Samples, shared: Collection[str]
+) -> GradientNorms:
+    """G_u = |(1/n) sum_i grad_u f_i(u_i, v_i)|^2 and G_v = (1/n) sum_i |grad_v f_i(u_i, v_i)|^2.
+
+    f_i is the mean loss over all samples of client i in evaluation mode; u: the trained parameters in ``shared``, v:
+    the others. A part without parameters has norm 0; a client without samples has no f_i and is not counted.
+
+    Reference: FedAvg-P/Scaffold-P, section 3.
+    """
+    grad = engine.gradient(model.still)
+
+    def one(tensors: Tensors, stream: Stream) -> tuple[Tensors, Tensor]:
+        x, held = split(tensors, model.parameters)
+        u, v = split(slope(grad, x, held, stream).gradient, shared)
+        return u, squared(v, stream.x.device)
+
+    clients, personal = 0, 0.0
+    total: Tensors = {}
+    for which, (u, v) in on_clients(engine, one, models, samples):
+        clients += len(which)
+        part = {k: g.sum(0) for k, g in u.items()}
+        total = add(total, part) if total else part
+        personal += float(v.sum())
+    return GradientNorms(float(squared(total, samples.x.device)) / clients**2, personal / clients)
+
+
+def squared(x: Tensors, device: torch.device) -> Tensor:
+    """The squared L2 norm over all tensors together, 0 for none."""
+    return sum((v.square().sum() for v in x.values()), start=torch.zeros((), dtype=torch.float64, device=device))
+
+
+def met(models: Tensors, shared: Collection[str], centre: Tensors | None = None) -> Tensors:
+    """Everybody's model with the same shared part: the mean one, or that of ``centre``.
+
+    What is shown n times already, as around a server, is left alone; so are integer buffers.
+
+    >>> met({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
+    {'u': tensor([2., 2.]), 'v': tensor([5., 7.])}
+    """
+    u = {k: v for k, v in floating(split(models, shared)[0]).items() if centre is not None or v.stride(0)}
+    agreed = averaged(u) if centre is None else {k: centre[k] for k in u}
+    everywhere: Tensors = replicate(agreed, len(next(iter(models.values()))))
+    return models | everywhere
+
+
+def smallest_singular_value(factors: Sequence[Tensor]) -> Tensor:
+    """The smallest of all singular values of some matrices; [n] where each of them is stacked over n clients.
+
+    >>> smallest_singular_value([torch.eye(3), torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]])])
+    tensor(0.5000, dtype=torch.float64)
+
+    Reference: FedLMT, Assumption 4.4, where the factors of a layer have as many columns as its rank.
+    """
+    return torch.stack([torch.linalg.svdvals(f.to(torch.float64))[..., -1] for f in factors]).amin(0)
+
+
+class Measured(Protocol):
+    """What a measure needs of an experiment."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def train(self) -> Samples: ...
+
+    @property
+    def program(self) -> Any: ...
+
+
+def _gradients(experiment: Measured, state: Any) -> dict[str, float]:
+    """G_u where the clients meet, G_v where they are: between peers these are different points."""
+    e, program = experiment, experiment.program
+    own = program.models(state)
+    together = met(own, program.shared, None if program.consensus is None else program.consensus(state))
+    norms = gradient_norms(e.engine, e.model, together, e.train, program.shared)
+    apart = any(together[k] is not own[k] for k in own)
+    if apart and not program.shared.issuperset(e.model.parameters):
+        norms = norms._replace(personal=gradient_norms(e.engine, e.model, own, e.train, program.shared).personal)
+    return {"gradient_norm_shared": norms.shared, "gradient_norm_personal": norms.personal}
+
+
+def _sharpness(experiment: Measured, state: Any) -> dict[str, float]:
+    e = experiment
+    each = sharpness(e.engine, e.model, e.program.models(state), e.train, RHO)
+    return {"sharpness": float(each.nanmean()), "sharpness_worst": float(each[~each.isnan()].max())}
+
+
+MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
+    "gradients": _gradients,
+    "sharpness": _sharpness,
+}
+"""What can be recorded in every round, by name: (experiment, state) -> numbers by column."""
