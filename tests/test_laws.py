@@ -13,7 +13,7 @@ from coterie.algorithms.settings import settings_of
 from coterie.engines import Serial, Vectorised
 from coterie.store import flatten, unflatten
 from test_engines import COMMON as EASY
-from test_engines import METHODS, build
+from test_engines import METHODS, STAGES, WIDTHS, build, kind_like
 from toys import experiment, models, net, play, ragged
 
 alg = ct.algorithms
@@ -27,6 +27,10 @@ FOR_FIVE: dict[str, Any] = {
     else ({"participation": 1.0} if "participation" in settings_of(builder) else {})
     for name, builder in alg.BUILDERS.items()
 }
+FOR_FIVE["depthfl"] |= {"capacities": "2-1"}
+FOR_FIVE["flanc"] |= {"capacities": "1-0.5", "n_basis": 0.5, "basis_fraction": 0.5}
+for _name in WIDTHS:
+    FOR_FIVE[_name] |= {"capacities": "1-0.5"}  # the toy models have widths of 4 and 8
 Build = Callable[[], Algorithm]
 
 # left, right, tolerance (0: to the last bit)
@@ -176,6 +180,41 @@ REDUCTIONS: dict[str, tuple[Build, Build, float]] = {
         lambda: alg.dfedavgm(**COMMON, topology="random:2"),
         2e-4,
     ),
+    "heterofl at full width is fedavg": (
+        lambda: alg.heterofl(**COMMON, participation=3, capacities="1-1"),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        1e-6,
+    ),
+    "fedrolex at full width is fedavg": (
+        lambda: alg.fedrolex(**COMMON, participation=3, capacities="1"),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        1e-5,
+    ),
+    "feddropout at full width is fedavg": (
+        lambda: alg.feddropout(**COMMON, participation=3, capacities="1"),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        1e-5,
+    ),
+    "fedlmt without low-rank layers is fedavg": (
+        lambda: alg.fedlmt(**COMMON, participation=3, keep_layers=17),
+        lambda: alg.fedavg(**COMMON, participation=3),
+        0,
+    ),
+    "fedlmt over the full graph is fedlmt": (
+        lambda: alg.fedlmt(**COMMON, keep_layers=1, topology="full"),
+        lambda: alg.fedlmt(**COMMON, **EQUAL, keep_layers=1),
+        1e-6,
+    ),
+    "pfedlmt without low-rank layers is fedper": (
+        lambda: alg.pfedlmt(**COMMON, participation=3, keep_layers=17),
+        lambda: alg.fedper(**COMMON, participation=3),
+        0,
+    ),
+    "fedhm without low-rank layers is fedavg": (
+        lambda: alg.fedhm(**COMMON, participation=3, keep_layers=17),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        0,
+    ),
     "ditto without a pull is local": (
         lambda: alg.ditto(**COMMON, lam=0.0, participation=1.0),
         lambda: alg.local(**COMMON),
@@ -234,7 +273,7 @@ def test_what_must_differ_differs(left: Build, right: Build) -> None:
 
 @pytest.mark.parametrize("row", METHODS)
 def test_a_round_does_not_change_its_input(row: str) -> None:
-    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     now = play(e, 1)
     before = {k: v.clone() for k, v in flatten(now.state).items()}
     start = {k: v.clone() for k, v in e.model.start.items()}
@@ -245,7 +284,7 @@ def test_a_round_does_not_change_its_input(row: str) -> None:
 
 @pytest.mark.parametrize("row", [r for r in METHODS if "participation" in METHODS[r][1]])
 def test_absent_clients_are_unchanged(row: str) -> None:
-    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     now = play(e, 1)
     after, _ = e.play(now, 1, evaluate=False)
     absent = [i for i in range(5) if i not in e.cohort(1)]
@@ -257,7 +296,7 @@ def test_absent_clients_are_unchanged(row: str) -> None:
 
 @pytest.mark.parametrize("row", METHODS)
 def test_measuring_changes_nothing(row: str) -> None:
-    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     measured, unmeasured = e.start(), e.start()
     for t in range(2):
         measured, row_ = e.play(measured, t, evaluate=True)
@@ -270,7 +309,7 @@ def test_measuring_changes_nothing(row: str) -> None:
 @pytest.mark.parametrize("row", METHODS)
 def test_a_state_survives_being_taken_apart(row: str) -> None:
     """Continuing from the flat form of a state is continuing from the state, bit for bit."""
-    e = experiment(net("batchnorm"), ragged("batchnorm"), build(row))
+    e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     half = play(e, 2)
     restored = half._replace(state=unflatten(e.start().state, flatten(half.state)))
     ends = [e.play(x, 2, evaluate=False)[0] for x in (half, restored)]
@@ -315,8 +354,9 @@ def test_one_client_is_legal(row: str) -> None:
         settings = {**settings, "topology": "none"}  # nobody to draw
     if "participation" in settings:
         settings = {**settings, "participation": 1}
-    e = experiment(net("mlp"), ragged("mlp", sizes=(9,)), alg.build(name, **{**COMMON, **settings}))
-    assert len(models(e, 2)["1.weight"]) == 1
+    module = net(kind_like(row, "mlp"))
+    e = experiment(module, ragged("mlp", sizes=(9,)), alg.build(name, **{**COMMON, **settings}))
+    assert all(len(v) == 1 for v in models(e, 2).values())
 
 
 def test_outer_step() -> None:
@@ -357,11 +397,12 @@ def test_groups_of_clients_make_their_own_number_of_epochs() -> None:
 
 @pytest.mark.parametrize("name", alg.BUILDERS)
 def test_every_method_knows_unequally_fast_clients(name: str) -> None:
-    e = experiment(net("mlp"), ragged("mlp"), alg.build(name, epochs=[1, 2], batch_size=4, **FOR_FIVE.get(name, {})))
+    module = net("residual" if name in STAGES else "mlp")
+    e = experiment(module, ragged("mlp"), alg.build(name, epochs=[1, 2], batch_size=4, **FOR_FIVE.get(name, {})))
     r = e.round(0)
     steps = e.program.train(e.start().state, r).steps
     faster = alg.build(name, epochs=[2, 2], batch_size=4, **FOR_FIVE.get(name, {}))
-    more = experiment(net("mlp"), ragged("mlp"), faster)
+    more = experiment(module, ragged("mlp"), faster)
     difference = more.program.train(more.start().state, more.round(0)).steps - steps
     assert bool((difference[r.cohort < 3] > 0).all())
     assert bool((difference[r.cohort >= 3] == 0).all())

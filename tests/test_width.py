@@ -233,10 +233,10 @@ def test_a_rate_is_a_share(rate: float) -> None:
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (lambda: nn.Linear(3, 2), "only models by name can be narrowed: build the smaller module and pass both to Cut"),
+        (lambda: nn.Linear(3, 2), "this module cannot be narrowed: take a model by name"),
         (
             lambda: factorise(models.build("mlp", classes=2, input_shape=(4,)), 0.5),
-            "only models by name can be narrowed",
+            "give it a function at_width(rate)",
         ),
         (lambda: models.build("logreg", classes=2, input_shape=(4,)), "model logreg has no option rate"),
         (

@@ -1,6 +1,7 @@
 """Small problems with known answers, and small models of every kind."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from coterie.algorithms import Algorithm
 from coterie.data import Federation
 from coterie.engines import Engine, Serial
 from coterie.experiment import Experiment, Progressed
+from coterie.models.resnet import ResNet
 from coterie.problem import Model, cross_entropy
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
@@ -111,31 +113,45 @@ class Tokens(nn.Module):
         return self.head(h.mean(1))
 
 
-def _convolutional(norm: nn.Module) -> nn.Module:
+def _mlp(rate: float = 1.0) -> nn.Module:
+    width = round(8 * rate)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def _convolutional(norm: Callable[[int], nn.Module], rate: float = 1.0) -> nn.Module:
+    channels, width = round(4 * rate), round(8 * rate)
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1, bias=False),
-        norm,
+        nn.Conv2d(1, channels, 3, padding=1, bias=False),
+        norm(channels),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(64, 8),
+        nn.Linear(16 * channels, width),
         nn.ReLU(),
-        nn.Linear(8, 3),
+        nn.Linear(width, 3),
     )
 
 
-ZOO = {
-    "mlp": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)),
-    "groupnorm": lambda: _convolutional(nn.GroupNorm(2, 4)),
-    "batchnorm": lambda: _convolutional(nn.BatchNorm2d(4)),
+def _residual(norm: Callable[[int], nn.Module]) -> nn.Module:
+    return ResNet(1, 3, (4, 8), 1, norm)
+
+
+ZOO: dict[str, Callable[..., nn.Module]] = {
+    "mlp": _mlp,
+    "groupnorm": partial(_convolutional, partial(nn.GroupNorm, 2)),
+    "batchnorm": partial(_convolutional, nn.BatchNorm2d),
     "tokens": Tokens,
 }
+STAGED = {"residual": partial(_residual, partial(nn.GroupNorm, 1))}  # for methods that know stages
 
 
 def net(kind: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     """A small model of that kind with fixed values."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        return ZOO[kind]().to(dtype)
+        module = (ZOO | STAGED)[kind]().to(dtype)
+    if kind not in ("tokens", "residual"):
+        module.at_width = ZOO[kind]  # how it is narrowed
+    return module
 
 
 def ragged(kind: str, dtype: torch.dtype = torch.float64, sizes: Sequence[int] = (9, 4, 13, 2, 8)) -> Federation:

@@ -66,9 +66,16 @@ class Amount(NamedTuple):
 
     epochs: int | tuple[int, ...] | None = None
     steps: int | None = None
+    half: int | None = None  # 1 or 2: only the first or the second half of the steps, the first being the longer
 
     def of(self, steps_an_epoch: Integers, clients: Integers, n: int) -> Integers:
         """The number of steps of each of the ``clients`` among ``n``; one without data makes none."""
+        whole = self._whole(steps_an_epoch, clients, n)
+        if self.half is None:
+            return whole
+        return whole // 2 if self.half == 2 else whole - whole // 2
+
+    def _whole(self, steps_an_epoch: Integers, clients: Integers, n: int) -> Integers:
         if self.steps is not None:
             return np.where(steps_an_epoch > 0, self.steps, 0)
         if isinstance(self.epochs, tuple):

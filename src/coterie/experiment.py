@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import chance, measure
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
@@ -79,14 +79,14 @@ class Experiment:
         return Samples(self.federation.test_x, self.federation.test_y, self.federation.test)
 
     @cached_property
-    def _known_flops(self) -> dict[Model, int]:
+    def _known_flops(self) -> dict[nn.Module, int]:
         return {}
 
     def flops_a_sample(self, model: Model) -> int:
         """Forward and backward of one sample: three times the forward pass."""
-        if model not in self._known_flops:
-            self._known_flops[model] = 3 * cost(model.evaluation, self.federation.x[:1]).flops
-        return self._known_flops[model]
+        if model.module not in self._known_flops:
+            self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.x[:2]).flops
+        return self._known_flops[model.module]
 
     @property
     def measurable(self) -> bool:

@@ -16,6 +16,7 @@ class Preset(NamedTuple):
     rounds: int
     settings: Mapping[str, Any]  # a method takes those it has
     special: Mapping[str, Mapping[str, Any]]  # by method, instead of those
+    staged: str  # the model, where a method needs one that is built in stages
 
 
 _SMALL = {
@@ -32,15 +33,20 @@ _SMALL = {
     "outer_lr": 1.0,
     "personal_outer_lr": 1.0,
     "finetune_lr": 0.02,
+    "rank_ratio": 0.25,
+    "keep_layers": 1,
 }
 
 _SPECIAL: dict[str, dict[str, Any]] = {
     "dpsgd": {"epochs": 1},  # what makes it another method than dfedavg
     "dfedpgp": {"topology": "random-push:5"},  # push-sum is made for directed graphs
     "osgp": {"topology": "random-push:5"},
+    "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
+    "flanc": {"capacities": "1-0.75-0.5"},
 }
+STAGED = ("flanc", "depthfl", "progfed")
 
 PRESETS = {
-    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, _SPECIAL),
-    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL),
+    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, _SPECIAL, "resnet8-bn"),
+    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL, "mlp"),
 }

@@ -54,6 +54,8 @@ class Model:
 
     module: nn.Module
     loss: Loss
+    penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
+    source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
 
     @cached_property
     def training(self) -> nn.Module:
@@ -98,6 +100,8 @@ class Model:
             fresh = {k: held[k].clone() for k in running}  # BatchNorm writes into its buffers
             outputs = functional_call(module, x | held | fresh, (batch.x,))
             loss = batch_loss(self.loss, outputs, batch)
+            if self.penalty is not None:
+                loss = loss + self.penalty(x | held)
             return loss, Seen(loss, fresh)
 
         return value

@@ -5,17 +5,22 @@ from typing import Any
 
 from ..errors import unknown
 from .base import Algorithm
+from .depths import depthfl, progfed
 from .dfedalt import dfedalt
 from .dispfl import dispfl
 from .ditto import ditto
 from .fedbabu import fedbabu
+from .fedhm import fedhm, fedhmv2
 from .fedrod import fedrod
+from .flanc import flanc
 from .gossip import dfedavg, dfedavgm, dpsgd, local
+from .lowrank import fedlmt, pfedlmt
 from .partial import dfedavgm_p, fedavg_p, fedrep
 from .pushsum import dfedpgp, osgp
 from .scaffold import scaffold, scaffold_p
 from .server import fedavg, fedper
 from .sharpness import dfedsalt, dfedsam, dfedsam_mgs, fedsam
+from .widths import feddropout, fedrolex, heterofl
 
 BUILDERS: dict[str, Callable[..., Algorithm]] = {
     "local": local,
@@ -40,6 +45,16 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
     "dfedavgm-p": dfedavgm_p,
     "osgp": osgp,
     "dispfl": dispfl,
+    "fedlmt": fedlmt,
+    "pfedlmt": pfedlmt,
+    "feddropout": feddropout,
+    "heterofl": heterofl,
+    "fedrolex": fedrolex,
+    "fedhm": fedhm,
+    "fedhmv2": fedhmv2,
+    "flanc": flanc,
+    "depthfl": depthfl,
+    "progfed": progfed,
 }
 
 
@@ -73,6 +88,7 @@ __all__ = [
     "Algorithm",
     "build",
     "builder",
+    "depthfl",
     "dfedalt",
     "dfedavg",
     "dfedavgm",
@@ -87,13 +103,22 @@ __all__ = [
     "fedavg",
     "fedavg_p",
     "fedbabu",
+    "feddropout",
+    "fedhm",
+    "fedhmv2",
+    "fedlmt",
     "fedper",
     "fedrep",
     "fedrod",
+    "fedrolex",
     "fedsam",
+    "flanc",
+    "heterofl",
     "known",
     "local",
     "osgp",
+    "pfedlmt",
+    "progfed",
     "scaffold",
     "scaffold_p",
 ]

@@ -40,7 +40,10 @@ class Training(NamedTuple):
     quantise: int | None = None  # bits for every number a client sends; None: all it has
 
     def given(self, options: Options) -> "Training":
-        """These settings with the given ones in their place; ``steps`` and ``epochs`` take each other's place."""
+        """These settings with the given ones in their place.
+
+        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``.
+        """
         unknown = set(options) - set(self._fields)
         if unknown:
             raise RequestError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
@@ -48,6 +51,8 @@ class Training(NamedTuple):
             options = {**options, "epochs": None}
         elif options.get("epochs") is not None:
             options = {**options, "steps": None}
+        if options.get("lr_decay") is not None:
+            options = {"lr_min": None, **options}
         if isinstance(options.get("epochs"), list):  # as JSON has it
             options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
         training = self._replace(**options)
@@ -97,6 +102,14 @@ _BOUNDS = (
 
 # DFedSAM's experiments: a slower decay, momentum only where a method is named after it.
 SAM_PAPER = Training(lr_decay=0.998, momentum=0.0)
+# FedLMT's experiments: one epoch, a cosine, no clipping.
+LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
+
+
+def refuse_lasting(name: str, training: Training) -> None:
+    """Refuses momentum that outlives a round where what a client trains changes its shape."""
+    if training.persistent_momentum:
+        raise RequestError(f"{name} sends other forms of the model in every round: leave persistent_momentum out")
 
 
 LARGEST = 3e38  # what single precision holds

@@ -47,6 +47,9 @@ EvaluateEvery = Annotated[int | None, typer.Option(help="Rounds between two eval
 Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
 
 
+Capacities = Annotated[
+    str | None, typer.Option(help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5.")
+]
 Record = Annotated[
     list[str] | None,
     typer.Option(help="Measure this too: gradients, sharpness or singular-values; repeat for more."),
@@ -95,6 +98,7 @@ def run(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     silent: Silent = None,
+    capacities: Capacities = None,
     record: Record = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
@@ -115,6 +119,7 @@ def run(
         set=set_ or [],
         evaluate_every=evaluate_every,
         silent=silent,
+        capacities=capacities,
         record=record or [],
     )
     run_method(method, wishes, out, resume)
@@ -138,6 +143,7 @@ def compare(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     silent: Silent = None,
+    capacities: Capacities = None,
     record: Record = None,
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
@@ -158,6 +164,7 @@ def compare(
         set=set_ or [],
         evaluate_every=evaluate_every,
         silent=silent,
+        capacities=capacities,
         record=record or [],
     )
     compare_methods(methods, wishes, seeds, out, resume)
@@ -186,6 +193,18 @@ def topology(
 
     parameters = sum(p.numel() for p in build(model, classes=10).parameters())
     show_topology(name, clients, seed, round, parameters, model_name=model, png=png)
+
+
+@app.command()
+def capacity(
+    model: Annotated[str, typer.Option(help="Which model (see `coterie list`).")] = "resnet18-bn",
+    classes: Annotated[int, typer.Option(help="How many classes.", min=1)] = 10,
+    shape: Annotated[str, typer.Option(help="The shape of one sample: channels, height, width.")] = "3,32,32",
+) -> None:
+    """Show what the smaller forms of a model cost: low rank, narrow, shallow, growing, composed of a basis."""
+    from .capacity import show_capacity, typed_shape
+
+    show_capacity(model, classes, typed_shape(shape))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from torch import nn
@@ -11,8 +12,10 @@ from ..algorithms import Algorithm
 from ..algorithms.settings import settings_of, typed
 from ..data import Federation
 from ..errors import RequestError
-from ..presets import PRESETS, Preset
+from ..presets import PRESETS, STAGED, Preset
 from ..text import parse
+
+_FLAGS = ("topology", "capacities")  # settings with an option of their own
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Wishes:
     set: Sequence[str] = field(default_factory=list)
     evaluate_every: int | None = None
     silent: float | None = None
+    capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
 
     def given(self) -> list[str]:
@@ -65,9 +69,11 @@ class Plan:
         clients = self.wishes.clients or self.preset.clients
         return data.federate(self.source, clients, self.wishes.partition or self.preset.partition, seed)
 
-    def module(self, federation: Federation, seed: int) -> nn.Module:
-        """The model everybody starts from."""
-        return models.build(self.wishes.model or self.preset.model, federation, seed=seed)
+    def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
+        """The model everybody starts from, one that all methods of this command can train."""
+        staged = any(m.replace("_", "-") in STAGED for m in among)
+        suited = self.preset.staged if staged else self.preset.model
+        return models.build(self.wishes.model or suited, federation, seed=seed)
 
     def algorithm(self, method: str, among: Sequence[str]) -> Algorithm:
         """The method with the preset's settings and the typed ones; ``among``: all methods of this command."""
@@ -75,11 +81,12 @@ class Plan:
         known = settings_of(builder)
         suggested = {**self.preset.settings, **self.preset.special.get(method.replace("_", "-"), {})}
         chosen = {k: v for k, v in suggested.items() if k in known}
+        if NoneType in known.get("topology", ()):  # around a server unless asked
+            chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
         chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))
-        if self.wishes.topology is not None and "topology" in known:
-            chosen["topology"] = self.wishes.topology
+        chosen |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         return builder(**chosen)
 
     def silent(self, method: str) -> float:
@@ -111,9 +118,10 @@ def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
         if not any(key in known[m] for m in meant):
             valid = sorted(set.union(*(set(known[m]) for m in meant)))
             raise RequestError(f"no setting {key!r} in {method or ', '.join(methods)}: choose among {', '.join(valid)}")
-    for option, value in (("--topology", wishes.topology), ("--silent", wishes.silent)):
-        if value is not None and not any(map(_between_peers, methods)):
-            raise RequestError(f"{', '.join(methods)} has no topology: leave {option} out")
+    for flag, value in (*((k, getattr(wishes, k)) for k in _FLAGS), ("silent", wishes.silent)):
+        needed = "topology" if flag == "silent" else flag
+        if value is not None and not any(needed in k for k in known.values()):
+            raise RequestError(f"{', '.join(methods)} has no {needed}: leave --{flag} out")
 
 
 def _between_peers(method: str) -> bool:

@@ -93,7 +93,7 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
     """One method with one seed."""
     federation = plan.federation(seed)
     return fit(
-        plan.module(federation, seed),
+        plan.module(federation, seed, among),
         federation,
         plan.algorithm(method, among),
         rounds=plan.rounds,
@@ -121,7 +121,7 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
         raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
     chosen = [plan.algorithm(m, methods) for m in methods]
     federation = plan.federation(wishes.seed or 0)
-    model = Model(plan.module(federation, 0), cross_entropy)
+    model = Model(plan.module(federation, 0, methods), cross_entropy)
     for algorithm in chosen:  # every mistake is found before the first run
         silent = plan.silent(algorithm.name)
         Experiment.of(model, federation, algorithm, Serial(), 0, plan.rounds, silent, wishes.record).check()

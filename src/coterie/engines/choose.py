@@ -41,7 +41,7 @@ def choose(text: str, model: Model, probe: Batch, clients: int, batch_size: int,
         raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorised:16 for a chunk")
     if call.name == "serial":
         return Choice(Serial(device), "as asked")
-    price = cost(model.evaluation, probe.x[:1])
+    price = cost(model.evaluation, probe.x[:2])
     refusal = _cannot_lift(model, probe)
     if call.name == "auto":
         reason = refusal or _better_alone(price, clients, batch_size, device)

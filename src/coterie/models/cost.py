@@ -22,8 +22,10 @@ class Cost(NamedTuple):
     convolutional: bool
 
 
-def cost(module: nn.Module, sample: Tensor) -> Cost:
-    """Counts a forward pass of ``sample`` ([1, ...]) through ``module``.
+def cost(module: nn.Module, samples: Tensor) -> Cost:
+    """Counts a forward pass of ``samples`` ([n, ...]) through ``module``, for one of them.
+
+    Two samples can go where one cannot: batch statistics of a single number do not exist.
 
     The convention is that of Table 1 of FedLMT: multiply-adds, plus 5 for every element of a normalisation, plus 1
     for every element that enters an average pooling.
@@ -46,10 +48,12 @@ def cost(module: nn.Module, sample: Tensor) -> Cost:
     was_training = module.training
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            module.eval()(sample)
+            module.eval()(samples)
     finally:
         module.train(was_training)
         for hook in hooks:
             hook.remove()
     macs = counter.get_total_flops() // 2
-    return Cost(macs, macs + extra, activations, any(isinstance(m, nn.modules.conv._ConvNd) for m in leaves))
+    convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in leaves)
+    n = len(samples)
+    return Cost(macs // n, (macs + extra) // n, activations // n, convolutional)

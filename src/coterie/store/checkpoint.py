@@ -43,7 +43,13 @@ def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
 
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
     """A safetensors file, whole or not at all."""
-    plain = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    plain: Tensors = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        whole = value.detach().cpu().contiguous()
+        place = whole.untyped_storage().data_ptr()
+        plain[name] = whole.clone() if place in seen else whole  # a file has no two names for one memory
+        seen.add(place)
     # Not save_file: it writes through a temporary file of its own, under a random name that a kill leaves behind,
     # readable to nobody else, and its errors are no OSErrors.
     content = serialised(plain, metadata=about)

@@ -1,6 +1,8 @@
-"""Other forms of a model: products of low rank, and cuts of smaller width."""
+"""Other forms of a model: products of low rank, cuts of smaller width or depth, a basis of filters."""
 
+from .basis import bank_names, composed, orthogonality
 from .decay import TERMS, frobenius, kronecker, l2, penalty
+from .depth import with_depth
 from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, spectral
 from .lowrank import (
     Keep,
@@ -12,6 +14,7 @@ from .lowrank import (
     recover,
     recover_tensors,
 )
+from .stages import at_stage, staged
 from .width import Cut, Indices, merge, narrow, prefix, random, window
 
 __all__ = [
@@ -24,6 +27,9 @@ __all__ = [
     "LowRankEmbedding",
     "LowRankLinear",
     "Pair",
+    "at_stage",
+    "bank_names",
+    "composed",
     "factor_pairs",
     "factorise",
     "factorise_tensors",
@@ -33,11 +39,14 @@ __all__ = [
     "l2",
     "merge",
     "narrow",
+    "orthogonality",
     "penalty",
     "prefix",
     "random",
     "recover",
     "recover_tensors",
     "spectral",
+    "staged",
     "window",
+    "with_depth",
 ]

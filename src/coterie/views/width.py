@@ -12,9 +12,10 @@ Reference: Diao et al. 2021 (HeteroFL: the first channels), Alam et al. 2022 (Fe
 2018 (federated dropout: a random subset).
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -142,16 +143,24 @@ def merge(old: Tensors, total: Tensors, mass: Tensors) -> Tensors:
 
 
 def narrow(module: nn.Module, rate: float) -> nn.Module:
-    """A model of ``models.build`` with ceil(rate * C) channels where ``module`` has C; its values are any.
+    """A model with ceil(rate * C) channels where ``module`` has C; its values are any.
+
+    Models by name are built anew; a module of your own brings a function ``at_width(rate)`` that does so.
 
     >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
     Linear(in_features=16, out_features=16, bias=True)
     """
     check_rate(rate)
-    origin = getattr(module, "origin", None)
-    if origin is None:
-        raise RequestError("only models by name can be narrowed: build the smaller module and pass both to Cut.between")
-    small = models.build(**{**origin, "rate": rate * origin.get("rate", 1.0)})
+    origin: dict[str, Any] = getattr(module, "origin", {})
+    own: Callable[[float], nn.Module] | None = getattr(module, "at_width", None)
+    if rate == 1:
+        return copy.deepcopy(module)
+    if not origin and own is None:
+        raise RequestError(
+            "this module cannot be narrowed: take a model by name, or give it a function at_width(rate) that builds "
+            "the narrower one"
+        )
+    small = own(rate) if own else models.build(**{**origin, "rate": rate * origin.get("rate", 1.0)})
     return small.to(next(module.parameters())).train(module.training)
 
 

@@ -1,0 +1,135 @@
+"""Networks built in stages: DepthFL, where clients hold the first ones, and ProgFed, where everybody grows."""
+
+from dataclasses import replace
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+
+from ..errors import RequestError
+from ..local import Phase
+from ..problem import Loss, Model
+from ..tensors import Tensors
+from ..views.depth import deep_supervision, deepest, mutual, ramp, with_depth
+from ..views.staged import check_stages
+from ..views.stages import STAGE, at_stage, stage_of, staged
+from .base import Algorithm, Problem, Program, Round, Trained
+from .capacities import DEPTHS, levels, shares
+from .families import Server, federated
+from .forms import assigned, named_view
+from .options import LMT_PAPER, Options, check_choice, check_range, refuse_lasting
+from .server import check_server
+
+
+def depthfl(
+    *,
+    capacities: str = "b4-b3-b2",
+    distill: str = "mutual",
+    teaching: float = 0.1,
+    tau: float = 3.0,
+    participation: float | int = 0.1,
+    weighting: str = "uniform",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """DepthFL: a client with less capacity trains the first stages, with a head on each of them.
+
+    x_i <- local(stem, stages 1..k_i, heads 1..k_i) for i in S;   every tensor of x <- its mean over those who hold it
+    distill "mutual": all heads teach each other, more from round to round; "deepest": the last one teaches, with
+    weight ``teaching`` at temperature ``tau``; "none": every head by itself
+
+    capacities: depths by client, "b4-b3-b2" (4, 3 and 2 stages, for a network of four), "3-1" or "b4x15-b2x5".
+    What is measured answers with the mean of all heads of the full network.
+
+    >>> depthfl(distill="none").settings["capacities"]
+    'b4-b3-b2'
+
+    Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
+    Differs from the released code in: its heads (see ``coterie.views.depth``), and no dynamic regularisation.
+    """
+    check_server(participation, weighting, 1.0)
+    check_choice("distill", distill, ("mutual", "deepest", "none"))
+    check_range("teaching", teaching, 0, 1)
+    t = LMT_PAPER.given(options)
+    refuse_lasting("depthfl", t)
+
+    def loss(r: Round) -> Loss:
+        if distill == "none":
+            return deep_supervision
+        return mutual(ramp(r.index)) if distill == "mutual" else deepest(teaching, tau)
+
+    def bind(p: Problem) -> Program[Server]:
+        stages = check_stages(p.module)
+        for level in levels(capacities, DEPTHS):
+            if level > stages or level != int(level) or level < 1:
+                raise RequestError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
+        groups = [(s.clients, with_depth(p.module, int(s.capacity))) for s in shares(capacities, DEPTHS, p.clients)]
+
+        def views(r: Round) -> Any:
+            return assigned([(who, named_view(Model(m, loss(r)), p.model.start)) for who, m in groups], r)
+
+        phase = Phase(p.parameters, t.amount, t.lr)
+        return federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+
+    def adapt(model: Model) -> Model:
+        return Model(with_depth(model.module, check_stages(model.module)), deep_supervision)
+
+    own = {"capacities": capacities, "distill": distill, "teaching": teaching, "tau": tau}
+    server = {"participation": participation, "weighting": weighting}
+    return Algorithm("depthfl", {**own, **server, **t._asdict()}, bind, adapt)
+
+
+def progfed(
+    *,
+    participation: float | int = 0.1,
+    weighting: str = "size",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """ProgFed: FedAvg on the first stage, then on two, until the network is whole.
+
+    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 S) rounds
+
+    What is measured is the prefix of the round. A new stage starts as it was drawn, with a new head.
+
+    >>> progfed().settings["epochs"]
+    1
+
+    Reference: Wang et al., "ProgFed: Effective, Communication, and Computation Efficient Federated Learning by
+    Progressive Training", 2022. Differs from the released code in: no rounds that train a new stage alone.
+    """
+    check_server(participation, weighting, 1.0)
+    t = LMT_PAPER.given(options)
+    refuse_lasting("progfed", t)
+
+    def bind(p: Problem) -> Program[Server]:
+        stages = check_stages(p.module)
+        if p.rounds < 2 * stages:
+            raise RequestError(
+                f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds"
+            )
+        growing = [named_view(Model(at_stage(p.module, s + 1), p.model.loss), p.model.start) for s in range(stages)]
+        everybody = np.arange(p.clients)
+
+        def stage(r: Round) -> int:
+            return stage_of(r.index, p.rounds, stages) - 1
+
+        phase = Phase(p.parameters, t.amount, t.lr)
+        views = replace(p, views=lambda r: assigned([(everybody, growing[stage(r)])], r))
+        program = federated(views, [phase], t, p.names, participation, weighting)
+
+        def init(model: Tensors, n: int) -> Server:
+            return _answering(program.init(model, n), 0)
+
+        def exchange(s: Server, trained: Trained, r: Round) -> Server:
+            return _answering(program.exchange(s, trained, r), stage(r))
+
+        return program._replace(init=init, exchange=exchange)
+
+    settings = {"participation": participation, "weighting": weighting, **t._asdict()}
+    return Algorithm("progfed", settings, bind, lambda model: Model(staged(model.module), model.loss))
+
+
+def _answering(s: Server, stage: int) -> Server:
+    """A state whose model answers with the head of that stage."""
+    chosen = torch.zeros_like(s.u[STAGE])
+    chosen[stage] = 1
+    return s._replace(u=s.u | {STAGE: chosen})

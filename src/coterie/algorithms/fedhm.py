@@ -1,0 +1,150 @@
+"""FedHM and FedHMv2: the server holds a full model and sends its best products of low rank."""
+
+from dataclasses import replace
+from typing import NamedTuple, Unpack
+
+import numpy as np
+import torch
+
+from ..local import Phase
+from ..problem import Model
+from ..tensors import Tensors, replicate
+from ..views import factorise, factorise_tensors, recover_tensors
+from .base import Algorithm, Form, Problem, Program, Round, Trained, View
+from .capacities import RANKS, shares
+from .families import Server, both_ways, federated, message_of, train_cohort, weights
+from .forms import assigned
+from .lowrank import coefficients, regularised
+from .options import LMT_PAPER, Options, Training, check_range, refuse_lasting
+from .server import check_server
+
+
+def fedhm(
+    *,
+    capacities: str = "b4-b3-b2",
+    keep_layers: int | str = 9,
+    regulariser: str = "none",
+    participation: float | int = 0.1,
+    weighting: str = "uniform",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """FedHM: every client trains the server's model in the best approximation of its rank.
+
+    x_i = SVD_ri(w);   x_i <- local(x_i) along grad F_i + regulariser for i in S;   w <- sum_S q_i (U_i V_i^T)
+
+    capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5"; keep_layers: how many
+    layers stay whole.
+
+    >>> fedhm().settings["capacities"]
+    'b4-b3-b2'
+
+    Reference: Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization",
+    2021, in the set-up of FedLMT's experiments.
+    """
+    check_server(participation, weighting, 1.0)
+    coefficients(regulariser)
+    t = LMT_PAPER.given(options)
+    refuse_lasting("fedhm", t)
+
+    def bind(p: Problem) -> Program[Server]:
+        groups = [
+            (s.clients, product_view(p.model, s.capacity, keep_layers, regulariser))
+            for s in shares(capacities, RANKS, p.clients)
+        ]
+        phase = Phase(p.parameters, t.amount, t.lr)
+        views = replace(p, views=lambda r: assigned(groups, r))
+        return federated(views, [phase], t, p.names, participation, weighting)
+
+    form = {"capacities": capacities, "keep_layers": keep_layers, "regulariser": regulariser}
+    server = {"participation": participation, "weighting": weighting}
+    return Algorithm("fedhm", {**form, **server, **t._asdict()}, bind)
+
+
+def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regulariser: str) -> View:
+    """The nearest products of a full model, and the full model they are."""
+    low = regularised(factorise(model.module, rank_ratio, keep_layers, "kaiming"), model, regulariser)
+    return View(
+        low,
+        take=lambda w, where: factorise_tensors(low.module, w),
+        put=lambda x, where: (recover_tensors(low.module, x), {}),
+        faithful=True,
+    )
+
+
+class Twofold(NamedTuple):
+    """State of FedHMv2."""
+
+    x: Tensors  # the factors that are sent
+    w: Tensors  # the full model
+
+
+def fedhmv2(
+    *,
+    svd_every: int = 1,
+    rank_ratio: float = 0.15,
+    keep_layers: int | str = 9,
+    regulariser: str = "none",
+    participation: float | int = 0.1,
+    weighting: str = "uniform",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """FedHMv2: factors are averaged as in FedLMT, and every so many rounds decomposed anew as in FedHM.
+
+    x_i <- local(x) for i in S;   every ``svd_every`` rounds: w <- sum_S q_i (U_i V_i^T), x <- SVD_r(w);
+    in the others: x <- sum_S q_i x_i, w <- U V^T
+
+    >>> fedhmv2(svd_every=5).settings["svd_every"]
+    5
+
+    Reference: FedLMT/pFedLMT, Algorithm 2, which says between FedHM (1) and FedLMT (beyond the last round).
+    """
+    check_server(participation, weighting, 1.0)
+    check_range("svd_every", svd_every, 1, float("inf"))
+    coefficients(regulariser)
+    t = LMT_PAPER.given(options)
+    refuse_lasting("fedhmv2", t)
+
+    def bind(p: Problem) -> Program[Twofold]:
+        view = product_view(p.model, rank_ratio, keep_layers, regulariser)
+        return twofold(p, view, t, svd_every, participation, weighting)
+
+    form = {"svd_every": svd_every, "rank_ratio": rank_ratio, "keep_layers": keep_layers, "regulariser": regulariser}
+    server = {"participation": participation, "weighting": weighting}
+    return Algorithm("fedhmv2", {**form, **server, **t._asdict()}, bind)
+
+
+def twofold(
+    p: Problem, view: View, t: Training, svd_every: int, participation: float | int, weighting: str
+) -> Program[Twofold]:
+    """The program of FedHMv2."""
+    low = replace(p, model=view.model)
+    phase = Phase(low.parameters, t.amount, t.lr)
+
+    def init(model: Tensors, n: int) -> Twofold:
+        return Twofold(view.take(model, {}), model)
+
+    def train(s: Twofold, r: Round) -> Trained:
+        done = train_cohort(low, [phase], t, replicate(s.x, len(r.cohort)), {}, r, low.names)
+        form = Form(np.arange(len(r.cohort)), low.model, done.models)
+        return done._replace(forms=(form,))
+
+    def exchange(s: Twofold, trained: Trained, r: Round) -> Twofold:
+        q = weights(weighting, r)
+        if (r.index + 1) % svd_every:
+            x = s.x | r.engine.mean(trained.sent, q)
+            return Twofold(x, view.put(x, {})[0])
+        products: Tensors = torch.func.vmap(lambda x: view.put(x, {})[0])(trained.sent)
+        w = s.w | r.engine.mean(products, q)
+        return Twofold(s.x | view.take(w, {}), w)
+
+    return Program(
+        p.names,
+        init,
+        train,
+        exchange,
+        lambda s: replicate(s.w, p.clients),
+        lambda model: message_of(low.names)(view.model.start),
+        lambda s, r: both_ways(low, s.x, (), r),
+        participation=participation,
+        known=lambda s: s.x,
+    )

@@ -1,0 +1,93 @@
+"""FLANC: networks of several widths that share a basis of filters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Unpack
+
+from ..local import Phase
+from ..problem import Model
+from ..tensors import split
+from ..views.basis import bank_names, composed, orthogonality
+from .base import Algorithm, Problem, Program
+from .capacities import FRACTIONS, levels, shares
+from .families import Server, federated
+from .forms import assigned, named_view
+from .options import LMT_PAPER, Options, Training, check_range, refuse_lasting
+from .server import check_server
+
+
+def flanc(
+    *,
+    capacities: str = "b4-b3-b2",
+    n_basis: float = 0.25,
+    basis_fraction: float = 0.125,
+    orthogonal: float = 10.0,
+    participation: float | int = 0.1,
+    weighting: str = "uniform",
+    **options: Unpack[Options],
+) -> Algorithm:
+    """FLANC: filters are mixtures of a basis; the basis is everybody's, the mixtures belong to a width.
+
+    (B_i, A_i) <- local(B, A_w) along grad F_i + orthogonal sum_l mean((B_l B_l^T - I)^2)   for i in S of width w
+    B <- mean over S;   A_w <- mean over those of S with width w, unchanged where there is none
+
+    capacities: shares of the full widths, "b4-b3-b2" (1.75, 1.25, 0.75), "1-0.5" or "b4x15-b2x5"; n_basis and
+    basis_fraction: filters of a bank and channels of a filter, as shares of a block's. What is measured is the widest
+    network.
+
+    >>> flanc().settings["orthogonal"]
+    10.0
+
+    Reference: Mei et al., "Resource-Adaptive Federated Learning with All-In-One Neural Composition", 2022.
+    """
+    check_server(participation, weighting, 1.0)
+    check_range("orthogonal", orthogonal, 0, float("inf"))
+    t = LMT_PAPER._replace(weight_decay=1e-4).given(options)
+    refuse_lasting("flanc", t)
+
+    def at(source: Model, fraction: float) -> Model:
+        module = composed(source.module, fraction, n_basis, basis_fraction)
+        apart = orthogonality(bank_names(module))
+        return Model(module, source.loss, (lambda x: orthogonal * apart(x)) if orthogonal else None, source)
+
+    widest = max(levels(capacities, FRACTIONS))
+
+    def bind(p: Problem) -> Program[Server]:
+        assert p.model.source is not None
+        forms = {w: p.model if w == widest else at(p.model.source, w) for w in levels(capacities, FRACTIONS)}
+        return by_basis(p, forms, capacities, t, participation, weighting)
+
+    own = {"capacities": capacities, "n_basis": n_basis, "basis_fraction": basis_fraction, "orthogonal": orthogonal}
+    server = {"participation": participation, "weighting": weighting}
+    return Algorithm("flanc", {**own, **server, **t._asdict()}, bind, lambda model: at(model, widest))
+
+
+def by_basis(
+    p: Problem,
+    forms: Mapping[float, Model],
+    capacities: str,
+    t: Training,
+    participation: float | int,
+    weighting: str,
+) -> Program[Server]:
+    """The server holds the banks once and everything else once a width."""
+    banks = frozenset(bank_names(p.module))
+
+    def place(fraction: float) -> Callable[[str], str]:
+        own = forms[fraction] is p.model
+        return lambda name: name if own or name in banks else f"{fraction:g}/{name}"
+
+    extra = {place(w)(k): v for w, form in forms.items() for k, v in form.start.items()}
+    common = extra | p.model.start
+    groups = [
+        (s.clients, named_view(forms[s.capacity], common, place(s.capacity)))
+        for s in shares(capacities, FRACTIONS, p.clients)
+    ]
+    viewed = replace(p, views=lambda r: assigned(groups, r))
+    phase = Phase(p.parameters, t.amount, t.lr)
+    program = federated(viewed, [phase], t, frozenset(common), participation, weighting)
+    return program._replace(
+        init=lambda model, n: program.init(extra | model, n),
+        models=lambda s: split(program.models(s), p.names)[0],
+        message=lambda model: program.message(extra | model),
+    )
