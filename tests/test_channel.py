@@ -12,7 +12,7 @@ from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.problem import Model
-from test_engines import COMMON, METHODS, build
+from test_engines import COMMON, METHODS, STAGES, build
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import PUSH, column, shared_only
 from toys import Quadratic, experiment, golden, net, play, ragged, scattered
@@ -207,9 +207,10 @@ class TestQuantised:
     def test_every_method_can_use_it(self, name: str) -> None:
         known = {"topology": "ring"} if "topology" in alg.build(name).settings else {}
         known |= {"participation": 3} if "participation" in alg.build(name).settings else {}
-        rounds = {}
+        known |= {"depthfl": {"capacities": "2-1"}, "flanc": {"n_basis": 0.5, "basis_fraction": 0.5}}.get(name, {})
+        module, rounds = net("residual" if name in STAGES else "mlp"), {}
         for bits in (None, 16, 4):
-            e = experiment(net("mlp"), ragged("mlp"), alg.build(name, quantise=bits, batch_size=4, epochs=1, **known))
+            e = experiment(module, ragged("mlp"), alg.build(name, quantise=bits, batch_size=4, epochs=1, **known))
             rounds[bits] = e.program.models(play(e, 2).state)
         differences = [
             max(float((rounds[bits][k] - v).abs().max()) for k, v in rounds[None].items()) for bits in (16, 4)

@@ -11,11 +11,13 @@ import coterie as ct
 from coterie.batches import Samples
 from coterie.data import Federation
 from coterie.engines import Serial, Vectorised
+from coterie.errors import RequestError
 from coterie.measure import sharpness as landscape
-from coterie.measure.convergence import MEASURES, gradient_norms, met, smallest_singular_value
+from coterie.measure.convergence import MEASURES, check_measure, gradient_norms, met, smallest_singular_value
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
 from coterie.problem import Loss, Model, cross_entropy
 from coterie.tensors import Tensors, replicate
+from test_engines import build, kind_like
 from toys import V0, A, B, C, Coupled, D, Quadratic, experiment, golden, mean_output, net, ragged, scattered
 
 BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
@@ -335,3 +337,28 @@ def test_the_noise_of_sampling_clients(m: int) -> None:
     spread = (x - x.mean(0)).square().sum()
     noise = torch.stack([(x[list(s)].mean(0) - x.mean(0)).square().sum() for s in combinations(range(n), m)]).mean()
     assert float(noise) == pytest.approx(float((n - m) / (m * n * (n - 1)) * spread), abs=1e-15)
+
+
+@pytest.mark.parametrize("row", ["fedrod", "depthfl", "progfed", "flanc", "heterofl", "pfedlmt", "dispfl", "dfedpgp"])
+def test_what_is_recorded_for_methods_with_modules_of_their_own(row: str) -> None:
+    """Evaluation has one answer where training has several, and every engine finds the same numbers."""
+    rows = []
+    for engine in (Serial(), Vectorised(2)):
+        e = experiment(net(kind_like(row, "groupnorm")), ragged("mlp"), build(row), engine)
+        state = e.play(e.start(), 0, evaluate=False)[0].state
+        rows.append(MEASURES["gradients"](e, state) | MEASURES["sharpness"](e, state))
+    assert rows[0] == pytest.approx(rows[1], rel=1e-8)
+    assert all(v >= 0 for v in rows[0].values())
+
+
+def test_smallest_singular_values_are_recorded() -> None:
+    """Right after a spectral start they are the roots of the layer's own; padding does not count."""
+    whole = experiment(net("groupnorm"), ragged("groupnorm"), build("fedlmt, decaying"))
+    sigma = torch.linalg.svdvals(net("groupnorm").get_parameter("4.weight").detach())
+    found = MEASURES["singular-values"](whole, whole.start().state)["smallest_singular_value"]
+    rank = whole.model.start["4.U"].shape[1]
+    assert found == pytest.approx(float(sigma[rank - 1].sqrt()))
+    padded = experiment(net("groupnorm"), ragged("groupnorm"), build("pfedlmt"))
+    assert MEASURES["singular-values"](padded, padded.start().state)["smallest_singular_value"] > 0.01
+    with pytest.raises(RequestError, match="low rank"):
+        check_measure("singular-values", experiment(net("mlp"), ragged("mlp"), build("fedavg")).model)

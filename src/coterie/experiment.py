@@ -16,7 +16,7 @@ from .algorithms.quantised import quantised
 from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
-from .errors import RequestError, unknown
+from .errors import RequestError
 from .measure.report import Row
 from .models.cost import cost
 from .problem import Model
@@ -96,8 +96,7 @@ class Experiment:
     def check(self) -> None:
         """Refuses what does not fit together, before anything is trained or written."""
         for name in self.record:
-            if name not in measure.MEASURES:
-                raise unknown("measure", name, measure.MEASURES)
+            measure.check_measure(name, self.model)
         if not 0 <= self.silent <= 1:
             raise RequestError(f"silent={self.silent} is out of range: it must be a probability between 0 and 1")
         if self.silent and self.program.topology is None:

@@ -64,7 +64,12 @@ class TwoHeads(nn.Module):
 
 
 def both_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The generic head's loss and the personal one's; no gradient of either reaches the other's part."""
+    """The generic head's loss and the personal one's; no gradient of either reaches the other's part.
+
+    In evaluation there is one answer, and its loss.
+    """
+    if outputs.dim() == 2:
+        return cross_entropy(outputs, targets)
     return cross_entropy(outputs[:, 0], targets) + cross_entropy(outputs[:, 1], targets)
 
 

@@ -2,7 +2,7 @@
 
 from .accuracy import global_accuracy, personal_accuracies
 from .consensus import averaged, consensus_distance
-from .convergence import MEASURES
+from .convergence import MEASURES, check_measure
 from .report import ACCURACIES, FINETUNED, accuracy_row, summarise, unmeasured
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "MEASURES",
     "accuracy_row",
     "averaged",
+    "check_measure",
     "consensus_distance",
     "global_accuracy",
     "personal_accuracies",

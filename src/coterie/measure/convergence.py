@@ -8,8 +8,10 @@ from torch import Tensor
 
 from ..batches import Samples, Stream
 from ..engines.base import Engine
+from ..errors import RequestError, unknown
 from ..problem import Model
-from ..tensors import Tensors, add, floating, replicate, split
+from ..tensors import Tensors, add, floating, replicate, rows, split
+from ..views import factor_pairs
 from .consensus import averaged
 from .sharpness import on_clients, sharpness, slope
 
@@ -31,7 +33,7 @@ def gradient_norms(
     f_i is the mean loss over all samples of client i in evaluation mode; u: the trained parameters in ``shared``, v:
     the others. A part without parameters has norm 0; a client without samples has no f_i and is not counted.
 
-    Reference: FedAvg-P/Scaffold-P, section 3.
+    Reference: FedAvg-P/Scaffold-P, Table 1.
     """
     grad = engine.gradient(model.still)
 
@@ -114,8 +116,30 @@ def _sharpness(experiment: Measured, state: Any) -> dict[str, float]:
     return {"sharpness": float(each.nanmean()), "sharpness_worst": float(each[~each.isnan()].max())}
 
 
+def _singular_values(experiment: Measured, state: Any) -> dict[str, float]:
+    """The smallest over all factors of all clients; columns of zeros pad a smaller rank and do not count."""
+    models = experiment.program.models(state)
+    clients = len(next(iter(models.values())))
+    smallest = []
+    for pair in factor_pairs(experiment.model.module):
+        for i in range(clients):
+            factors = [f[:, f.any(0)] for f in pair.matrices(rows(models, i))]
+            smallest.append(float(smallest_singular_value([f for f in factors if f.numel()])))
+    return {"smallest_singular_value": min(smallest)}
+
+
+def check_measure(name: str, model: Model) -> None:
+    """Refuses what is no measure, or none for this model."""
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES)
+    if name == SINGULAR and not factor_pairs(model.module):
+        raise RequestError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
+
+
+SINGULAR = "singular-values"
 MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
+    SINGULAR: _singular_values,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""

@@ -80,7 +80,9 @@ def _heads(module: nn.Module) -> nn.ModuleDict:
 
 
 def deep_supervision(outputs: Tensor, targets: Tensor) -> Tensor:
-    """sum_s CE(z_s): every head by itself. ``outputs``: [B, heads, C]."""
+    """sum_s CE(z_s): every head by itself. ``outputs``: [B, heads, C]; in evaluation the one answer, [B, C]."""
+    if outputs.dim() == 2:
+        return cross_entropy(outputs, targets)
     losses = [cross_entropy(z, targets) for z in outputs.unbind(1)]
     return sum(losses[1:], losses[0])
 
@@ -97,7 +99,7 @@ def mutual(weight: float | Tensor) -> Loss:
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         supervised, heads = deep_supervision(outputs, targets), outputs.shape[1]
-        if heads == 1:
+        if heads == 1 or outputs.dim() == 2:
             return supervised
         # Every head against every head: that with itself is zero, and so is its gradient.
         apart = divergence(outputs.unsqueeze(2), outputs.unsqueeze(1))
@@ -117,6 +119,8 @@ def deepest(a: float, tau: float) -> Loss:
         raise RequestError(f"tau={tau} must be above 0: the temperature of the teaching")
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.dim() == 2:
+            return deep_supervision(outputs, targets)
         apart = divergence(outputs[:, -1:] / tau, outputs[:, :-1] / tau)
         return (1 - a) * deep_supervision(outputs, targets) + a * tau**2 * apart.sum(1).mean()
 
