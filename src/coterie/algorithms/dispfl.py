@@ -173,9 +173,9 @@ def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:
     flat = mask.reshape(len(mask), -1)
     moving = math.ceil(share * int(flat[0].sum()))
     size = w.reshape(flat.shape).abs().masked_fill(~flat, torch.inf)
-    left = flat.scatter(1, size.topk(moving, largest=False).indices, False)
+    left = flat.scatter(1, size.argsort(stable=True)[:, :moving], False)  # of equal ones the first, on every device
     wanted = score.reshape(flat.shape).masked_fill(left, -torch.inf)
-    return left.scatter(1, wanted.topk(moving).indices, True).view_as(mask)
+    return left.scatter(1, wanted.argsort(stable=True, descending=True)[:, :moving], True).view_as(mask)
 
 
 def sparse_load(s: Sparse) -> Load:

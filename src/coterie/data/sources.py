@@ -12,11 +12,13 @@ from .federation import Federation
 from .options import bind
 from .partition import split, test_split
 from .pool import Pool
+from .text import text
 
 # A loader takes the seed and its own options, which its signature declares with types and defaults.
 SOURCES: dict[str, Callable[..., Pool]] = {
     "digits": digits,
     "synthetic": synthetic,
+    "text": text,
 }
 
 

@@ -13,6 +13,7 @@ from ..problem import Model
 from ..tensors import Tensors, add, floating, replicate, rows, split
 from ..views import factor_pairs
 from .consensus import averaged
+from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
 
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
@@ -95,6 +96,9 @@ class Measured(Protocol):
     def train(self) -> Samples: ...
 
     @property
+    def tests(self) -> Samples: ...
+
+    @property
     def program(self) -> Any: ...
 
 
@@ -141,5 +145,6 @@ MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
     SINGULAR: _singular_values,
+    "perplexity": record_perplexity,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""

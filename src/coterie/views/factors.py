@@ -43,12 +43,14 @@ def unrolled(weight: Tensor) -> Tensor:
 def spectral(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """The nearest factors of that rank, of equal size: U = A S^1/2 and V = B S^1/2 for W = A S B^T.
 
-    Columns beyond the rank of W are zero.
+    Columns beyond the rank of W are zero. Signs are a matter of taste, and libraries differ: the largest entry of each
+    column of U is positive.
     """
     A, S, Bt = torch.linalg.svd(unrolled(weight.detach()), full_matrices=False)
-    root = S[:rank].sqrt()
+    A, Bt = A[:, :rank], Bt[:rank]
+    root = S[:rank].sqrt() * A.gather(0, A.abs().argmax(0, keepdim=True))[0].sign()
     beyond = (0, rank - len(root))
-    return _rolled(F.pad(A[:, :rank] * root, beyond), F.pad(Bt[:rank].T * root, beyond), weight)
+    return _rolled(F.pad(A * root, beyond), F.pad(Bt.T * root, beyond), weight)
 
 
 def kaiming(weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

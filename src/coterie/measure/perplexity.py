@@ -1,0 +1,96 @@
+"""How many tokens a language model hesitates between, in the two definitions that are in use.
+
+Both are taken over all positions of a sample, hidden or not, as FedLMT does. The numbers are not comparable: that of
+the chunks is never the smaller one, and equal to the other only where all chunks are equally hard.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Amount, Batches, Samples, Stream
+from ..engines.base import Engine
+from ..errors import RequestError
+from ..problem import Model, cross_entropy, sample_losses
+from ..tensors import Tensors
+from .accuracy import at_a_time, quietly
+from .consensus import averaged
+
+
+class Perplexity(NamedTuple):
+    """One number a client, or one for all."""
+
+    overall: Tensor  # exp of the mean cross-entropy over all positions of all samples: everybody else's
+    chunks: Tensor  # the mean over samples of exp(the sample's mean cross-entropy): FedLMT's
+
+
+def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) -> Perplexity:
+    """[n] each client's own model on its own test samples; NaN for a client without any."""
+
+    def total(tensors: Tensors, stream: Stream) -> Tensor:
+        sums = torch.zeros(2, dtype=torch.float64, device=stream.x.device)
+        for k in range(stream.steps):
+            batch = stream.batch(k)
+            both = _both(model, tensors, batch.x, batch.y)
+            sums = sums + (both if batch.mask is None else torch.where(batch.mask, both, 0.0)).sum(1)
+        return sums
+
+    clients = np.arange(len(tests.owned))
+    batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
+    with quietly():
+        sums: Tensor = engine.map(total, models, batches, keys=[0] * len(clients))
+    return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
+
+
+def global_perplexity(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> Perplexity:
+    """One model on all test samples together."""
+    step = at_a_time(y)
+    with quietly():
+        parts = [_both(model, tensors, x[i : i + step], y[i : i + step]) for i in range(0, len(x), step)]
+    return _perplexity(torch.cat(parts, 1).mean(1).cpu())
+
+
+def _both(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> Tensor:
+    """[2, B] the cross-entropy of every sample, and its exponential."""
+    losses = sample_losses(cross_entropy, model.outputs(tensors, x), y).to(torch.float64)
+    return torch.stack([losses, losses.exp()])
+
+
+def _perplexity(means: Tensor) -> Perplexity:
+    """From the means of both."""
+    return Perplexity(means[..., 0].exp(), means[..., 1])
+
+
+class Tested(Protocol):
+    """What is needed of an experiment."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def tests(self) -> Samples: ...
+
+    @property
+    def program(self) -> Any: ...
+
+
+def record_perplexity(experiment: Tested, state: Any) -> dict[str, float]:
+    """Of the clients' models after mixing, a mean over the clients, and of the one model they agree on."""
+    e, program, tests = experiment, experiment.program, experiment.tests
+    if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
+        raise RequestError("perplexity needs test samples with a token at every place: take the source text")
+    models = program.models(state)
+    agreed = averaged(models) if program.consensus is None else program.consensus(state)
+    own = perplexities(e.engine, e.model, models, tests)
+    common = global_perplexity(e.model, agreed, tests.x, tests.y)
+    return {
+        "perplexity": float(own.overall.nanmean()),
+        "perplexity_chunks": float(own.chunks.nanmean()),
+        "global_perplexity": float(common.overall),
+        "global_perplexity_chunks": float(common.chunks),
+    }
