@@ -73,6 +73,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedhmv2": ("fedhmv2", {"epochs": 1, "participation": 3, "keep_layers": 1, "rank_ratio": 0.5, "svd_every": 2}),
     "heterofl": ("heterofl", {**NARROW, "participation": 3}),
     "heterofl, scaled": ("heterofl", {**NARROW, "participation": 3, "scaler": True}),
+    "heterofl, masked": ("heterofl", {**NARROW, "participation": 3, "mask_ce": True}),
     "fedrolex": ("fedrolex", {**NARROW, "participation": 4}),
     "feddropout": ("feddropout", {**NARROW, "participation": 3}),
     "feddropout, quantised": ("feddropout", {**NARROW, "participation": 3, "quantise": 8}),

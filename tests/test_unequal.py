@@ -155,6 +155,31 @@ class TestWidths:
         trained = [torch.func.functional_call(m.training, start, (x,)) for m in forms]
         assert not torch.equal(*trained)
 
+    def test_absent_classes_are_masked_and_their_rows_left_out(self) -> None:
+        fed = ragged("mlp", sizes=(9,))
+        absent = [c for c in range(3) if c not in fed.y]
+        assert absent
+        settings = {**ONE, "capacities": "1", "participation": 1, "mask_ce": True}
+        e = experiment(net("mlp"), fed, alg.heterofl(**settings))
+        after, start = play(e, 1).state.u, e.model.start
+        assert torch.equal(after["3.weight"][absent], start["3.weight"][absent])
+        assert not torch.equal(after["1.weight"], start["1.weight"])
+        x, form = fed.x[:2], views_of(e, e.round(0))[0].view.model
+        present = {"present": torch.tensor([c in fed.y for c in range(3)]).double()}
+        training = torch.func.functional_call(form.training, start | present, (x,))
+        assert torch.equal(training, e.model.outputs(start, x) * present["present"])
+        assert torch.equal(form.outputs(start | present, x), e.model.outputs(start, x))
+
+    def test_a_mask_of_all_classes_is_none(self) -> None:
+        x = ragged("mlp").x
+        even = [(x[i : i + 3], torch.arange(3)) for i in (0, 5, 10)]
+        fed = ct.data.from_tensors(train=even, test=even, classes=3)
+        left, right = (
+            play(experiment(net("mlp"), fed, alg.heterofl(**{**NARROW, "participation": 1.0}, mask_ce=m)), 2).state.u
+            for m in (True, False)
+        )
+        same(left, right)
+
 
 def replace_exact(engine: Any) -> Any:
     """BatchNorm may not be padded."""

@@ -1,19 +1,21 @@
 """Narrow clients: HeteroFL, FedRolex and FedDropout, which differ in one argument."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import chance
+from ..batches import Integers
 from ..local import Phase
 from ..problem import Model
-from ..tensors import Tree, stack
-from ..views import Cut, Indices, narrow, prefix, random, window
+from ..split import head_layer
+from ..tensors import Tensors, Tree, stack
+from ..views import Cut, narrow, prefix, random, window
 from .base import Algorithm, Assigned, Problem, Program, Round, View
 from .capacities import WIDTHS, shares
 from .families import Server, federated
@@ -24,6 +26,7 @@ Channels = Callable[[int, int], Tensor]
 """(width, how many) -> which channels of that width a client trains."""
 Choice = Callable[[Round, int], Channels]
 """Of a round and a client."""
+PRESENT = "present"
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -31,6 +34,7 @@ def heterofl(
     *,
     capacities: str = "b4-b3-b2",
     scaler: bool = False,
+    mask_ce: bool = False,
     participation: float | int = 0.1,
     weighting: str = "uniform",
     **options: Unpack[Options],
@@ -40,16 +44,17 @@ def heterofl(
     x_i <- local(the first ceil(rate_i C) channels of x) for i in S;   x <- entry by entry the mean over who holds it
 
     capacities: "b4-b3-b2" (rates 1, 3/4, 1/2 in equal shares), "1-0.5", or "b4x15-b2x5"; scaler: divide by the rate
-    before every norm, in training only.
+    before every norm, in training only; mask_ce: the logits of classes a client does not have are 0 in training, and
+    their rows of the last layer are averaged without it.
 
     >>> heterofl(capacities="1-0.5").settings["weighting"]
     'uniform'
 
-    Reference: Diao, Ding, Tarokh, "HeteroFL", 2021. Differs from the released code in: the network is the one it is
-    given, and logits of classes a client does not have are not masked, as in FedLMT's experiments.
+    Reference: Diao, Ding, Tarokh, "HeteroFL", 2021. Differs from the paper in: neither scaler nor mask_ce unless
+    asked, as in FedLMT's experiments.
     """
     first: Choice = lambda r, client: prefix  # noqa: E731
-    own = {"capacities": capacities, "scaler": scaler}
+    own = {"capacities": capacities, "scaler": scaler, "mask_ce": mask_ce}
     return by_width("heterofl", first, own, participation, weighting, LMT_PAPER.given(options))
 
 
@@ -58,6 +63,7 @@ def fedrolex(
     capacities: str = "b4-b3-b2",
     direction: int = 1,
     scaler: bool = False,
+    mask_ce: bool = False,
     participation: float | int = 0.1,
     weighting: str = "uniform",
     **options: Unpack[Options],
@@ -73,7 +79,7 @@ def fedrolex(
     """
     check_choice("direction", str(direction), ("1", "-1"))
     rolling: Choice = lambda r, client: partial(window, t=direction * r.index)  # noqa: E731
-    own = {"capacities": capacities, "direction": direction, "scaler": scaler}
+    own = {"capacities": capacities, "direction": direction, "scaler": scaler, "mask_ce": mask_ce}
     return by_width("fedrolex", rolling, own, participation, weighting, LMT_PAPER.given(options))
 
 
@@ -81,6 +87,7 @@ def feddropout(
     *,
     capacities: str = "b4-b3-b2",
     scaler: bool = False,
+    mask_ce: bool = False,
     participation: float | int = 0.1,
     weighting: str = "uniform",
     **options: Unpack[Options],
@@ -99,7 +106,7 @@ def feddropout(
     def drawn(r: Round, client: int) -> Channels:
         return partial(random, generator=torch.Generator().manual_seed(chance.key(r.seed, "window", r.index, client)))
 
-    own = {"capacities": capacities, "scaler": scaler}
+    own = {"capacities": capacities, "scaler": scaler, "mask_ce": mask_ce}
     return by_width("feddropout", drawn, own, participation, weighting, LMT_PAPER.given(options))
 
 
@@ -111,13 +118,11 @@ def by_width(
     refuse_lasting(name, t)
 
     def bind(p: Problem) -> Program[Server]:
-        groups = [
-            (s.clients, *_cut(p.model, s.capacity, own["scaler"])) for s in shares(own["capacities"], WIDTHS, p.clients)
-        ]
+        groups = [(s.clients, narrowed(p.model, s.capacity, own)) for s in shares(own["capacities"], WIDTHS, p.clients)]
 
         def views(r: Round) -> list[Assigned]:
-            here = [(np.flatnonzero(np.isin(r.cohort, clients)), cut, view) for clients, cut, view in groups]
-            return [Assigned(at, view, _where(cut, choose, r, at)) for at, cut, view in here if len(at)]
+            here = [(np.flatnonzero(np.isin(r.cohort, clients)), form) for clients, form in groups]
+            return [Assigned(at, form.view, where(form, choose, r, at)) for at, form in here if len(at)]
 
         phase = Phase(p.parameters, t.amount, t.lr)
         return federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
@@ -126,18 +131,62 @@ def by_width(
     return Algorithm(name, settings, bind)
 
 
-def _cut(model: Model, rate: float, scaler: bool) -> tuple[Cut, View]:
+class Narrow(NamedTuple):
+    """A width: how it is cut, and the view of those who have it."""
+
+    cut: Cut
+    view: View
+    masked: bool
+
+
+def narrowed(model: Model, rate: float, own: Mapping[str, Any]) -> Narrow:
+    """The model at that rate, with what is done to it in training."""
     small = narrow(model.module, rate)
     cut = Cut.between(model.module, small)
-    if scaler:
+    if own["scaler"]:
         divide_before_norms(small, rate)
-    return cut, View(Model(small, model.loss), cut.take, cut.put)
+    if own["mask_ce"]:
+        mask_absent(small)
+    view = masked_view(model, small, cut) if own["mask_ce"] else View(Model(small, model.loss), cut.take, cut.put)
+    return Narrow(cut, view, own["mask_ce"])
 
 
-def _where(cut: Cut, choose: Choice, r: Round, places: np.ndarray) -> Tree:
-    """Which channels every member at these places trains, stacked."""
-    each: list[Indices] = [cut.indices(choose(r, int(client))) for client in r.cohort[places]]
-    return stack(each)
+def where(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
+    """Which channels every member at these places trains, stacked; and which classes it has, where that matters."""
+    channels = stack([form.cut.indices(choose(r, int(client))) for client in r.cohort[places]])
+    if not form.masked:
+        return channels
+    classes = form.view.model.start[PRESENT]
+    counts = [r.samples.y[r.samples.owned[client]].bincount(minlength=len(classes)) for client in r.cohort[places]]
+    return {"channels": channels, PRESENT: (torch.stack(counts) > 0).to(classes)}
+
+
+def masked_view(model: Model, small: nn.Module, cut: Cut) -> View:
+    """A cut whose client knows which classes it has, and whose other rows of the last layer count for nobody."""
+    head = head_layer(model.module)
+    rows = {f"{head}.{k}" if head else k for k in ("weight", "bias")}
+
+    def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
+        values, mass = cut.put({k: v for k, v in x.items() if k != PRESENT}, where["channels"])
+        own = {k: v * where[PRESENT].view(-1, *[1] * (v.dim() - 1)) for k, v in mass.items() if k in rows}
+        return values | {k: values[k] * v for k, v in own.items()}, mass | own
+
+    return View(
+        Model(small, model.loss),
+        lambda x, where: cut.take(x, where["channels"]) | {PRESENT: where[PRESENT]},
+        put,
+    )
+
+
+def mask_absent(module: nn.Module) -> None:
+    """In training the logits of classes that the buffer ``present`` does not have are 0."""
+    classes = cast(nn.Linear, module.get_submodule(head_layer(module))).out_features
+    module.register_buffer(PRESENT, torch.ones(classes).to(next(module.parameters())))
+
+    def masked(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
+        return outputs * layer.get_buffer(PRESENT) if layer.training else None
+
+    module.register_forward_hook(masked)
 
 
 def divide_before_norms(module: nn.Module, rate: float) -> None:
