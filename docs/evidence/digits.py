@@ -151,7 +151,9 @@ def main() -> None:
     best = {m: max((r for r in tuned if r["method"] == m), key=headline)["lr"] for m in METHODS}
     rows = done(list(compared_jobs(best)), log, workers)
     versions = {"coterie": ct.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    (HERE / "digits.json").write_text(json.dumps({"versions": versions, "lr": best, "runs": rows}, indent=1) + "\n")
+    runs = ",\n  ".join(map(json.dumps, rows))  # a line a run
+    head = f'"versions": {json.dumps(versions)},\n "lr": {json.dumps(best)}'
+    (HERE / "digits.json").write_text(f'{{\n {head},\n "runs": [\n  {runs}\n ]\n}}\n')
     tables = "\n\n".join(f"### {task}\n\n{table(rows, task, best)}" for task in TASKS)
     (HERE / "digits-tables.md").write_text(tables + "\n")
     print(tables)
