@@ -12,6 +12,8 @@ import coterie as ct
 from coterie import measure
 from coterie.batches import Samples
 from coterie.engines import Serial, Vectorised
+from coterie.errors import RequestError
+from coterie.measure.perplexity import global_perplexity, perplexities
 from coterie.models import cost
 from coterie.problem import Model, cross_entropy
 from coterie.tensors import replicate
@@ -53,6 +55,116 @@ def test_a_client_without_tests_does_not_count(engine: Any) -> None:
     assert got[4].isnan()
     row = measure.accuracy_row("after_mix", got)
     assert row["personal_accuracy_after_mix"] == pytest.approx(float(got[:4].mean()))
+
+
+class Table(nn.Module):
+    """For every token the scores of the token that stands there."""
+
+    def __init__(self, scores: Tensor) -> None:
+        super().__init__()
+        self.scores = nn.Parameter(scores)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores[x].transpose(1, 2)
+
+
+V, T = 6, 7  # tokens and the length of a sample
+
+
+def tokens(sizes: tuple[int, ...] = (3, 40, 1, 38)) -> Samples:
+    """Clients of unequally many samples, more than one batch of them, their inputs over V + 1 tokens."""
+    g, n = torch.Generator().manual_seed(5), sum(sizes)
+    x, y = (torch.randint(0, k, (n, T), generator=g) for k in (V + 1, V))
+    return Samples(x, y, torch.split(torch.randperm(n, generator=g), sizes))
+
+
+def tables(n: int) -> tuple[Model, dict[str, Tensor]]:
+    """A table model and n clients' own tables."""
+    model = Model(Table(torch.zeros(V + 1, V, dtype=torch.float64)), cross_entropy)
+    own = torch.randn(n, V + 1, V, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    return model, {"scores": 2 * own}
+
+
+@BOTH
+def test_the_accuracy_of_a_sample_is_the_share_of_its_targets(engine: Any) -> None:
+    tests, (model, models) = tokens(), tables(4)
+    got = measure.personal_accuracies(engine, model, models, tests, np.arange(4))
+    for i, mine in enumerate(tests.owned):
+        shares = (models["scores"][i][tests.x[mine]].argmax(2) == tests.y[mine]).double().mean(1)
+        assert float(got[i]) == pytest.approx(float(shares.mean()), rel=1e-12)
+    one = {"scores": models["scores"][1]}
+    whole = (one["scores"][tests.x].argmax(2) == tests.y).double().mean()
+    assert measure.global_accuracy(model, one, tests.x, tests.y) == pytest.approx(float(whole), rel=1e-12)
+
+
+@BOTH
+def test_perplexity_of_a_table(engine: Any) -> None:
+    """Against the probabilities read from the table, position by position."""
+    tests, (model, models) = tokens(), tables(4)
+    got = perplexities(engine, model, models, tests)
+    for i, mine in enumerate(tests.owned):
+        p = models["scores"][i].softmax(1)[tests.x[mine], tests.y[mine]]  # [N_i, T]
+        assert float(got.overall[i]) == pytest.approx(float(p.log().mean().neg().exp()), rel=1e-12)
+        assert float(got.chunks[i]) == pytest.approx(float(p.prod(1).pow(-1 / T).mean()), rel=1e-12)
+    assert (got.chunks >= got.overall * (1 - 1e-12)).all()  # Jensen
+    assert float(got.chunks[2]) == pytest.approx(float(got.overall[2]), rel=1e-12)  # a single chunk
+    assert float(got.chunks[0]) > float(got.overall[0])
+    alone = global_perplexity(model, {"scores": models["scores"][1]}, *(v[tests.owned[1]] for v in (tests.x, tests.y)))
+    assert (float(alone.overall), float(alone.chunks)) == pytest.approx((float(got.overall[1]), float(got.chunks[1])))
+
+
+@BOTH
+def test_who_knows_nothing_hesitates_between_all_tokens(engine: Any) -> None:
+    tests, (model, _) = tokens((3, 5, 0)), tables(1)
+    got = perplexities(engine, model, replicate(model.start, 3), tests)
+    for each in got:
+        assert each[:2].tolist() == pytest.approx([V, V], rel=1e-12)
+        assert each[2].isnan()
+    assert [float(v) for v in global_perplexity(model, model.start, tests.x, tests.y)] == pytest.approx([V, V])
+
+
+def test_equally_hard_chunks_have_one_perplexity() -> None:
+    """Every chunk has the same tokens in another order."""
+    x = torch.stack([torch.arange(V).roll(i) for i in range(V)])
+    model, models = tables(1)
+    got = global_perplexity(model, {"scores": models["scores"][0]}, x, x)
+    assert float(got.chunks) == pytest.approx(float(got.overall), rel=1e-12)
+
+
+def test_recorded_perplexity() -> None:
+    """Of everybody's own model and of the mean one, between peers."""
+    tests = tokens()
+    pairs = [(tests.x[mine], tests.y[mine]) for mine in tests.owned]
+    fed = ct.data.from_tensors(train=pairs, test=pairs, classes=V)
+    alg = ct.algorithms.dfedavg(topology="ring", lr=1.0, epochs=1, batch_size=4)
+    run = ct.fit(
+        lambda: Table(torch.zeros(V + 1, V)),
+        fed,
+        alg,
+        rounds=2,
+        evaluate_every=2,
+        engine="serial",
+        record=["perplexity"],
+        progress=False,
+    )
+    names = {"perplexity", "perplexity_chunks", "global_perplexity", "global_perplexity_chunks"}
+    assert not names & set(run.history[0])
+    row = run.history[1]
+    own = [
+        global_perplexity(Model(c.module(), cross_entropy), {**c.shared, **c.personal}, *p)
+        for c, p in zip(run.clients, pairs, strict=True)
+    ]
+    assert row["perplexity"] == pytest.approx(np.mean([float(p.overall) for p in own]), rel=1e-6)
+    assert row["perplexity_chunks"] == pytest.approx(np.mean([float(p.chunks) for p in own]), rel=1e-6)
+    centre = torch.stack([c.shared["scores"] for c in run.clients]).mean(0)
+    common = global_perplexity(Model(Table(centre), cross_entropy), {"scores": centre}, fed.test_x, fed.test_y)
+    assert row["global_perplexity"] == pytest.approx(float(common.overall), rel=1e-6)
+    assert row["global_perplexity_chunks"] == pytest.approx(float(common.chunks), rel=1e-6)
+
+
+def test_perplexity_is_for_tokens() -> None:
+    with pytest.raises(RequestError, match="a token at every place"):
+        ct.fit(net("mlp"), ragged("mlp"), ct.algorithms.local(), rounds=1, record=["perplexity"], progress=False)
 
 
 def test_personal_accuracy_by_hand() -> None:

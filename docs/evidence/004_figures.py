@@ -386,7 +386,8 @@ The paper prints gamma = 0.001, m = 9, K = 25, n = 10 and the form of f_i. Every
   ever better, and the norm keeps falling without ever being steady (last rows of the table).
 * **How this was chosen**: plain descent with rho = 0.01, 0.1 and 1 on iid, sorted and two-digit splits was tried first;
   this pair alone becomes steady soon and keeps the clients apart. Smaller batches (5, 10) and fewer images gave the
-  same order of the K panels in shorter trials, with more noise. Other divisions of the pixels into a and b were tried too.
+  same order of the K panels in shorter trials, with more noise. Other divisions of the pixels into a and b were tried
+  too.
 * **Step sizes**: gamma = 0.005 where nothing else is said, five times the paper's; the paper's own gamma = 0.001,
   m = 9, K = 25 is the first row of panel gamma. eta_v = sqrt(n/m) and eta_u = 3 = sqrt(9), the smallest that Theorem
   3.7 allows at m = 9; in panel 1d also eta_u = T, as Theorem 3.11 asks. The largest curvature at the start is

@@ -44,9 +44,31 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
     "flanc": {"capacities": "1-0.75-0.5"},
 }
+_TEXT = {
+    **_SMALL,
+    **dict.fromkeys(("lr", "personal_lr", "finetune_lr"), 0.1),
+    **dict.fromkeys(("epochs", "personal_epochs"), 1),
+    "batch_size": 8,
+    "keep_layers": "*.attention.*",
+}
+_TEXT_SPECIAL = {
+    **_SPECIAL,
+    "fedlmt": {"init": "spectral"},  # as the released code starts its transformer
+    "pfedlmt": {"keep_layers": "tokens,positions,layers.*"},  # the decoder alone is personal
+}
+
 STAGED = ("flanc", "depthfl", "progfed")
 
 PRESETS = {
     "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, _SPECIAL, "resnet8-bn"),
     "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL, "mlp"),
+    "text": Preset(
+        "transformer-mlm:dim=64,hidden=256,layers=2",
+        "pathological:1",
+        20,
+        10,
+        _TEXT,
+        _TEXT_SPECIAL,
+        "transformer-mlm",
+    ),
 }

@@ -111,8 +111,8 @@ class Model:
         return cast(Tensor, functional_call(self.evaluation, tensors, (x,)))
 
     def rebuilt(self, tensors: Tensors) -> nn.Module:
-        """A module of its own that holds these values."""
-        module = copy.deepcopy(self.module)
+        """A module of its own that holds these values, on the device they are on."""
+        module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
         with torch.no_grad():
             for k, v in (*module.named_parameters(), *module.named_buffers()):
                 v.copy_(tensors[k])

@@ -84,7 +84,7 @@ def sparse(
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
         assert r.W is not None
         assert trained.mass is not None
-        near = (r.W > 0).to(r.W).fill_diagonal_(1)
+        near = topologies.support(r.W)
         total, count = r.engine.mix(near, trained.sent), r.engine.mix(near, trained.mass)
         mean = {k: v / count[k].clamp(min=1) for k, v in total.items()}
         mixed = {k: v * trained.kept[k] if k in trained.kept else v for k, v in mean.items()}

@@ -108,12 +108,14 @@ def push_sum(
         assert r.W is not None
         if not tau:
             return s._replace(x=trained.kept | gossip(r.engine, r.W, trained.sent), mu=r.W @ s.mu)
-        own, sent = torch.diag(r.W.diag()), r.W - torch.diag(r.W.diag())
-        kept, pushed = (gossip(r.engine, part, trained.sent) for part in (own, sent))
+        own = topologies.diagonal(r.W)
+        sent = topologies.with_diagonal(r.W, torch.zeros_like(own))
+        kept: Tensors = torch.func.vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
+        pushed = gossip(r.engine, sent, trained.sent)
         arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], (sent @ s.mu)[:, None]], 1)
-        return Pushed(trained.kept | arrived, own @ s.mu + s.flying_mu[:, 0], queue, queue_mu)
+        return Pushed(trained.kept | arrived, own * s.mu + s.flying_mu[:, 0], queue, queue_mu)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         assert r.W is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from .pool import Pool
 
 UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText writes its rare words as the first one, too
 
-Strings = NDArray[np.object_]
+Strings = NDArray[Any]  # of Python's own strings: one long word must not widen them all
 
 
 class Chunks(NamedTuple):
@@ -47,6 +47,10 @@ def text(
     test: another file, cut in as many rows; without one, the last quarter of every row is for testing. vocabulary: at
     most so many tokens, the most frequent of the training chunks, the unknown and the end of a line among them; 0: all.
     mask: how likely a token is hidden, that is, replaced by the number of tokens; drawn once a sample.
+
+    >>> pool = text(seed=0, path=__file__, length=8, rows=4)
+    >>> pool.x.shape[1:], pool.y.unique().tolist()
+    (torch.Size([8]), [0, 1, 2, 3])
 
     Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are not
     drawn anew in every epoch, and the shorter chunk at the end of a row is left out.

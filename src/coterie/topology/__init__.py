@@ -13,12 +13,14 @@ from .facts import degree, diameter, edges, in_neighbours, out_neighbours, spect
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
 from .silence import silenced
+from .sparse import diagonal, support, with_diagonal
 
 __all__ = [
     "Topology",
     "build",
     "clique",
     "degree",
+    "diagonal",
     "diameter",
     "edges",
     "exponential",
@@ -37,4 +39,6 @@ __all__ = [
     "spectral_gap",
     "star",
     "stochasticity",
+    "support",
+    "with_diagonal",
 ]

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..chance import generator
 from ..errors import RequestError
 from .graphs import Topology, circulant, clients, uniform, whole
+from .sparse import DENSE, circle, drawn, from_links
 
 
 def _neighbours(name: str, n: int, k: object) -> int:
@@ -24,10 +25,12 @@ def _neighbours(name: str, n: int, k: object) -> int:
     return k
 
 
-def _relabelled(W: Tensor, seed: int, t: int) -> Tensor:
-    """The same graph with the clients' places drawn anew."""
-    place = torch.from_numpy(generator(seed, "topology", t).permutation(len(W)))
-    return W[place][:, place]
+def _relabelled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
+    """The same circle with the clients' places drawn anew."""
+    place = generator(seed, "topology", t).permutation(n)
+    if n > DENSE:
+        return circle(n, offsets, place)
+    return uniform(circulant(n, offsets))[place][:, place]
 
 
 def random(n: int, k: int, seed: int = 0) -> Topology:
@@ -49,11 +52,13 @@ def random(n: int, k: int, seed: int = 0) -> Topology:
         )
     reach = k // 2
     offsets = [offset for offset in range(-reach, reach + 1) if offset] + [n // 2] * (k % 2)
-    W = uniform(circulant(n, offsets))
-    return Topology(f"random:{k}", n, "doubly", False, partial(_relabelled, W, seed))
+    return Topology(f"random:{k}", n, "doubly", False, partial(_relabelled, n, tuple(offsets), seed))
 
 
 def _pull(n: int, k: int, seed: int, t: int) -> Tensor:
+    if n > DENSE:
+        senders = torch.from_numpy(drawn(n, k, generator(seed, "topology", t)))
+        return from_links(torch.arange(n).repeat_interleave(k), senders.flatten(), n)
     # The places of the k smallest of n - 1 uniforms are a uniform set of k; stepping over i leaves i out.
     scores = generator(seed, "topology", t).random((n, n - 1))
     chosen = torch.from_numpy(np.argpartition(scores, k - 1, axis=1)[:, :k])
@@ -64,7 +69,8 @@ def _pull(n: int, k: int, seed: int, t: int) -> Tensor:
 
 
 def _push(n: int, k: int, seed: int, t: int) -> Tensor:
-    return _pull(n, k, seed, t).T.contiguous()
+    W = _pull(n, k, seed, t).T
+    return W.coalesce() if W.is_sparse else W.contiguous()
 
 
 def random_pull(n: int, k: int, seed: int = 0) -> Topology:
@@ -98,6 +104,10 @@ def _cliques(n: int, size: int, count: int, seed: int, t: int) -> Tensor:
     member = torch.from_numpy(generator(seed, "topology", t).permutation(n))
     group = torch.arange(n) // size
     group = torch.where(group < count, group, torch.arange(n) + count)[member]
+    if n > DENSE:
+        inside = member.argsort()[: size * count].view(count, size)
+        receivers, senders = inside[:, :, None].expand(-1, -1, size), inside[:, None, :].expand(-1, size, -1)
+        return from_links(receivers.flatten(), senders.flatten(), n)
     return uniform(group[:, None] == group[None, :])
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import RequestError
+from .sparse import DENSE, entries
 
 Stochastic = Literal["doubly", "row", "column"]
 
@@ -21,7 +22,8 @@ def stochasticity(W: Tensor) -> Stochastic:
     """
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
         raise RequestError(f"a mixing matrix must be square, not {list(W.shape)}: use one row and column a client")
-    rows, columns = (bool(((W.sum(axis) - 1).abs() <= _TOLERANCE).all()) for axis in (1, 0))
+    sums = [W.sum(axis) for axis in (1, 0)]
+    rows, columns = (bool(((s.to_dense() - 1).abs() <= _TOLERANCE).all()) for s in sums)
     if rows and columns:
         return "doubly"
     if rows:
@@ -42,7 +44,7 @@ def spectral_gap(W: Tensor) -> float:
     >>> round(spectral_gap(ring(4)(0)), 6)
     0.666667
     """
-    W = W.double()
+    W = dense(W).double()
     n = len(W)
     if stochasticity(W) == "doubly":
         λ = float(torch.linalg.matrix_norm(W - 1 / n, ord=2))
@@ -51,9 +53,16 @@ def spectral_gap(W: Tensor) -> float:
     return max(0.0, 1 - λ)
 
 
+def dense(W: Tensor) -> Tensor:
+    """W as a dense matrix, to look at; refused where it would be too large."""
+    if not W.is_sparse:
+        return W
+    raise RequestError(f"a graph of {len(W):,} clients is too large for this: look at one of {DENSE:,} or fewer")
+
+
 def _links(W: Tensor) -> Tensor:
     """True where a message travels: the nonzero weights off the diagonal."""
-    links = W != 0
+    links = dense(W) != 0
     links.fill_diagonal_(False)
     return links
 
@@ -94,7 +103,8 @@ def edges(W: Tensor) -> int:
     >>> edges(ring(5)(0))
     10
     """
-    return int(_links(W).sum())
+    rows, columns, _ = entries(W)
+    return int((rows != columns).sum())
 
 
 def diameter(W: Tensor) -> int | None:

@@ -1,6 +1,6 @@
 """Topologies that are the same every round, and the type they all share."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..errors import RequestError
 from .facts import Stochastic
+from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A function from the round to the mixing matrix W[n, n] in float64, rows for receivers.
+    """A function from the round to the mixing matrix W[n, n] in float64, rows for receivers; sparse for many clients.
 
     ``name`` is the text that rebuilds it, ``stochastic`` says which sums of W are one, ``fixed`` that every
     round has the same W (then it is one and the same tensor: do not write into it).
@@ -71,6 +72,11 @@ def circulant(n: int, offsets: Iterable[int]) -> Tensor:
     return links
 
 
+def circle_of(n: int, offsets: Sequence[int]) -> Tensor:
+    """The circulant with equal weights, dense or sparse by the number of clients."""
+    return circle(n, offsets) if n > DENSE else uniform(circulant(n, offsets))
+
+
 def _constant(W: Tensor, t: int) -> Tensor:
     return W
 
@@ -87,7 +93,7 @@ def ring(n: int) -> Topology:
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    return _fixed("ring", uniform(circulant(clients(n), (-1, 1))))
+    return _fixed("ring", circle_of(clients(n), (-1, 1)))
 
 
 def _square_rows(n: int) -> int:
@@ -120,6 +126,12 @@ def grid(n: int, rows: int | None = None) -> Topology:
     n = clients(n)
     rows = _rows(n, rows)
     columns = n // rows
+    if n > DENSE:
+        i = torch.arange(n)
+        row, column = i // columns, i % columns
+        beside = [row * columns + (column + d) % columns for d in (-1, 1)]
+        above = [(row + d) % rows * columns + column for d in (-1, 1)]
+        return _fixed(f"grid:rows={rows}", from_links(i.repeat(4), torch.cat([*beside, *above]), n))
     down = torch.kron(circulant(rows, (-1, 1)), torch.eye(columns, dtype=torch.bool))
     across = torch.kron(torch.eye(rows, dtype=torch.bool), circulant(columns, (-1, 1)))
     return _fixed(f"grid:rows={rows}", uniform(down | across))
@@ -134,8 +146,8 @@ def exponential(n: int) -> Topology:
     tensor([0.2500, 0.2500, 0.2500, 0.0000, 0.2500, 0.0000, 0.0000, 0.0000],
            dtype=torch.float64)
     """
-    powers = (2**k for k in range((clients(n) - 1).bit_length()))
-    return _fixed("exponential", uniform(circulant(n, powers)))
+    powers = [2**k for k in range((clients(n) - 1).bit_length())]
+    return _fixed("exponential", circle_of(n, powers))
 
 
 def full(n: int) -> Topology:
@@ -144,7 +156,11 @@ def full(n: int) -> Topology:
     >>> full(4)(0)[0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
-    return _fixed("full", uniform(torch.ones(clients(n), n, dtype=torch.bool)))
+    if clients(n) > DENSE:
+        raise RequestError(
+            f"full with {n} clients has {n * (n - 1):,} links: take a method with a server, which has the same mean"
+        )
+    return _fixed("full", uniform(torch.ones(n, n, dtype=torch.bool)))
 
 
 def none(n: int) -> Topology:
@@ -154,7 +170,9 @@ def none(n: int) -> Topology:
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    return _fixed("none", torch.eye(clients(n), dtype=torch.float64))
+    if clients(n) > DENSE:
+        return _fixed("none", circle_of(n, ()))
+    return _fixed("none", torch.eye(n, dtype=torch.float64))
 
 
 def metropolis(adjacency: Tensor) -> Tensor:
@@ -185,6 +203,13 @@ def star(n: int) -> Topology:
     >>> star(5)(0).diagonal()
     tensor([0.2000, 0.8000, 0.8000, 0.8000, 0.8000], dtype=torch.float64)
     """
-    links = torch.zeros(clients(n), n, dtype=torch.bool)
+    if clients(n) > DENSE:
+        leaves, hub = torch.arange(1, n), torch.zeros(n - 1, dtype=torch.int64)
+        rows, columns = torch.cat([leaves, hub]), torch.cat([hub, leaves])
+        spokes = sparse(rows, columns, torch.full((2 * (n - 1),), 1 / n, dtype=torch.float64), n)
+        own = torch.full((n,), 1 - 1 / n, dtype=torch.float64)
+        own[0] = 1 / n
+        return _fixed("star", with_diagonal(spokes, own))
+    links = torch.zeros(n, n, dtype=torch.bool)
     links[0, :] = links[:, 0] = True
     return _fixed("star", metropolis(links))

@@ -12,6 +12,7 @@ from ..text import Call, parse
 from .draws import clique, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, clients, exponential, full, grid, none, ring, star
+from .sparse import DENSE, diagonal, entries
 
 _BUILDERS: dict[str, Callable[..., Topology]] = {
     "ring": ring,
@@ -99,15 +100,16 @@ def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
     """W of round t in float64, when it can be a mixing matrix of n clients at all."""
     returned = function(t)
     try:
-        W = torch.as_tensor(returned, dtype=torch.float64, device="cpu").to_dense()
+        W = torch.as_tensor(returned, dtype=torch.float64, device="cpu")
+        W = W.to_dense() if n <= DENSE else W.to_sparse().coalesce()
     except (RuntimeError, TypeError, ValueError) as error:
         raise _wrong(t, f"a {type(returned).__name__}", f"return a tensor of {n} x {n}") from error
     if W.shape != (n, n):
         shape = " x ".join(map(str, W.shape)) or "a single number"
         raise _wrong(t, shape, f"return {n} x {n}, one row and column a client")
-    if not (W >= 0).all():
+    if not (entries(W)[2] >= 0).all():
         raise _wrong(t, "negative or no number in places", "return weights of 0 or more")
-    if not (W.diagonal() > 0).all():
+    if not (diagonal(W) > 0).all():
         raise _wrong(t, "zero on the diagonal", "let every client keep a share of its own")
     return W
 

@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .sparse import diagonal, entries, sparse, with_diagonal
+
 
 def silenced(W: Tensor, probability: float, keeps: str, draw: np.random.Generator) -> Tensor:
     """The mixing matrix of a round in which every message is dropped with that probability.
@@ -15,6 +17,9 @@ def silenced(W: Tensor, probability: float, keeps: str, draw: np.random.Generato
     >>> silenced(W, 1.0, "receiver", np.random.default_rng(0)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    lost = torch.from_numpy(draw.random(W.shape) < probability).to(W.device)
-    missing = torch.where(lost.fill_diagonal_(False), W, 0.0)
-    return W - missing + torch.diag(missing.sum(1 if keeps == "receiver" else 0))
+    rows, columns, weights = entries(W)
+    lost = torch.from_numpy(draw.random(len(weights)) < probability).to(W.device) & (rows != columns)
+    keeper = (rows if keeps == "receiver" else columns)[lost]
+    own = diagonal(W).index_add(0, keeper, weights[lost])
+    left = sparse(rows[~lost], columns[~lost], weights[~lost], len(W))
+    return with_diagonal(left if W.is_sparse else left.to_dense(), own)

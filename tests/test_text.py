@@ -1,0 +1,214 @@
+"""Text files as data: rows, chunks, the vocabulary, hidden tokens; and the transformer that trains on them."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from coterie import cli
+from coterie.data import Federation, federate
+from coterie.data.text import END, UNKNOWN, cut, encoded, hidden, numbered
+from coterie.errors import RequestError
+
+LOW = {"rank_ratio": 0.5, "keep_layers": "*.attention.*", "init": "spectral"}
+
+
+def spelt(ids: dict[str, int], tokens: Tensor) -> list[str]:
+    """Words for numbers."""
+    names = list(ids)
+    return [names[k] for k in tokens.flatten().tolist()]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    """600 tokens: 100 lines of five words and an end each; the words differ from part to part."""
+    path = tmp_path / "a story.txt"
+    lines = [" ".join(f"w{(i * i + 3 * j) % 7 + i // 25}" for j in range(5)) for i in range(100)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def federation(path: Path, **options: Any) -> Federation:
+    chosen = {"clients": 4, "partition": "pathological:1", "rows": 4, "length": 10, **options}
+    return federate("text", path=str(path), **chosen)
+
+
+# The stream
+
+
+def test_a_row_a_client(story: Path) -> None:
+    """Every client holds the first chunks of one row and is tested on the last quarter of the same row."""
+    fed = federation(story)
+    stream = [token for line in story.read_text().splitlines() for token in (*line.split(), END)]
+    rows = [stream[150 * i : 150 * (i + 1)] for i in range(4)]  # 15 chunks: 12 and 3
+    ids = numbered([token for row in rows for token in row[:120]])
+    found = [spelt(ids, fed.y[part]) for part in fed.train]
+    assert sorted(found) == sorted(row[:120] for row in rows)
+    for mine, part in zip(found, fed.test, strict=True):
+        row = next(row for row in rows if row[:120] == mine)
+        known = [token if token in ids else UNKNOWN for token in row[120:]]
+        assert spelt(ids, fed.test_y[part]) == known
+    assert fed.classes == len(ids)
+    assert (fed.input_shape, fed.x.dtype, fed.y.dtype) == ((10,), torch.int64, torch.int64)
+
+
+def test_what_is_left_over_at_the_end_of_a_row_is_not_used() -> None:
+    chunks = cut([str(i) for i in range(23)], rows=2, length=3)
+    assert chunks.astype(int).tolist() == [
+        [[0, 1, 2], [3, 4, 5], [6, 7, 8]],
+        [[11, 12, 13], [14, 15, 16], [17, 18, 19]],
+    ]
+
+
+def test_a_file_of_its_own_for_testing(story: Path, tmp_path: Path) -> None:
+    other = tmp_path / "test.txt"
+    other.write_text("w1 never w2 seen w3\n" * 20)  # 120 tokens in 4 rows of 3 chunks
+    fed = federation(story, test=str(other))
+    assert fed.sizes.tolist() == [15] * 4
+    assert [len(part) for part in fed.test] == [3] * 4
+    assert int((fed.test_y == 0).sum()) == 40
+    assert int((fed.y == 0).sum()) == 0
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet:0.3", "pathological:2"])
+def test_rows_are_what_partitions_call_classes(story: Path, partition: str) -> None:
+    fed = federation(story, partition=partition, clients=3)
+    np.testing.assert_array_equal(np.sort(torch.cat(fed.train)), np.arange(48))
+    assert min(len(part) for part in fed.test) > 0
+
+
+# The vocabulary
+
+
+def test_the_most_frequent_tokens_have_numbers_in_order_of_appearance() -> None:
+    tokens = ["c", "b", "b", "a", END, "d", "d", "a", UNKNOWN, "c", END]
+    assert list(numbered(tokens)) == [UNKNOWN, END, "c", "b", "a", "d"]
+    assert list(numbered(tokens, most=4)) == [UNKNOWN, END, "c", "b"]
+
+
+def test_what_is_not_in_the_vocabulary_is_unknown(story: Path) -> None:
+    ids = {UNKNOWN: 0, END: 1, "a": 2}
+    assert encoded(np.array([["a", "x"], [END, UNKNOWN]], object), ids).tolist() == [[2, 0], [1, 0]]
+    whole, small = federation(story), federation(story, vocabulary=5)
+    assert (whole.classes, small.classes) == (12, 5)
+    assert torch.equal(small.y, torch.where(whole.y < 5, whole.y, 0))
+    assert int((whole.y == 0).sum()) == 0
+
+
+# What is hidden
+
+
+def test_hidden_tokens(story: Path) -> None:
+    """They have number V, are the same for the same seed, and everything else stays."""
+    fed = federation(story)
+    for x, y in ((fed.x, fed.y), (fed.test_x, fed.test_y)):
+        lost = x == fed.classes
+        assert 0 < int(lost.sum()) < lost.numel() // 3
+        assert torch.equal(x[~lost], y[~lost])
+    assert not torch.equal(federation(story, seed=1).x, fed.x)
+    twice = federation(story, test=str(story))
+    assert torch.equal(twice.y, twice.test_y)
+    assert not torch.equal(twice.x, twice.test_x)
+    assert torch.equal(federation(story, mask=0.0).x, fed.y)
+    assert (federation(story, mask=1.0).x == fed.classes).all()
+
+
+def test_as_many_are_hidden_as_asked_for() -> None:
+    tokens = torch.zeros(1000, 64, dtype=torch.int64)
+    lost = hidden(tokens, 1, 0.15, key=5).double()
+    assert float(lost.mean()) == pytest.approx(0.15, abs=5 * (0.15 * 0.85 / lost.numel()) ** 0.5)
+    assert torch.equal(hidden(tokens[:10], 1, 0.15, key=5), lost[:10].long())  # whatever other samples there are
+
+
+# A description that can be kept
+
+
+def test_the_same_federation_from_its_origin(story: Path) -> None:
+    fed = federation(story, vocabulary=6, seed=3)
+    origin = json.loads(json.dumps(fed.origin))
+    assert origin["path"] == str(story)
+    assert federate(**origin).fingerprint() == fed.fingerprint()
+    typed = f"text:{story},rows=4,length=10,vocabulary=6"
+    assert federate(typed, clients=4, partition="pathological:1", seed=3).fingerprint() == fed.fingerprint()
+    story.write_text(story.read_text().replace("w1", "w2"))
+    assert federate(**origin).fingerprint() != fed.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 61}, "has 600 tokens, and 61 rows of 2 x 10 need 1220: lower rows or length"),
+        ({"length": 100}, "has 600 tokens, and 4 rows of 2 x 100 need 800"),
+        ({"path": "nowhere.txt"}, "the text nowhere.txt cannot be read (No such file or directory): name a file"),
+        ({"path": "."}, "the text . cannot be read (Is a directory)"),
+        ({"test": "nowhere.txt"}, "the text nowhere.txt cannot be read"),
+        ({"vocabulary": 2}, "vocabulary=2 leaves no word"),
+        ({"mask": 1.5}, "mask must be a probability between 0 and 1, not 1.5"),
+        ({"rows": 0}, "at least 1 row"),
+    ],
+)
+def test_what_a_text_refuses(story: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as error:
+        federate("text", **{"path": str(story), "rows": 4, "length": 10, "clients": 4, **options})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_text_needs_its_path_and_utf8(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="needs path"):
+        federate("text")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 100)
+    with pytest.raises(RequestError, match="is not text in UTF-8"):
+        federate("text", path=str(tmp_path / "latin.txt"))
+
+
+# Training
+
+
+def transformer(fed: Federation) -> Any:
+    options = {"dim": 8, "heads": 2, "hidden": 12, "layers": 1, "dropout": 0.0}
+    return ct.models.build("transformer-mlm", fed, **options).double()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedlmt"])
+def test_the_transformer_learns_alike_on_both_engines(story: Path, method: str) -> None:
+    fed = federation(story)
+    training = {"participation": 3, "lr": 0.1, "batch_size": 5, "epochs": 2, "clip": None}
+    alg = ct.algorithms.build(method, **training, **(LOW if method == "fedlmt" else {}))
+    slow, fast = (
+        ct.fit(transformer(fed), fed, alg, rounds=4, engine=engine, progress=False, record=["perplexity"])
+        for engine in ("serial", "vectorised:2")
+    )
+    for a, b in zip(slow.history, fast.history, strict=True):
+        assert {k: v for k, v in b.items() if k != "seconds"} == pytest.approx(
+            {k: v for k, v in a.items() if k != "seconds"}, rel=1e-9
+        )
+    first, last = slow.history[0], slow.history[-1]
+    assert last["train_loss"] < first["train_loss"]
+    assert last["perplexity"] < 0.9 * first["perplexity"]
+    assert 1 / 12 < last["personal_accuracy_after_mix"] < 1
+    sent = sum(v.numel() for v in slow.clients[0].shared.values())
+    assert last["parameters_sent"] == 6 * sent
+
+
+def test_the_command(story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run on a text, and the same run once more from its folder."""
+    monkeypatch.chdir(story.parent)
+    source = "text:a story.txt,rows=4,length=10"
+    for words in (
+        ["run", "fedlmt", "--data", source, "--clients", "4", "--rounds", "1", "--record", "perplexity", "--out", "a"],
+        ["run", "a/config.json", "--out", "b"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["coterie", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, capsys.readouterr().err
+    rows = [json.loads(Path(f"{name}/metrics.jsonl").read_text()) for name in "ab"]
+    assert {**rows[0], "seconds": 0} == {**rows[1], "seconds": 0}
+    assert 1 < rows[0]["perplexity"] < rows[0]["perplexity_chunks"]
