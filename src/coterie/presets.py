@@ -41,6 +41,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "dpsgd": {"epochs": 1},  # what makes it another method than dfedavg
     "dfedpgp": {"topology": "random-push:5"},  # push-sum is made for directed graphs
     "osgp": {"topology": "random-push:5"},
+    "fedlmt": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
+    "pfedlmt": {"clip": 10.0},
     "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
     "flanc": {"capacities": "1-0.75-0.5"},
 }

@@ -78,8 +78,8 @@ def exchanged(
 
 def fedlmt(
     *,
-    rank_ratio: float = 0.15,
-    keep_layers: int | str = 3,
+    rank_ratio: float | None = None,
+    keep_layers: int | str | None = None,
     capacities: str | None = None,
     init: str = "kaiming",
     regulariser: str = "none",
@@ -92,9 +92,10 @@ def fedlmt(
 
     x = (W_1 .. W_k, then U_l and V_l);   x_i <- local(x) along grad F_i + regulariser for i in S;   x <- sum_S q_i x_i
 
-    rank_ratio: r = round(rank_ratio * c_out); keep_layers: how many layers stay whole; capacities: instead of both, the
-    published pair for the smallest of them; init: "kaiming" or "spectral"; regulariser: "none", "frobenius=1e-4",
-    "l2=1e-4", "kronecker=1e-4" or several; topology: between peers instead of around a server.
+    rank_ratio: r = round(rank_ratio * c_out); keep_layers: how many layers stay whole; where they are not given, the
+    published pair for the smallest of the ``capacities``, or 0.15 and 3; init: "kaiming" or "spectral"; regulariser:
+    "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4" or several; topology: between peers instead of around a
+    server.
 
     >>> fedlmt(regulariser="frobenius=1e-4").settings["keep_layers"]
     3
@@ -104,30 +105,31 @@ def fedlmt(
     """
     check_server(participation, weighting, 1.0)
     coefficients(regulariser)
-    if capacities is not None:
-        keep_layers, rank_ratio = _common_rank(capacities)
+    keep, ratio = _common_rank(capacities, rank_ratio, keep_layers)
     t = LMT_PAPER.given(options)
 
     def bind(p: Problem) -> Program[Any]:
         phases = [Phase(p.parameters, t.amount, t.lr)]
         return exchanged(p, phases, t, topology, p.names, participation, weighting)
 
-    form = {"rank_ratio": rank_ratio, "keep_layers": keep_layers, "init": init, "regulariser": regulariser}
+    form = {"rank_ratio": ratio, "keep_layers": keep, "init": init, "regulariser": regulariser}
     server = {"topology": topology, "participation": participation, "weighting": weighting}
     settings = {**form, "capacities": None, **server, **t._asdict()}
-    return Algorithm(
-        "fedlmt", settings, bind, lambda model: low_rank(model, rank_ratio, keep_layers, init, regulariser)
-    )
+    return Algorithm("fedlmt", settings, bind, lambda model: low_rank(model, ratio, keep, init, regulariser))
 
 
-def _common_rank(capacities: str) -> tuple[int, float]:
-    name = f"b{min(levels(capacities, DEPTHS)):g}"
-    if name not in COMMON_RANKS:
+def _common_rank(
+    capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None
+) -> tuple[int | str, float]:
+    """(layers that stay whole, rank ratio): as given, else for the smallest capacity."""
+    name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"
+    if name not in COMMON_RANKS and (rank_ratio is None or keep_layers is None):
         raise RequestError(
             f"capacities={capacities} leave fedlmt nothing to do: name {', '.join(COMMON_RANKS)} among them, or give "
             "rank_ratio and keep_layers"
         )
-    return COMMON_RANKS[name]
+    keep, ratio = COMMON_RANKS.get(name, COMMON_RANKS["b2"])
+    return keep if keep_layers is None else keep_layers, ratio if rank_ratio is None else rank_ratio
 
 
 def pfedlmt(
