@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..batches import Batch, Batches, Integers, Stream
-from ..tensors import Tensors, Tree, concatenate, rows, tree_map
+from ..tensors import Tensors, Tree, rows, tree_map
 from .base import Grad, InMemory, Objective, Seen, own_randomness
 
 
@@ -32,17 +32,17 @@ class Vectorised(InMemory):
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client, a chunk of clients of equal shape at a time."""
         chunks = list(self._chunks([c for c in clients if isinstance(c, Batches)], len(keys)))
+        together: Tree = None
         with own_randomness(self.device) as seed:
-            results = []
             for which in chunks:
                 seed(keys[int(which[0])])
-                results.append(_lifted(f, clients, which))
-        order = np.concatenate(chunks)
-        together = concatenate(results)
-        if (order[1:] > order[:-1]).all():
-            return together
-        back = torch.from_numpy(order.argsort())
-        return tree_map(lambda v: v[back.to(v.device)], together)
+                part = _lifted(f, clients, which)
+                if len(which) == len(keys) and _consecutive(which):
+                    return part
+                if together is None:
+                    together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
+                _write(together, which, part)
+        return together
 
     def gradient(self, objective: Objective) -> Grad:
         """``torch.func.grad``, which ``vmap`` can lift; what does not move stays out of its hands, which are slow."""
@@ -75,8 +75,7 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
         )
         return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
 
-    place = torch.from_numpy(which)
-    mine = tuple(_rows(c, place) for c in clients if not isinstance(c, Batches))
+    mine = tuple(_rows(c, which) for c in clients if not isinstance(c, Batches))
     drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
     return lift(one, mine, drawn)
 
@@ -87,9 +86,22 @@ def lift(f: Callable[..., Tree], *stacked: Tree) -> Tree:
         return torch.func.vmap(f, randomness="different")(*stacked)
 
 
-def _rows(x: Tree, place: Tensor) -> Tree:
-    """The clients at ``place``; a view, not a copy, where they lie one after another."""
-    first, count = int(place[0]), len(place)
-    if bool((place == torch.arange(first, first + count)).all()):
-        return tree_map(lambda v: v[first : first + count], x)
+def _consecutive(which: Integers) -> bool:
+    return bool((np.diff(which) == 1).all())
+
+
+def _write(x: Tree, which: Integers, part: Tree) -> None:
+    """Into the places of some clients: results of many chunks are never held twice."""
+    first, place = int(which[0]), torch.from_numpy(which)
+    if _consecutive(which):
+        tree_map(lambda v, new: v[first : first + len(which)].copy_(new), x, part)
+    else:
+        tree_map(lambda v, new: v.index_copy_(0, place.to(v.device), new), x, part)
+
+
+def _rows(x: Tree, which: Integers) -> Tree:
+    """Some clients; a view, not a copy, where they lie one after another."""
+    first, place = int(which[0]), torch.from_numpy(which)
+    if _consecutive(which):
+        return tree_map(lambda v: v[first : first + len(which)], x)
     return tree_map(lambda v: rows(v, place.to(v.device)), x)
