@@ -477,6 +477,15 @@ def test_a_short_run_cannot_grow() -> None:
         experiment(net("residual"), ragged("mlp"), alg.progfed(), rounds=3).check()
 
 
+def test_one_rank_for_everybody_suits_the_smallest() -> None:
+    assert alg.fedhmv2(capacities="b4-b3-b2").settings["rank_ratio"] == 0.15
+    assert alg.fedhmv2(capacities="b4-b1", rank_ratio=0.5).settings["rank_ratio"] == 0.5
+    lowest = alg.fedlmt(capacities="b4-b3").settings
+    assert (lowest["keep_layers"], lowest["rank_ratio"]) == (5, 0.4)
+    assert alg.fedlmt(capacities="b4-b1", keep_layers=2).settings["keep_layers"] == 2
+    assert alg.fedlmt(capacities="b4", keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
+
+
 def test_shares() -> None:
     thirds = shares("b4-b3-b2", WIDTHS, 20)
     assert [(s.capacity, len(s.clients)) for s in thirds] == [(1.0, 6), (0.75, 7), (0.5, 7)]

@@ -11,7 +11,7 @@ from ..problem import Model
 from ..tensors import Tensors, replicate
 from ..views import factorise, factorise_tensors, recover_tensors
 from .base import Algorithm, Form, Problem, Program, Round, Trained, View
-from .capacities import RANKS, shares
+from .capacities import RANKS, levels, shares
 from .families import Server, both_ways, federated, message_of, train_cohort, weights
 from .forms import assigned
 from .lowrank import coefficients, regularised
@@ -81,7 +81,8 @@ class Twofold(NamedTuple):
 def fedhmv2(
     *,
     svd_every: int = 1,
-    rank_ratio: float = 0.15,
+    rank_ratio: float | None = None,
+    capacities: str | None = None,
     keep_layers: int | str = 9,
     regulariser: str = "none",
     participation: float | int = 0.1,
@@ -93,6 +94,8 @@ def fedhmv2(
     x_i <- local(x) for i in S;   every ``svd_every`` rounds: w <- sum_S q_i (U_i V_i^T), x <- SVD_r(w);
     in the others: x <- sum_S q_i x_i, w <- U V^T
 
+    rank_ratio: one for everybody; where it is not given, that of the smallest of the ``capacities``, or 0.15.
+
     >>> fedhmv2(svd_every=5).settings["svd_every"]
     5
 
@@ -101,16 +104,17 @@ def fedhmv2(
     check_server(participation, weighting, 1.0)
     check_range("svd_every", svd_every, 1, float("inf"))
     coefficients(regulariser)
+    ratio = min(levels(capacities or "b2", RANKS)) if rank_ratio is None else rank_ratio
     t = LMT_PAPER.given(options)
     refuse_lasting("fedhmv2", t)
 
     def bind(p: Problem) -> Program[Twofold]:
-        view = product_view(p.model, rank_ratio, keep_layers, regulariser)
+        view = product_view(p.model, ratio, keep_layers, regulariser)
         return twofold(p, view, t, svd_every, participation, weighting)
 
-    form = {"svd_every": svd_every, "rank_ratio": rank_ratio, "keep_layers": keep_layers, "regulariser": regulariser}
+    form = {"svd_every": svd_every, "rank_ratio": ratio, "keep_layers": keep_layers, "regulariser": regulariser}
     server = {"participation": participation, "weighting": weighting}
-    return Algorithm("fedhmv2", {**form, **server, **t._asdict()}, bind)
+    return Algorithm("fedhmv2", {**form, "capacities": None, **server, **t._asdict()}, bind)
 
 
 def twofold(
