@@ -50,7 +50,7 @@ def fit(
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
     silent: how likely a message between peers is dropped; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness" and "singular-values".
+    "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity".
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)

@@ -32,6 +32,7 @@ from ..tensors import (
     zeros_like,
 )
 from ..topology import Topology
+from ..views import merge
 from .base import Assigned, Form, Load, Problem, Program, Round, Traffic, Trained, View
 from .options import Training
 
@@ -274,7 +275,6 @@ def merged(r: Round, old: Tensors, trained: Trained, weight: Tensor) -> Tensors:
     mean = r.engine.mean(trained.sent, weight)
     if trained.mass is None:
         return mean
-    share = r.engine.mean(trained.mass, weight)
     everybody = {k: v.flatten(1).amin(0).view(v.shape[1:]) == 1 for k, v in trained.mass.items()}
-    divided = {k: torch.where(share[k] > 0, v / share[k].where(share[k] > 0, 1), old[k]) for k, v in mean.items()}
+    divided = merge({k: old[k] for k in mean}, mean, r.engine.mean(trained.mass, weight))
     return {k: torch.where(everybody[k], mean[k], v) for k, v in divided.items()}  # to the last bit where all hold it

@@ -1,12 +1,16 @@
 """The commands and their options. What they do is imported when they run, so that help comes at once."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import __version__
+
+if TYPE_CHECKING:
+    from .request import Wishes
 
 app = typer.Typer(
     name="coterie",
@@ -52,7 +56,7 @@ Capacities = Annotated[
 ]
 Record = Annotated[
     list[str] | None,
-    typer.Option(help="Measure this too: gradients, sharpness or singular-values; repeat for more."),
+    typer.Option(help="Measure this too: gradients, sharpness, singular-values, perplexity; repeat for more."),
 ]
 
 
@@ -64,6 +68,14 @@ def _share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+def _wishes(typed: dict[str, Any]) -> "Wishes":
+    """The options that ``run`` and ``compare`` have in common, from all that was typed."""
+    from .request import Wishes
+
+    known = {k.rstrip("_"): v for k, v in typed.items()}
+    return Wishes(**{f.name: known[f.name] for f in fields(Wishes) if known[f.name] is not None})
 
 
 def _version(wanted: bool) -> None:
@@ -102,27 +114,11 @@ def run(
     record: Record = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
+    typed = locals()
     _share_cores()
-    from .request import Wishes
     from .train import run_method
 
-    wishes = Wishes(
-        data=data,
-        model=model,
-        partition=partition,
-        clients=clients,
-        rounds=rounds,
-        topology=topology,
-        engine=engine,
-        device=device,
-        seed=seed,
-        set=set_ or [],
-        evaluate_every=evaluate_every,
-        silent=silent,
-        capacities=capacities,
-        record=record or [],
-    )
-    run_method(method, wishes, out, resume)
+    run_method(method, _wishes(typed), out, resume)
 
 
 @app.command()
@@ -147,27 +143,11 @@ def compare(
     record: Record = None,
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
+    typed = locals()
     _share_cores()
-    from .request import Wishes
     from .train import compare_methods
 
-    wishes = Wishes(
-        data=data,
-        model=model,
-        partition=partition,
-        clients=clients,
-        rounds=rounds,
-        topology=topology,
-        engine=engine,
-        device=device,
-        seed=seed,
-        set=set_ or [],
-        evaluate_every=evaluate_every,
-        silent=silent,
-        capacities=capacities,
-        record=record or [],
-    )
-    compare_methods(methods, wishes, seeds, out, resume)
+    compare_methods(methods, _wishes(typed), seeds, out, resume)
 
 
 @app.command(name="list")

@@ -18,15 +18,20 @@ class Result(NamedTuple):
     summaries: list[dict[str, Any]]
 
 
-def protocol(seeds: int, clients: int, rounds: int) -> str:
+def finetuned(results: Sequence[Result]) -> bool:
+    """Whether some method fine-tunes for the measurement."""
+    return any(FINETUNED in s["personal_accuracy"] for r in results for s in r.summaries)
+
+
+def protocol(seeds: int, clients: int, rounds: int, tuned: bool) -> str:
     """What the numbers of the table are."""
+    extra = "fine-tuned: the same after fine-tuning for the measurement, for methods that do so\n" if tuned else ""
     over = f"the mean over {clients} clients" if seeds > 1 else f"{clients} clients"
     spread = f"mean ± std over {seeds} seeds of {over}" if seeds > 1 else f"mean ± std over {over}"
     return f"""After round {rounds}. All accuracies in %.
 after mixing, after training: personal accuracy, each client's own model on its own test
   samples, after the exchange and after local work before it; {spread} (worst client)
-fine-tuned: the same after fine-tuning for the measurement, for methods that do so
-global: the mean of all models on all test samples, after mixing
+{extra}global: the mean of all models on all test samples, after mixing
 distance: mean squared distance of the shared parts from their consensus, after mixing
 sent: over all links, both directions; sec: seconds of training and mixing, without evaluation"""
 
@@ -35,9 +40,8 @@ def results_table(results: Sequence[Result]) -> Table:
     """One row a method."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("method", style="bold", no_wrap=True)
-    tuned = any(FINETUNED in s["personal_accuracy"] for r in results for s in r.summaries)
     protocols = {"after mixing": "after_mix", "after training": "after_train"}
-    protocols |= {"fine-tuned": FINETUNED} if tuned else {}
+    protocols |= {"fine-tuned": FINETUNED} if finetuned(results) else {}
     for heading in (*protocols, "global", "distance", "sent", "sec"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:

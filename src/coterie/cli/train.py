@@ -22,7 +22,7 @@ from ..store.files import write_json
 from ..store.folder import CONFIG
 from ..tensors import entries
 from .request import Plan, Wishes, check_settings, known_options
-from .tables import Result, protocol, results_table
+from .tables import Result, finetuned, protocol, results_table
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -162,7 +162,7 @@ def show(results: Sequence[Result], config: dict[str, Any], folder: Path) -> Non
     console = Console(highlight=False, soft_wrap=True)
     console.print(results_table(results))
     seeds, clients = len(results[0].summaries), config["data"]["clients"]
-    console.print(protocol(seeds, clients, config["rounds"]), style="dim")
+    console.print(protocol(seeds, clients, config["rounds"], finetuned(results)), style="dim")
     console.print(f"engine: {config['engine']} on {config['device']} ({config['engine_reason']})", style="dim")
     console.print(f"results: {folder}", markup=False)
 

@@ -1,7 +1,7 @@
 """How far the clients are from a stationary point, and what can be recorded about it in every round."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..problem import Model
 from ..tensors import Tensors, add, floating, replicate, rows, split
 from ..views import factor_pairs
 from .consensus import averaged
+from .measured import Measured
 from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
 
@@ -81,25 +82,6 @@ def smallest_singular_value(factors: Sequence[Tensor]) -> Tensor:
     Reference: FedLMT, Assumption 4.4, where the factors of a layer have as many columns as its rank.
     """
     return torch.stack([torch.linalg.svdvals(f.to(torch.float64))[..., -1] for f in factors]).amin(0)
-
-
-class Measured(Protocol):
-    """What a measure needs of an experiment."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def train(self) -> Samples: ...
-
-    @property
-    def tests(self) -> Samples: ...
-
-    @property
-    def program(self) -> Any: ...
 
 
 def _gradients(experiment: Measured, state: Any) -> dict[str, float]:

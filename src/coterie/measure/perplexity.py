@@ -4,7 +4,7 @@ Both are taken over all positions of a sample, hidden or not, as FedLMT does. Th
 the chunks is never the smaller one, and equal to the other only where all chunks are equally hard.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from ..problem import Model, cross_entropy, sample_losses
 from ..tensors import Tensors
 from .accuracy import at_a_time, quietly
 from .consensus import averaged
+from .measured import Measured
 
 
 class Perplexity(NamedTuple):
@@ -63,23 +64,7 @@ def _perplexity(means: Tensor) -> Perplexity:
     return Perplexity(means[..., 0].exp(), means[..., 1])
 
 
-class Tested(Protocol):
-    """What is needed of an experiment."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def tests(self) -> Samples: ...
-
-    @property
-    def program(self) -> Any: ...
-
-
-def record_perplexity(experiment: Tested, state: Any) -> dict[str, float]:
+def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
     """Of the clients' models after mixing, a mean over the clients, and of the one model they agree on."""
     e, program, tests = experiment, experiment.program, experiment.tests
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():

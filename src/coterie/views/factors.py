@@ -8,6 +8,7 @@ so U is a matrix of k c_out rows, V one of k c_in rows, and both have as many co
 """
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def _rolled(U: Tensor, V: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return down.permute(0, 3, 1, 2).contiguous(), across.permute(3, 0, 1, 2).contiguous()
 
 
-class LowRank(nn.Module):
+class LowRank(nn.Module, ABC):
     """A layer that holds factors instead of a weight; made of an ordinary one and its new factors."""
 
     U: nn.Parameter
@@ -110,9 +111,9 @@ class LowRank(nn.Module):
             layer.bias = nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
         return layer.train(self.training)
 
+    @abstractmethod
     def _blank(self) -> nn.Module:
         """An ordinary layer of this form, without values: on the meta device nothing is drawn."""
-        raise NotImplementedError
 
 
 class LowRankConv2d(LowRank):
