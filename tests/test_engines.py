@@ -9,8 +9,9 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie import algorithms
 from coterie.batches import Batch
-from coterie.engines import Serial, Vectorised
-from coterie.engines.choose import choose
+from coterie.engines import Graphed, Serial, Vectorised, norms
+from coterie.engines.capture import eager, flat
+from coterie.engines.choose import Work, choose
 from coterie.problem import Model, couples_samples, cross_entropy
 from toys import STAGED, ZOO, experiment, models, net, ragged
 
@@ -110,6 +111,11 @@ def engine_for(kind: str, chunk: int) -> Vectorised:
     return Vectorised(chunk, exact=kind == "batchnorm")
 
 
+def graphed_for(kind: str, chunk: int) -> Graphed:
+    """Without a GPU: over the same memory, but neither compiled nor recorded."""
+    return Graphed(chunk, kind == "batchnorm", torch.device("cpu"), eager)
+
+
 def test_every_method_has_a_row() -> None:
     assert {method for method, _ in METHODS.values()} == set(algorithms.BUILDERS)
 
@@ -120,12 +126,74 @@ def test_engines_agree(row: str, kind: str, dtype: torch.dtype) -> None:
     fed = ragged(kind, dtype)
     slow = models(experiment(net(kind, dtype), fed, build(row), Serial()), rounds=2)
     fast = models(experiment(net(kind, dtype), fed, build(row), engine_for(kind, chunk=3)), rounds=2)
-    tolerance = 1e-5 if dtype is torch.float32 else 1e-10
+    assert_same(fast, slow, 1e-5 if dtype is torch.float32 else 1e-10)
+
+
+@pytest.mark.parametrize(("row", "kind"), [(row, kind) for row in METHODS for kind in kinds(row)])
+def test_replayed_steps_agree(row: str, kind: str) -> None:
+    fed = ragged(kind)
+    slow = models(experiment(net(kind), fed, build(row), Serial()), rounds=2)
+    alone = list(METHODS).index(row) % 2  # one client at a time and chunks that do not come out even take turns
+    fast = models(experiment(net(kind), fed, build(row), graphed_for(kind, 1 if alone else 3)), rounds=2)
+    assert_same(fast, slow, 1e-10)
+
+
+@pytest.mark.parametrize("row", ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dispfl", "dfedpgp"])
+@pytest.mark.parametrize(("chunk", "kind"), [(1, "groupnorm"), (3, "mlp")])
+def test_steps_become_one_flat_graph(row: str, chunk: int, kind: str) -> None:
+    """What the compiler is given does the same as the step it came from."""
+
+    def traced(body, tensors):  # type: ignore[no-untyped-def]
+        graph = flat(body, tensors)
+        return lambda: graph(*tensors)
+
+    fed, module = ragged(kind), net(kind_like(row, kind))
+    slow = models(experiment(module, fed, build(row), Serial()), rounds=2)
+    fast = models(experiment(module, fed, build(row), Graphed(chunk, False, torch.device("cpu"), traced)), rounds=2)
+    assert_same(fast, slow, 1e-10)
+
+
+def assert_same(fast: dict[str, Tensor], slow: dict[str, Tensor], tolerance: float) -> None:
     for name in slow:
         assert slow[name].dtype == fast[name].dtype
         torch.testing.assert_close(
             fast[name], slow[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
         )
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 4), (5, 6, 4, 3)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_group_norm_for_the_compiler_is_group_norm(shape: tuple[int, ...], affine: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64)
+    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
+    weights = (torch.randn(6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)) if affine else (None, None)
+    moving = [v.requires_grad_() for v in (x, *weights) if v is not None]
+    theirs, mine = nn.functional.group_norm(x, 3, *weights), norms.group_norm(x, 3, *weights)
+    dy = torch.randn_like(theirs)
+    torch.testing.assert_close(mine, theirs)
+    assert mine.stride() == x.stride()  # the layout survives
+    for own, g in zip(torch.autograd.grad(mine, moving, dy), torch.autograd.grad(theirs, moving, dy), strict=True):
+        torch.testing.assert_close(own, g)
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_a_step_is_built_once(row: str) -> None:
+    """Whatever changes from round to round (rates, cohorts, graphs) goes into the same programs."""
+    built = []
+
+    def counted(body, tensors):  # type: ignore[no-untyped-def]
+        built.append(body)
+        return lambda: body(*tensors)
+
+    module = net(kind_like(row, "mlp"))
+    e = experiment(module, ragged("mlp"), build(row), Graphed(1, False, torch.device("cpu"), counted), rounds=4)
+    now, counts = e.start(), []
+    for t in range(4):
+        now, _ = e.play(now, t, evaluate=True)
+        counts.append(len(built))
+    grows = row in ("progfed", "depthfl")  # another network after some rounds; a loss that changes in every round
+    assert grows or counts[3] == counts[1]
 
 
 @pytest.mark.parametrize("kind", ZOO)
@@ -220,7 +288,7 @@ class TestChoice:
 
     def choose(self, text: str, module: nn.Module, shape: tuple[int, ...], batch_size: int = 16) -> tuple[str, str]:
         probe = Batch(torch.zeros(8, *shape), torch.zeros(8, dtype=torch.int64), None)
-        choice = choose(text, Model(module, cross_entropy), probe, 20, batch_size, torch.device("cpu"))
+        choice = choose(text, Model(module, cross_entropy), probe, Work(20, batch_size, 10**6), torch.device("cpu"))
         return choice.engine.name, choice.reason
 
     def test_small_models_run_together(self) -> None:

@@ -10,9 +10,9 @@ from torch import nn
 import coterie as ct
 from coterie.batches import Amount, Batch, Batches, Samples, Stream
 from coterie.engines import Serial, Vectorised
-from coterie.local import Phase, Sgd, local_update
+from coterie.local import Descent, Held, Phase, Sgd, Start
 from coterie.problem import Model, cross_entropy
-from coterie.tensors import split
+from coterie.tensors import Tensors, split
 from toys import ZOO, experiment, net, ragged
 
 
@@ -36,6 +36,18 @@ def stream_of(samples: Samples, steps: int = 6, batch_size: int = 4) -> Stream:
     return Batches(samples, np.array([0]), Amount(steps=steps), batch_size, key=11).one(0)
 
 
+def walked(model: Model, phase: Phase, sgd: Sgd, stream: Stream) -> Tensors:
+    """One client's model after all its batches."""
+    step = Descent(phase, sgd, Serial().gradient(model.objective))
+    moving, held = split(model.start, phase.trains)
+    running, rest = split(held, model.running)
+    now = step.begin(Start(moving, running, {}))
+    for k in range(stream.steps):
+        now = step(now, Held(rest, {}), stream.batch(k))
+    end = step.end(now)
+    return model.start | end.x | end.running
+
+
 @pytest.mark.parametrize("kind", ZOO)
 @pytest.mark.parametrize(
     "sgd",
@@ -53,7 +65,7 @@ def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
     for steps in range(1, stream.steps + 1):  # step by step
         first = Stream(stream.x, stream.y, stream.index[:steps], None, stream.widths[:steps])
         phase = Phase(trains, Amount(steps=steps), sgd.lr)
-        mine = local_update([(phase, sgd)], Serial().gradient(model.objective))(model.start, {}, {}, first).model
+        mine = walked(model, phase, sgd, first)
         theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
         for name, value in (*theirs.named_parameters(), *theirs.named_buffers()):
             torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
@@ -71,8 +83,7 @@ def test_what_is_held_has_no_share_in_the_norm() -> None:
     moving, held = split(model.start, body)
     g, _ = grad(moving, held, stream.batch(0))
     size = float(torch.cat([v.flatten() for v in g.values()]).norm())
-    work = local_update([(Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size))], grad)
-    moved = work(model.start, {}, {}, stream).model
+    moved = walked(model, Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size), stream)
     step = torch.cat([(moved[k] - model.start[k]).flatten() for k in body])
     assert float(step.norm()) == pytest.approx(0.5 * size, rel=1e-5)
 

@@ -32,6 +32,7 @@ def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_ever
         "silent": experiment.silent,
         "evaluate_every": evaluate_every,
         "record": list(experiment.record),
+        "precision": model.precision,
         "device": federation.x.device.type,
         "engine": chosen.engine.name,
         "engine_reason": chosen.reason,
@@ -55,6 +56,7 @@ _NEEDED: dict[str, Any] = {
     "silent": int | float,
     "evaluate_every": int,
     "record": list,
+    "precision": str,
     "device": str,
     "engine": str,
 }

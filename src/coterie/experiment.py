@@ -19,7 +19,7 @@ from .engines.base import Engine
 from .errors import RequestError
 from .measure.report import Row
 from .models.cost import cost
-from .problem import Model
+from .problem import Model, products
 from .run import Client
 from .tensors import Tensors, finite, floating, rows, split
 from .topology import silenced
@@ -136,16 +136,19 @@ class Experiment:
         """Round ``t`` and its row of measurements."""
         r = self.round(t)
         began = self._now()
-        trained = self.program.train(before.state, r)
+        with products(self.model.precision):  # mixing has all digits
+            trained = self.program.train(before.state, r)
         check_finite(trained, r)
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self._after_train(before.after_train, trained, r, evaluate)
         sent = self.program.traffic(before.state, r)
         known = trained.loss[trained.steps > 0]
+        with products(self.model.precision):
+            evaluated = self._evaluate(state, after_train, t, evaluate)
         row = {
             "round": t + 1,
-            **self._evaluate(state, after_train, t, evaluate),
+            **evaluated,
             "train_loss": float(known.mean()) if len(known) else None,
             "consensus_distance": self._consensus_distance(state),
             **self._recorded(state, evaluate),

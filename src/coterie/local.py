@@ -6,22 +6,21 @@ Everything here is written for ONE client.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .batches import Amount, Stream
+from .batches import Amount, Batch
 from .engines.base import Grad
-from .tensors import Tensors, Tree, add, mul, norm, split
+from .tensors import Tensors, Tree, add, mul, norm, split, zeros_like
 
 
 class Part(NamedTuple):
     """A part of a phase that follows a loss of its own, with an optimiser of its own."""
 
     names: frozenset[str]
-    lr: float
+    lr: float | Tensor
 
 
 class Sgd(NamedTuple):
@@ -30,14 +29,23 @@ class Sgd(NamedTuple):
     g <- g * min(1, clip / (|g| + 1e-6));  g <- g + weight_decay x;  b <- momentum b + g;  x <- x - lr b
     """
 
-    lr: float
+    lr: float | Tensor
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
     apart: Part | None = None  # steps by itself: no share in the norm of the others
 
+    @property
+    def rates(self) -> tuple[float | Tensor, ...]:
+        """The learning rates."""
+        return (self.lr,) if self.apart is None else (self.lr, self.apart.lr)
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Sgd":
+        """With other learning rates."""
+        return self._replace(lr=rates[0], apart=None if self.apart is None else self.apart._replace(lr=rates[1]))
+
     def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
-        """(the next point, the next momentum buffer); an empty buffer is the first step's."""
+        """(the next point, the next momentum buffer)."""
         if self.apart is not None:
             one = self._replace(apart=None)
             halves = zip(*(split(tensors, self.apart.names) for tensors in (x, g, buffer)), strict=True)
@@ -50,37 +58,8 @@ class Sgd(NamedTuple):
         if self.weight_decay:
             g = add(g, x, self.weight_decay)
         if self.momentum:
-            g = add(mul(buffer, self.momentum), g) if buffer else g
+            g = add(mul(buffer, self.momentum), g)
         return add(x, g, -self.lr), g if self.momentum else {}
-
-
-class Walk(NamedTuple):
-    """Where some steps led."""
-
-    x: Tensors
-    held: Tensors  # as before, but for the running statistics
-    buffer: Tensors  # momentum
-    loss: Tensor  # summed over the steps
-
-
-def descend(
-    grad: Grad,
-    x: Tensors,
-    held: Tensors,
-    stream: Stream,
-    sgd: Sgd,
-    buffer: Tensors,
-    after_step: Callable[[Tensors], Tensors],
-) -> Walk:
-    """One step for each batch of the stream."""
-    loss = torch.zeros((), device=stream.x.device)
-    for k in range(stream.steps):
-        g, seen = grad(x, held, stream.batch(k))
-        x, buffer = sgd.step(x, g, buffer)
-        x = after_step(x)
-        held = held | seen.buffers
-        loss = loss + seen.loss
-    return Walk(x, held, buffer, loss)
 
 
 Guide = Tree
@@ -92,7 +71,7 @@ def uncorrected(grad: Grad, guide: Guide) -> Grad:
     return grad
 
 
-def unmoved(x: Tensors, guide: Guide, lr: float) -> Tensors:
+def unmoved(x: Tensors, guide: Guide, lr: float | Tensor) -> Tensors:
     """Nothing happens after a step."""
     return x
 
@@ -105,41 +84,83 @@ class Phase(NamedTuple):
     lr: float
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
     direction: Callable[[Grad, Guide], Grad] = uncorrected
-    after_step: Callable[[Tensors, Guide, float], Tensors] = unmoved  # of the point, the guide and the learning rate
+    after_step: Callable[[Tensors, Guide, float | Tensor], Tensors] = (
+        unmoved  # of the point, the guide and the learning rate
+    )
     gradients: int = 1  # gradient evaluations a step
     apart: Part | None = None  # of what is trained: this steps by itself
 
 
-class Update(NamedTuple):
-    """A client after its local work."""
+class Start(NamedTuple):
+    """Where a client's phase begins."""
 
-    model: Tensors
-    memory: Tensors  # momentum that outlives the round; empty where it does not
-    loss: Tensor  # summed over the steps of all phases
-
-
-def local_update(phases: Sequence[tuple[Phase, Sgd]], grad: Grad) -> Callable[..., Update]:
-    """The work of one round, phase after phase.
-
-    The returned function takes (model, memory, guide, one stream a phase). Every phase starts with a momentum buffer
-    of its own, an empty one unless ``memory`` holds what an earlier round left.
-    """
-
-    def update(model: Tensors, memory: Tensors, guide: Guide, *streams: Stream) -> Update:
-        loss = torch.zeros((), device=next(iter(model.values())).device)
-        kept: Tensors = {}
-        for (phase, sgd), stream in zip(phases, streams, strict=True):
-            moving, held = split(model, phase.trains)
-            buffer = split(memory, phase.trains)[0]
-            corrected, after = phase.direction(grad, guide), partial(_after, phase, guide, sgd.lr)
-            walk = descend(corrected, moving, held, stream, sgd, buffer, after)
-            model = {k: (walk.x | walk.held)[k] for k in model}
-            kept |= split(walk.buffer, memory)[0]
-            loss = loss + walk.loss
-        return Update(model, memory | kept, loss)
-
-    return update
+    x: Tensors  # what moves
+    running: Tensors  # running statistics
+    memory: Tensors  # momentum that an earlier round left; empty where none outlives a round
 
 
-def _after(phase: Phase, guide: Guide, lr: float, x: Tensors) -> Tensors:
-    return phase.after_step(x, guide, lr)
+class Walk(NamedTuple):
+    """Where some steps led."""
+
+    x: Tensors
+    running: Tensors
+    buffer: Tensors  # momentum
+    loss: Tensor  # summed over the steps
+
+
+class Reached(NamedTuple):
+    """Where a client's phase ended."""
+
+    x: Tensors
+    running: Tensors
+    memory: Tensors
+    loss: Tensor
+
+
+class Held(NamedTuple):
+    """What a client's steps look at and leave as it is."""
+
+    rest: Tensors  # of the model
+    guide: Guide
+
+
+class Descent(NamedTuple):
+    """One client's step x <- x - lr * direction(x, batch) of a phase."""
+
+    phase: Phase
+    sgd: Sgd
+    grad: Grad
+    lasting: bool = False  # whether momentum outlives the round
+
+    @property
+    def rates(self) -> tuple[float | Tensor, ...]:
+        """The learning rates."""
+        return self.sgd.rates
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Descent":
+        """With other learning rates."""
+        return self._replace(sgd=self.sgd.at(rates))
+
+    @property
+    def independent(self) -> bool:
+        """A batch may have statistics."""
+        return False
+
+    def begin(self, given: Start) -> Walk:
+        """Every phase starts with a momentum buffer of its own, a zero one unless an earlier round left one."""
+        some = next(iter(given.x.values()))
+        loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
+        buffer = (given.memory or zeros_like(given.x)) if self.sgd.momentum else {}
+        return Walk(given.x, given.running, buffer, loss)
+
+    def __call__(self, now: Walk, held: Held, batch: Batch) -> Walk:
+        """One step."""
+        direction = self.phase.direction(self.grad, held.guide)
+        g, seen = direction(now.x, held.rest | now.running, batch)
+        x, buffer = self.sgd.step(now.x, g, now.buffer)
+        x = self.phase.after_step(x, held.guide, self.sgd.lr)
+        return Walk(x, now.running | seen.buffers, buffer, now.loss + seen.loss)
+
+    def end(self, now: Walk) -> Reached:
+        """Momentum is kept only where the next round goes on with it."""
+        return Reached(now.x, now.running, now.buffer if self.lasting else {}, now.loss)

@@ -12,12 +12,12 @@ from .algorithms.base import Algorithm
 from .batches import Batch
 from .config import describe
 from .data import Federation
-from .engines.choose import Choice, choose
-from .errors import RequestError
+from .engines.choose import Choice, Work, choose
+from .errors import RequestError, unknown
 from .experiment import Experiment, Progressed
 from .measure import summarise
 from .measure.report import Row
-from .problem import Loss, Model, cross_entropy
+from .problem import PRECISIONS, Loss, Model, cross_entropy
 from .progress import Progress
 from .run import Run, client_tensors
 from .store import RunFolder, flatten, unflatten
@@ -43,6 +43,7 @@ def fit(
     evaluate_every: int = 1,
     silent: float = 0.0,
     record: Sequence[str] = (),
+    precision: str = "fp32",
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
@@ -50,7 +51,8 @@ def fit(
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
     silent: how likely a message between peers is dropped; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity".
+    "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32",
+    "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision).
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -61,15 +63,17 @@ def fit(
     """
     if rounds < 0 or evaluate_every < 1:
         raise RequestError("rounds must be at least 0 and evaluate_every at least 1: choose larger numbers")
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
     place = find_device(device)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
-    given = Model(_module(model, seed).to(place), loss or cross_entropy)
+    given = Model(_module(model, seed).to(place), loss or cross_entropy, precision=precision)
     bound = algorithm.adapt(given)
     federation = federation.to(place)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
-    chosen = _engine(engine, bound, federation, algorithm)
+    chosen = _engine(engine, bound, federation, algorithm, rounds)
     experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
     config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
@@ -151,11 +155,12 @@ def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
         return model()
 
 
-def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm) -> Choice:
+def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int) -> Choice:
     largest = int(federation.sizes.max())
     batch = min(algorithm.settings.get("batch_size") or largest, largest)
     probe = Batch(federation.x[:PROBE], federation.y[:PROBE], None)
-    return choose(engine, model, probe, federation.clients, batch, federation.x.device)
+    work = Work(federation.clients, batch, rounds * federation.clients * -(-largest // batch))
+    return choose(engine, model, probe, work, federation.x.device)
 
 
 def _same_engine(asked: str, begun: str) -> str:

@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -18,6 +19,9 @@ from .tensors import Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""All of single precision; its products rounded to 10 bits on a GPU; products in bfloat16."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -56,6 +60,11 @@ class Model:
     loss: Loss
     penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
     source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
+    precision: str = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
+
+    def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
+        """Another module in the same arithmetic, with the same loss unless another is given, and without a penalty."""
+        return Model(module, loss or self.loss, precision=self.precision)
 
     @cached_property
     def training(self) -> nn.Module:
@@ -78,6 +87,11 @@ class Model:
         return tuple(k for k in self.start if k not in self.parameters)
 
     @cached_property
+    def running(self) -> tuple[str, ...]:
+        """The names of running statistics, which a forward pass in training mode renews."""
+        return tuple(k for k, _ in self.module.named_buffers())
+
+    @cached_property
     def start(self) -> Tensors:
         """The values the module came with."""
         module = self.module
@@ -94,12 +108,11 @@ class Model:
         return self._objective(self.evaluation)
 
     def _objective(self, module: nn.Module) -> Objective:
-        running = tuple(k for k, _ in module.named_buffers())
-
         def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
-            fresh = {k: held[k].clone() for k in running}  # BatchNorm writes into its buffers
-            outputs = functional_call(module, x | held | fresh, (batch.x,))
-            loss = batch_loss(self.loss, outputs, batch)
+            fresh = {k: held[k].clone() for k in self.running}  # BatchNorm writes into its buffers
+            with self.arithmetic(batch.x.device):
+                outputs = functional_call(module, x | held | fresh, (batch.x,))
+                loss = batch_loss(self.loss, outputs, batch)
             if self.penalty is not None:
                 loss = loss + self.penalty(x | held)
             return loss, Seen(loss, fresh)
@@ -108,7 +121,14 @@ class Model:
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
         """What the model with these tensors answers, in evaluation mode."""
-        return cast(Tensor, functional_call(self.evaluation, tensors, (x,)))
+        with self.arithmetic(x.device):
+            return cast(Tensor, functional_call(self.evaluation, tensors, (x,)))
+
+    def arithmetic(self, device: torch.device) -> AbstractContextManager[object]:
+        """bf16: products in half precision, sums and weights in single."""
+        if self.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
     def rebuilt(self, tensors: Tensors) -> nn.Module:
         """A module of its own that holds these values, on the device they are on."""
@@ -117,6 +137,27 @@ class Model:
             for k, v in (*module.named_parameters(), *module.named_buffers()):
                 v.copy_(tensors[k])
         return module.eval()
+
+
+@contextmanager
+def products(precision: str) -> Iterator[None]:
+    """How a GPU multiplies single-precision numbers meanwhile: rounded to 10 bits for ``tf32`` only."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def draws_numbers(model: Model, x: Tensor) -> bool:
+    """Whether a forward pass in training mode draws random numbers, as dropout does."""
+    state = torch.cuda.get_rng_state if x.is_cuda else torch.get_rng_state
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        before = state()
+        functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
+        return not torch.equal(before, state())
 
 
 def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:

@@ -28,6 +28,23 @@ def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
     return f(x, *rest)
 
 
+def leaves(x: Tree) -> list[Tensor]:
+    """The tensors of a tree, in the order of ``tree_map``."""
+    found: list[Tensor] = []
+    tree_map(lambda v: found.append(v) or v, x)  # type: ignore[func-returns-value]
+    return found
+
+
+def with_leaves(x: Tree, tensors: Iterable[Tensor]) -> Tree:
+    """A tree of the form of ``x`` with other tensors.
+
+    >>> with_leaves({"a": torch.tensor(1)}, [torch.tensor(2)])
+    {'a': tensor(2)}
+    """
+    new = iter(tensors)
+    return tree_map(lambda _: next(new), x)
+
+
 def stack(trees: Sequence[Tree]) -> Tree:
     """One tree whose tensors have the trees along a new leading dimension."""
     return tree_map(lambda *rows: torch.stack(rows), *trees)
@@ -38,7 +55,7 @@ def concatenate(trees: Sequence[Tree]) -> Tree:
     return trees[0] if len(trees) == 1 else tree_map(lambda *parts: torch.cat(parts), *trees)
 
 
-def rows(x: Tree, where: Tensor | int) -> Tree:
+def rows(x: Tree, where: Tensor | slice | int) -> Tree:
     """The clients ``where`` of stacked tensors."""
     return tree_map(lambda v: v[where], x)
 
@@ -62,8 +79,10 @@ def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
     return {k: v for k, v in x.items() if k in names}, {k: v for k, v in x.items() if k not in names}
 
 
-def add(x: Tensors, y: Tensors, scale: float = 1.0) -> Tensors:
+def add(x: Tensors, y: Tensors, scale: float | Tensor = 1.0) -> Tensors:
     """x + scale * y."""
+    if isinstance(scale, Tensor):
+        return {k: v + scale * y[k] for k, v in x.items()}
     return {k: torch.add(v, y[k], alpha=scale) for k, v in x.items()}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import chance
 from ..batches import Amount, Batches, Integers, Samples
-from ..engines.base import Engine, Grad, Objective
+from ..engines.base import Engine, Grad, Objective, Step
 from ..problem import Model
 from ..split import Patterns, personal_names
 from ..tensors import Tensors, Tree
@@ -96,6 +96,11 @@ class Round:
         """``f`` on every client of the cohort."""
         keys: list[int] = chance.counters(chance.key(self.seed, "dropout", self.index), self.cohort).tolist()
         return self.engine.map(f, *clients, keys=keys)
+
+    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches) -> Tree:
+        """``step`` through all batches of every client of the cohort."""
+        key = chance.key(self.seed, "dropout", self.index, batches.key or 0)
+        return self.engine.walk(step, given, fixed, batches, keys=chance.counters(key, self.cohort).tolist())
 
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
         """The cohort's shuffled batches of this round."""

@@ -1,11 +1,13 @@
 """Networks built in stages: DepthFL, where clients hold the first ones, and ProgFed, where everybody grows."""
 
 from dataclasses import replace
-from typing import Any, Unpack
+from functools import lru_cache
+from typing import Unpack
 
 import numpy as np
 import torch
 
+from ..batches import Integers
 from ..errors import RequestError
 from ..local import Phase
 from ..problem import Loss, Model
@@ -13,7 +15,7 @@ from ..tensors import Tensors
 from ..views.depth import deep_supervision, deepest, mutual, ramp, with_depth
 from ..views.staged import check_stages
 from ..views.stages import STAGE, at_stage, stage_of, staged
-from .base import Algorithm, Problem, Program, Round, Trained
+from .base import Algorithm, Assigned, Problem, Program, Round, Trained, View
 from .capacities import DEPTHS, levels, shares
 from .families import Server, federated
 from .forms import assigned, named_view
@@ -52,10 +54,10 @@ def depthfl(
     t = LMT_PAPER.given(options)
     refuse_lasting("depthfl", t)
 
-    def loss(r: Round) -> Loss:
+    def loss(weight: float) -> Loss:
         if distill == "none":
             return deep_supervision
-        return mutual(ramp(r.index)) if distill == "mutual" else deepest(teaching, tau)
+        return mutual(weight) if distill == "mutual" else deepest(teaching, tau)
 
     def bind(p: Problem) -> Program[Server]:
         stages = check_stages(p.module)
@@ -64,14 +66,18 @@ def depthfl(
                 raise RequestError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
         groups = [(s.clients, with_depth(p.module, int(s.capacity))) for s in shares(capacities, DEPTHS, p.clients)]
 
-        def views(r: Round) -> Any:
-            return assigned([(who, named_view(Model(m, loss(r)), p.model.start)) for who, m in groups], r)
+        @lru_cache(maxsize=1)  # rounds with the same loss have the same models
+        def forms(weight: float) -> list[tuple[Integers, View]]:
+            return [(who, named_view(p.model.like(m, loss(weight)), p.model.start)) for who, m in groups]
+
+        def views(r: Round) -> list[Assigned]:
+            return assigned(forms(ramp(r.index) if distill == "mutual" else 0.0), r)
 
         phase = Phase(p.parameters, t.amount, t.lr)
         return federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
 
     def adapt(model: Model) -> Model:
-        return Model(with_depth(model.module, check_stages(model.module)), deep_supervision)
+        return model.like(with_depth(model.module, check_stages(model.module)), deep_supervision)
 
     own = {"capacities": capacities, "distill": distill, "teaching": teaching, "tau": tau}
     server = {"participation": participation, "weighting": weighting}
@@ -106,7 +112,7 @@ def progfed(
             raise RequestError(
                 f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds"
             )
-        growing = [named_view(Model(at_stage(p.module, s + 1), p.model.loss), p.model.start) for s in range(stages)]
+        growing = [named_view(p.model.like(at_stage(p.module, s + 1)), p.model.start) for s in range(stages)]
         everybody = np.arange(p.clients)
 
         def stage(r: Round) -> int:
@@ -125,7 +131,7 @@ def progfed(
         return program._replace(init=init, exchange=exchange)
 
     settings = {"participation": participation, "weighting": weighting, **t._asdict()}
-    return Algorithm("progfed", settings, bind, lambda model: Model(staged(model.module), model.loss))
+    return Algorithm("progfed", settings, bind, lambda model: model.like(staged(model.module)))
 
 
 def _answering(s: Server, stage: int) -> Server:

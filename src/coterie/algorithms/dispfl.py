@@ -97,7 +97,7 @@ def sparse(
     return Program(p.names, init, train, exchange, lambda s: s.x, message_of(p.names), traffic, graph)
 
 
-def masked(x: Tensors, mask: Guide, lr: float) -> Tensors:
+def masked(x: Tensors, mask: Guide, lr: float | Tensor) -> Tensors:
     """Zero where the mask is, after every step."""
     return {k: v * mask[k] for k, v in x.items()}
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple, Unpack
 
-import torch
+from torch import Tensor
 
-from ..batches import Stream
 from ..directions import pulled
 from ..local import Guide, Phase
 from ..tensors import Tensors, add, floating, put, replicate, rows, sub
@@ -60,10 +59,10 @@ def ditto(
     return Algorithm("ditto", {"lam": lam, "prox": prox, **server, **t._asdict()}, bind)
 
 
-def pull_back(lam: float) -> Callable[[Tensors, Guide, float], Tensors]:
+def pull_back(lam: float) -> Callable[[Tensors, Guide, float | Tensor], Tensors]:
     """p - lr lam (p - guide), after each step."""
 
-    def after_step(x: Tensors, guide: Guide, lr: float) -> Tensors:
+    def after_step(x: Tensors, guide: Guide, lr: float | Tensor) -> Tensors:
         return add(x, sub(x, {k: guide[k] for k in x}), -lr * lam)
 
     return after_step
@@ -77,14 +76,11 @@ def _program(
 
     def train(s: Twin, r: Round) -> Trained:
         shared, personal = (Work.of(problem, [phase], t, r) for phase in (main, own))
-
-        def client(w: Tensors, p: Tensors, stream: Stream) -> tuple[Tensors, Tensors, torch.Tensor]:
-            done = personal.update(p, {}, w, stream)
-            return shared.update(w, {}, {}, stream).model, done.model, done.loss
-
-        received = replicate(s.w, len(r.cohort))
-        w, p, loss = r.map(client, received, rows(s.p, r.members), *shared.batches)
-        return personal.trained(p, floating(w), {}, loss)._replace(passes=shared.passes + personal.passes)
+        received: Tensors = replicate(s.w, len(r.cohort))
+        p = personal.done(r, rows(s.p, r.members), {}, received)
+        w = shared.done(r, received, {}, {})
+        trained = personal.trained(p.model, floating(w.model), {}, p.loss)
+        return trained._replace(passes=shared.passes + personal.passes)
 
     def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
         mean = r.engine.mean(trained.sent, weights(weighting, r))

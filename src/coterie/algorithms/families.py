@@ -15,7 +15,7 @@ from torch.func import vmap
 from .. import topology as topologies
 from ..batches import Batches
 from ..errors import RequestError
-from ..local import Guide, Phase, Update, local_update
+from ..local import Descent, Guide, Held, Phase, Reached, Start
 from ..mixing import gossip, outer
 from ..problem import Model
 from ..tensors import (
@@ -54,11 +54,20 @@ class Server(NamedTuple):
     memory: Tensors  # stacked: momentum that outlives a round; empty unless asked for
 
 
-class Work(NamedTuple):
-    """The local work of a round: a function of one client, and the batches of the cohort for each of its phases."""
+class Update(NamedTuple):
+    """A cohort after its local work, stacked."""
 
-    update: Callable[..., Update]  # (model, memory, guide, *streams)
+    model: Tensors
+    memory: Tensors  # momentum that outlives the round; empty where it does not
+    loss: Tensor  # summed over the steps of all phases
+
+
+class Work(NamedTuple):
+    """The local work of a round: one client's step of each phase, and the cohort's batches for it."""
+
+    steps: list[Descent]
     batches: list[Batches]
+    running: tuple[str, ...]  # the model's running statistics
     passes: tuple[tuple[Model, int], ...]
 
     @classmethod
@@ -66,9 +75,23 @@ class Work(NamedTuple):
         """The work that some phases are in round ``r``; a phase that trains nothing is none."""
         active = [p for p in phases if p.trains]
         drawn = [r.batches(p.stream, p.amount, training.batch_size) for p in active]
-        sgd = [(p, training.sgd(p, r.index, problem.rounds)) for p in active]
+        steps = [Descent(p, training.sgd(p, r.index, problem.rounds), problem.gradient) for p in active]
         seen = sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True))
-        return cls(local_update(sgd, problem.gradient), drawn, ((problem.model, seen),))
+        return cls(steps, drawn, problem.model.running, ((problem.model, seen),))
+
+    def done(self, r: Round, model: Tensors, memory: Tensors, guide: Guide) -> Update:
+        """The cohort after all phases, one after another, from the stacked ``model``."""
+        loss = torch.zeros(len(r.cohort), device=r.members.device)
+        for step, batches in zip(self.steps, self.batches, strict=True):
+            moving, held = split(model, step.phase.trains)
+            running, rest = split(held, self.running)
+            start = Start(moving, running, split(memory, step.phase.trains)[0])
+            lasting = step._replace(lasting=bool(start.memory))
+            end: Reached = r.walk(lasting, start, Held(rest, guide), batches)
+            model = model | end.x | end.running
+            memory = memory | end.memory
+            loss = loss + end.loss
+        return Update(model, memory, loss)
 
     def trained(self, models: Tensors, sent: Tensors, kept: Tree, loss: Tensor) -> Trained:
         """What the cohort came to; ``loss`` is summed over the steps."""
@@ -90,7 +113,7 @@ def train_cohort(
     if problem.views is not None:
         return train_views(problem, problem.views(r), phases, training, models, r, shared, guide)
     work = Work.of(problem, phases, training, r)
-    done: Update = r.map(work.update, models, memory, guide, *work.batches)
+    done = work.done(r, models, memory, guide)
     return work.trained(done.model, message_of(shared)(done.model), done.memory, done.loss)
 
 
@@ -138,7 +161,7 @@ def train_view(
     sub, own = replace(r, cohort=r.cohort[a.places]), replace(problem, model=view.model, views=None)
     here = [p._replace(trains=own.parameters if p.trains == problem.parameters else p.trains) for p in phases]
     work = Work.of(own, here, training, sub)
-    done: Update = sub.map(work.update, taken(view, models, mine, a.where), {}, rows(guide, mine), *work.batches)
+    done = work.done(sub, taken(view, models, mine, a.where), {}, rows(guide, mine))
     values, mass = vmap(view.put)(done.model, a.where)
     trained = work.trained(values, {}, {}, done.loss)
     return Part(values, mass, trained.loss, trained.steps), work.passes, Form(a.places, view.model, done.model)

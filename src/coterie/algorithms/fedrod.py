@@ -135,10 +135,10 @@ def with_two_heads(model: Model, gamma: float, hyper: bool) -> Model:
         torch.manual_seed(0)  # the network that makes heads is the same for everybody
         heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper)
     if not name:
-        return Model(heads, both_losses)
+        return model.like(heads, both_losses)
     outside, _, last = name.rpartition(".")
     setattr(module.get_submodule(outside), last, heads)
-    return Model(module, both_losses)
+    return model.like(module, both_losses)
 
 
 def class_counts(r: Round, like: Tensor) -> Tensor:

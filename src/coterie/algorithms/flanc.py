@@ -48,7 +48,8 @@ def flanc(
     def at(source: Model, fraction: float) -> Model:
         module = composed(source.module, fraction, n_basis, basis_fraction)
         apart = orthogonality(bank_names(module))
-        return Model(module, source.loss, (lambda x: orthogonal * apart(x)) if orthogonal else None, source)
+        added = (lambda x: orthogonal * apart(x)) if orthogonal else None
+        return replace(source.like(module), penalty=added, source=source)
 
     widest = max(levels(capacities, FRACTIONS))
 

@@ -55,7 +55,8 @@ def low_rank(model: Model, rank_ratio: float, keep_layers: int | str, init: str,
 def regularised(module: nn.Module, model: Model, regulariser: str) -> Model:
     """A module in low-rank form with the loss of ``model`` and the regulariser."""
     terms = coefficients(regulariser)
-    return Model(module, model.loss, penalty(factor_pairs(module), terms) if any(terms.values()) else None)
+    added = penalty(factor_pairs(module), terms) if any(terms.values()) else None
+    return replace(model.like(module), penalty=added)
 
 
 def exchanged(

@@ -69,7 +69,7 @@ class Training(NamedTuple):
 
     def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
         """The optimiser of a phase in round ``t`` of that many."""
-        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(phase.apart.lr, t, rounds))
+        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(float(phase.apart.lr), t, rounds))
         return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, apart)
 
     def decayed(self, lr: float, t: int, rounds: int) -> float:

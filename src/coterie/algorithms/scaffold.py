@@ -1,11 +1,11 @@
 """Control variates around a server: Scaffold and Scaffold-P."""
 
-from collections.abc import Callable
 from typing import NamedTuple, Unpack
 
 import torch
+from torch import Tensor
 
-from ..batches import Batches, Stream
+from ..batches import Stream
 from ..directions import compose, shifted
 from ..errors import RequestError
 from ..local import Phase
@@ -150,21 +150,18 @@ def controlled(
 
     def train(s: Controlled, r: Round) -> Trained:
         work = Work.of(p, [phase], t, r)
-        renewed = _renewal(p, names, s, t.sgd(phase, r.index, p.rounds).lr, option)
-        everything: list[Batches] = (
-            [] if option == "II" else [r.batches(0, t.amount._replace(epochs=1, steps=None), None)]
-        )
-
-        def client(
-            model: Tensors, c_i: Tensors, stream: Stream, *all_data: Stream
-        ) -> tuple[Tensors, Tensors, torch.Tensor]:
-            done = work.update(model, {}, sub(s.c, c_i), stream)
-            return done.model, renewed(model, done.model, c_i, stream, *all_data), done.loss
-
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
         before = rows(s.c_i, r.members)
-        y, c_new, loss = r.map(client, models, before, *work.batches, *everything)
-        return work.trained(y, message_of(shared)(y) | _of_control(sub(c_new, before)), c_new, loss)
+        done = work.done(r, models, {}, correction(s.c, before))
+        if option == "I":
+            everything = r.batches(0, t.amount._replace(epochs=1, steps=None), None)
+            c_new = r.map(lambda x, c_i, stream: from_data(p, x, c_i, stream), models, before, everything)
+        else:
+            moved = sub(split(models, names)[0], split(done.model, names)[0])
+            total = torch.from_numpy(work.batches[0].steps).to(done.loss) * work.steps[0].sgd.lr
+            c_new = from_steps(s.c, before, moved, total)
+        sent = message_of(shared)(done.model) | _of_control(sub(c_new, before))
+        return work.trained(done.model, sent, c_new, done.loss)
 
     def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
         equal = torch.ones(len(r.cohort), dtype=torch.float64, device=r.members.device)
@@ -212,16 +209,22 @@ def mean_gradient(p: Problem, names: frozenset[str], model: Tensors, stream: Str
     return total
 
 
-def _renewal(p: Problem, names: frozenset[str], s: Controlled, lr: float, option: str) -> Callable[..., Tensors]:
-    """How one client renews its control variate; without a step it keeps the old one."""
+def correction(c: Tensors, c_i: Tensors) -> Tensors:
+    """c - c_i for all clients: what their gradients are shifted by."""
+    return sub(replicate(c, len(next(iter(c_i.values())))), c_i) if c_i else {}
 
-    def from_steps(x: Tensors, y: Tensors, c_i: Tensors, stream: Stream) -> Tensors:
-        if not (stream.steps and lr):
-            return c_i
-        moved = sub(split(x, names)[0], split(y, names)[0])
-        return add(sub(c_i, s.c), moved, 1 / (stream.steps * lr))
 
-    def from_data(x: Tensors, y: Tensors, c_i: Tensors, stream: Stream, all_data: Stream) -> Tensors:
-        return mean_gradient(p, names, x, all_data) if all_data.steps else c_i
+def from_steps(c: Tensors, c_i: Tensors, moved: Tensors, total: Tensor) -> Tensors:
+    """c_i - c + (x - y_K) / (K lr) for all clients, ``total``: their K lr; where that is 0 the old one stays."""
 
-    return from_steps if option == "II" else from_data
+    def one(c_i: Tensors, moved: Tensors, total: Tensor) -> Tensors:
+        new = add(sub(c_i, c), moved, 1 / total)
+        return {k: torch.where(total > 0, new[k], v) for k, v in c_i.items()}
+
+    renewed: Tensors = torch.func.vmap(one)(c_i, moved, total)
+    return renewed
+
+
+def from_data(p: Problem, x: Tensors, c_i: Tensors, all_data: Stream) -> Tensors:
+    """grad f_i(x) over all data of one client; without any it keeps the old one."""
+    return mean_gradient(p, frozenset(c_i), x, all_data) if all_data.steps else c_i

@@ -147,7 +147,7 @@ def narrowed(model: Model, rate: float, own: Mapping[str, Any]) -> Narrow:
         divide_before_norms(small, rate)
     if own["mask_ce"]:
         mask_absent(small)
-    view = masked_view(model, small, cut) if own["mask_ce"] else View(Model(small, model.loss), cut.take, cut.put)
+    view = masked_view(model, small, cut) if own["mask_ce"] else View(model.like(small), cut.take, cut.put)
     return Narrow(cut, view, own["mask_ce"])
 
 
@@ -172,7 +172,7 @@ def masked_view(model: Model, small: nn.Module, cut: Cut) -> View:
         return values | {k: values[k] * v for k, v in own.items()}, mass | own
 
     return View(
-        Model(small, model.loss),
+        model.like(small),
         lambda x, where: cut.take(x, where["channels"]) | {PRESENT: where[PRESENT]},
         put,
     )

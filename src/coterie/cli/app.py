@@ -58,6 +58,9 @@ Record = Annotated[
     list[str] | None,
     typer.Option(help="Measure this too: gradients, sharpness, singular-values, perplexity; repeat for more."),
 ]
+Precision = Annotated[
+    str | None, typer.Option(help="fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")
+]
 
 
 def _share_cores() -> None:
@@ -112,6 +115,7 @@ def run(
     silent: Silent = None,
     capacities: Capacities = None,
     record: Record = None,
+    precision: Precision = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     typed = locals()
@@ -141,6 +145,7 @@ def compare(
     silent: Silent = None,
     capacities: Capacities = None,
     record: Record = None,
+    precision: Precision = None,
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
     typed = locals()

@@ -36,6 +36,7 @@ class Wishes:
     silent: float | None = None
     capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
+    precision: str | None = None
 
     def given(self) -> list[str]:
         """The options that were typed."""

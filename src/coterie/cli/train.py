@@ -67,6 +67,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             evaluate_every=config["evaluate_every"],
             silent=config["silent"],
             record=config["record"],
+            precision=config["precision"],
         )
     _warn_if_other(config, run)
     return run, folder
@@ -105,6 +106,7 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
         evaluate_every=plan.wishes.evaluate_every or 1,
         silent=plan.silent(method),
         record=plan.wishes.record,
+        precision=plan.wishes.precision or "fp32",
     )
 
 

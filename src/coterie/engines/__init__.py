@@ -1,7 +1,8 @@
-"""Where clients run: one after another, or many at once."""
+"""Where clients run: one after another, many at once, or through a recorded program."""
 
-from .base import Engine, Grad
+from .base import Engine, Grad, Step
+from .graphed import Graphed
 from .serial import Serial
 from .vectorised import Vectorised
 
-__all__ = ["Engine", "Grad", "Serial", "Vectorised"]
+__all__ = ["Engine", "Grad", "Graphed", "Serial", "Step", "Vectorised"]

@@ -1,5 +1,6 @@
-"""Where clients run: three verbs and a way to differentiate, whatever is behind them."""
+"""Where clients run: four verbs and a way to differentiate, whatever is behind them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -7,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..batches import Batch, Batches
+from ..batches import Batch, Batches, Stream
 from ..tensors import Tensors, Tree
 
 
@@ -25,6 +26,33 @@ Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, Seen]]
 """(what moves, what is held, batch) -> (loss, seen)."""
 
 
+class Step(Protocol):
+    """What ONE client does with a batch, again and again: carry <- step(carry, fixed, batch).
+
+    A value: steps that are equal but for their rates are one program, which an engine may build once and keep.
+    """
+
+    @property
+    def rates(self) -> tuple[float | Tensor, ...]:
+        """Numbers that change from round to round."""
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Step":
+        """The same step with other rates."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether what is carried for a sample never depends on others of its batch: then padding does no harm."""
+
+    def begin(self, given: Tree, /) -> Tree:
+        """What is carried into the first step."""
+
+    def __call__(self, carry: Tree, fixed: Tree, batch: Batch, /) -> Tree:
+        """What is carried on; of the shapes that came in."""
+
+    def end(self, carry: Tree, /) -> Tree:
+        """What is left after the last step."""
+
+
 class Engine(Protocol):
     """Runs functions that are written for ONE client on all of them."""
 
@@ -34,6 +62,9 @@ class Engine(Protocol):
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed its dropout."""
+
+    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+        """``step`` through all batches of every client: stacked trees in, stacked trees out."""
 
     def gradient(self, objective: Objective) -> Grad:
         """The gradient of an objective in what moves."""
@@ -45,8 +76,23 @@ class Engine(Protocol):
         """sum_i q_i x_i with q = weight / sum(weight)."""
 
 
-class InMemory:
-    """The two verbs of the exchange where all clients lie in the memory of one process."""
+class InMemory(ABC):
+    """What engines have in common whose clients lie in the memory of one process."""
+
+    @abstractmethod
+    def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
+        """``f`` on every client."""
+
+    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+        """A loop over the batches is one function of one client."""
+
+        def every_batch(given: Tree, fixed: Tree, stream: Stream) -> Tree:
+            carry = step.begin(given)
+            for k in range(stream.steps):
+                carry = step(carry, fixed, stream.batch(k))
+            return step.end(carry)
+
+        return self.map(every_batch, given, fixed, batches, keys=keys)
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
         """x_i <- sum_j W[i, j] x_j."""

@@ -8,18 +8,24 @@ import torch
 from ..batches import Batch
 from ..errors import RequestError, unknown
 from ..models.cost import Cost, cost
-from ..problem import Model, couples_samples
+from ..problem import Model, couples_samples, draws_numbers
 from ..tensors import replicate, size_in_bytes, split
 from ..text import parse
 from .base import Engine
+from .graphed import Graphed
 from .serial import Serial
 from .vectorised import Vectorised, lift
 
-NAMES = ("auto", "serial", "vectorised")
+NAMES = ("auto", "serial", "vectorised", "graphed")
 
 # Above this many multiply-adds a step, a CPU runs per-client convolutions faster one client at a time: measured
 # 0.6 ms against 1.0 ms a client-step for vmap and loop at 1.5 million, 22 ms against 19 ms at 210 million.
 CONVOLUTIONS_PAY_BELOW = 20_000_000
+
+# Above this many multiply-adds a step one client fills a GPU, and side by side its convolutions only get slower:
+# measured 4.9 ms against 2.8 ms a client-step for ResNet-18 (70 billion), 0.09 against 0.3 ms for a CNN (0.6 billion).
+FILLS_A_GPU = 5_000_000_000
+BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a minute
 
 
 class Choice(NamedTuple):
@@ -29,27 +35,54 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(text: str, model: Model, probe: Batch, clients: int, batch_size: int, device: torch.device) -> Choice:
-    """The engine a text asks for; ``auto`` decides by the model's cost.
+class Work(NamedTuple):
+    """What an engine is wanted for."""
 
-    ``probe``: a few real samples; ``batch_size``: of a training step.
-    """
+    clients: int
+    batch_size: int  # of a training step
+    steps: int  # about how many steps all clients make in the whole run
+
+
+def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
+    """The engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
     call = parse(text)
     if call.name not in NAMES:
         raise unknown("engine", call.name, NAMES)
-    if call.options or (call.args and call.name != "vectorised"):
+    if call.options or (call.args and call.name not in ("vectorised", "graphed")):
         raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorised:16 for a chunk")
     if call.name == "serial":
         return Choice(Serial(device), "as asked")
     price = cost(model.evaluation, probe.x[:2])
+    given = _given_chunk(call.args)
+    if call.name == "graphed":
+        return _graphed(model, probe, work, price, device, given)
+    if call.name == "vectorised":
+        return _vectorised(model, probe, work, price, device, given)
+    return _automatic(model, probe, work, price, device)
+
+
+def _automatic(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device) -> Choice:
+    if _cannot_record(model, probe, device) is None and work.steps >= BUILDING_PAYS_FROM:
+        return _graphed(model, probe, work, price, device, None)
+    reason = _better_alone(price, work, device) or _cannot_lift(model, probe)
+    return Choice(Serial(device), reason) if reason else _vectorised(model, probe, work, price, device, None)
+
+
+def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
+    refusal = _cannot_record(model, probe, device)
+    if refusal:
+        raise RequestError(f"{refusal}: use the vectorised or the serial engine")
+    alone = price.macs * work.batch_size > FILLS_A_GPU
+    chunk = given or (1 if alone else chunk_for(model, price, work, device))
+    why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
+    return Choice(Graphed(chunk, couples_samples(model, probe.x, probe.y), device), why)
+
+
+def _vectorised(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
     refusal = _cannot_lift(model, probe)
-    if call.name == "auto":
-        reason = refusal or _better_alone(price, clients, batch_size, device)
-        if reason:
-            return Choice(Serial(device), reason)
-    elif refusal:
+    if refusal:
         raise RequestError(f"{refusal}: use the serial engine")
-    chunk = _given_chunk(call.args) or chunk_for(model, price, clients, batch_size, device)
+    chunk = given or chunk_for(model, price, work, device)
     exact = couples_samples(model, probe.x, probe.y)
     return Choice(Vectorised(chunk, exact, device), f"{chunk} clients at once fit the free memory")
 
@@ -58,17 +91,29 @@ def _given_chunk(args: tuple[object, ...]) -> int | None:
     if not args:
         return None
     if len(args) > 1 or not isinstance(args[0], int) or args[0] < 1:
-        raise RequestError("a chunk is a whole number of clients, as in vectorised:16")
+        raise RequestError("a chunk is a whole number of clients, as in vectorised:16 or graphed:16")
     return args[0]
 
 
-def _better_alone(price: Cost, clients: int, batch_size: int, device: torch.device) -> str | None:
+def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
     """Why a loop is faster, if it is."""
-    if clients == 1:
+    macs = price.macs * work.batch_size
+    if work.clients == 1:
         return "there is one client"
-    if device.type == "cpu" and price.convolutional and price.macs * batch_size > CONVOLUTIONS_PAY_BELOW:
+    if device.type == "cpu" and price.convolutional and macs > CONVOLUTIONS_PAY_BELOW:
         return "large convolutions run faster one client at a time on a CPU"
+    if device.type == "cuda" and price.convolutional and macs > FILLS_A_GPU:
+        return "a client's step fills the GPU, and the run is too short to build a program"
     return None
+
+
+def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | None:
+    """Why a step of this model cannot be recorded, if it cannot."""
+    if device.type != "cuda":
+        return "the graphed engine records what a GPU does, and this is a CPU"
+    if draws_numbers(model, probe.x):
+        return "this model draws random numbers (dropout), which a recorded step would repeat"
+    return _cannot_lift(model, probe)
 
 
 def _cannot_lift(model: Model, probe: Batch) -> str | None:
@@ -83,7 +128,7 @@ def _cannot_lift(model: Model, probe: Batch) -> str | None:
     return None
 
 
-def chunk_for(model: Model, price: Cost, clients: int, batch_size: int, device: torch.device) -> int:
+def chunk_for(model: Model, price: Cost, work: Work, device: torch.device) -> int:
     """How many clients fit half of the free memory.
 
     A client holds its model about six times over (weights, gradient, momentum, the next of each) and the
@@ -91,8 +136,8 @@ def chunk_for(model: Model, price: Cost, clients: int, batch_size: int, device: 
     """
     weights = size_in_bytes(model.start.values())
     width = next(iter(model.start.values())).element_size()
-    need = 6 * weights + 3 * width * price.activations * batch_size
-    return max(1, min(clients, free_memory(device) // (2 * max(need, 1))))
+    need = 6 * weights + 3 * width * price.activations * work.batch_size
+    return max(1, min(work.clients, free_memory(device) // (2 * max(need, 1))))
 
 
 def free_memory(device: torch.device) -> int:

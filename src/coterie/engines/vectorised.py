@@ -41,7 +41,7 @@ class Vectorised(InMemory):
                     return part
                 if together is None:
                     together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
-                _write(together, which, part)
+                write(together, which, part)
         return together
 
     def gradient(self, objective: Objective) -> Grad:
@@ -75,7 +75,7 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
         )
         return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
 
-    mine = tuple(_rows(c, which) for c in clients if not isinstance(c, Batches))
+    mine = tuple(pick(c, which) for c in clients if not isinstance(c, Batches))
     drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
     return lift(one, mine, drawn)
 
@@ -90,7 +90,7 @@ def _consecutive(which: Integers) -> bool:
     return bool((np.diff(which) == 1).all())
 
 
-def _write(x: Tree, which: Integers, part: Tree) -> None:
+def write(x: Tree, which: Integers, part: Tree) -> None:
     """Into the places of some clients: results of many chunks are never held twice."""
     first, place = int(which[0]), torch.from_numpy(which)
     if _consecutive(which):
@@ -99,7 +99,7 @@ def _write(x: Tree, which: Integers, part: Tree) -> None:
         tree_map(lambda v, new: v.index_copy_(0, place.to(v.device), new), x, part)
 
 
-def _rows(x: Tree, which: Integers) -> Tree:
+def pick(x: Tree, which: Integers) -> Tree:
     """Some clients; a view, not a copy, where they lie one after another."""
     first, place = int(which[0]), torch.from_numpy(which)
     if _consecutive(which):

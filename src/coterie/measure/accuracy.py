@@ -1,12 +1,13 @@
 """How often models are right. Measuring changes nothing: no gradients, no buffers, no random draws."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..batches import Amount, Batches, Integers, Samples, Stream
+from ..batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
 from ..problem import Model
 from ..tensors import Tensors
@@ -40,23 +41,38 @@ def quietly() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
-def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
-    """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any.
+@dataclass(frozen=True)
+class Count:
+    """Right answers of one client's model, batch by batch."""
 
-    A sample with several targets, as a row of tokens, counts with the share of them that is right.
-    """
+    model: Model
+    rates: tuple[float, ...] = ()
+    independent: bool = True  # in evaluation mode
 
-    def count(tensors: Tensors, stream: Stream) -> Tensor:
-        right = torch.zeros((), dtype=torch.int64, device=stream.x.device)
-        for k in range(stream.steps):
-            batch = stream.batch(k)
-            correct = hits(model.outputs(tensors, batch.x), batch.y)
-            right = right + (correct if batch.mask is None else correct & _along(batch.mask, correct)).sum()
+    def at(self, rates: Sequence[float | Tensor]) -> "Count":
+        """There are none."""
+        return self
+
+    def begin(self, given: Tensor) -> Tensor:
+        """How many there were already."""
+        return given
+
+    def __call__(self, right: Tensor, tensors: Tensors, batch: Batch) -> Tensor:
+        """A sample with several targets, as a row of tokens, counts with each of them."""
+        correct = hits(self.model.outputs(tensors, batch.x), batch.y)
+        return right + (correct if batch.mask is None else correct & _along(batch.mask, correct)).sum()
+
+    def end(self, right: Tensor) -> Tensor:
+        """All there are."""
         return right
 
+
+def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
+    """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
     batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
+    none = torch.zeros(len(clients), dtype=torch.int64, device=tests.x.device)
     with quietly():
-        right: Tensor = engine.map(count, models, batches, keys=[0] * len(clients))
+        right: Tensor = engine.walk(Count(model), none, models, batches, keys=[0] * len(clients))
     return right.cpu().to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
 
 

@@ -1,0 +1,61 @@
+"""Programs that run without Python: traced, compiled, and recorded with their launches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from .norms import LayoutKept
+
+Body = Callable[..., None]
+Build = Callable[[Body, Sequence[Tensor]], Callable[[], object]]
+"""A function that changes some of its tensors in place, and these tensors -> what does it to them once."""
+
+WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
+
+
+def eager(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    """As it is: to look into, and where there is no GPU."""
+    return lambda: body(*tensors)
+
+
+def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
+    """Compiled, and recorded as a CUDA graph: one launch for all its kernels."""
+    with torch.no_grad(), fastest_algorithms():
+        program = torch.compile(flat(body, tensors), fullgraph=True, dynamic=False)
+        return recorded(lambda: program(*tensors))
+
+
+@contextmanager
+def fastest_algorithms() -> Iterator[None]:
+    """Lets cuDNN try its algorithms for every new shape and keep the fastest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def flat(body: Body, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """One graph without any transformation left in it, however a model or a method is written."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, and only needed here
+
+    body(*tensors)  # what is made at the first call only must not become a part of the graph
+    with LayoutKept():
+        return make_fx(body)(*tensors)
+
+
+def recorded(play: Callable[[], object]) -> Callable[[], object]:
+    """A CUDA graph of something that always works on the same memory."""
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(WARM):
+            play()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        play()
+    return graph.replay
