@@ -73,7 +73,7 @@ def descend(
     after_step: Callable[[Tensors], Tensors],
 ) -> Walk:
     """One step for each batch of the stream."""
-    loss = torch.zeros((), device=stream.x.device)
+    loss = torch.zeros((), device=stream.index.device)
     for k in range(stream.steps):
         g, seen = grad(x, held, stream.batch(k))
         x, buffer = sgd.step(x, g, buffer)

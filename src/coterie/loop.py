@@ -154,7 +154,7 @@ def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm) -> Choice:
     largest = int(federation.sizes.max())
     batch = min(algorithm.settings.get("batch_size") or largest, largest)
-    probe = Batch(federation.x[:PROBE], federation.y[:PROBE], None)
+    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
     return choose(engine, model, probe, federation.clients, batch, federation.x.device)
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..batches import Batch, Batches, Integers, Stream
+from ..batches import Batch, Batches, Integers
 from ..tensors import Tensors, Tree, rows, tree_map
 from .base import Grad, InMemory, Objective, Seen, own_randomness
 
@@ -65,19 +64,15 @@ class Vectorised(InMemory):
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
     """``f`` on the clients ``which`` as one program over stacked tensors."""
-    blocks = [(c, *c.block(which)) for c in clients if isinstance(c, Batches)]
+    blocks = [(c.block(which), c.samples) for c in clients if isinstance(c, Batches)]
 
-    def one(mine: tuple[Tree, ...], drawn: tuple[tuple[Tensor, ...], ...]) -> Tree:
+    def one(mine: tuple[Tree, ...], drawn: tuple[Tensors, ...]) -> Tree:
         trees = iter(mine)
-        streams = (
-            Stream(b.samples.x, b.samples.y, tensors[0], tensors[1] if mask is not None else None, widths)
-            for (b, _, mask, widths), tensors in zip(blocks, drawn, strict=True)
-        )
+        streams = (block.stream(samples, tensors) for (block, samples), tensors in zip(blocks, drawn, strict=True))
         return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
 
     mine = tuple(_rows(c, which) for c in clients if not isinstance(c, Batches))
-    drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
-    return lift(one, mine, drawn)
+    return lift(one, mine, tuple(block.tensors for block, _ in blocks))
 
 
 def lift(f: Callable[..., Tree], *stacked: Tree) -> Tree:

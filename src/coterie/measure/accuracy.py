@@ -47,7 +47,7 @@ def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Sa
     """
 
     def count(tensors: Tensors, stream: Stream) -> Tensor:
-        right = torch.zeros((), dtype=torch.int64, device=stream.x.device)
+        right = torch.zeros((), dtype=torch.int64, device=stream.index.device)
         for k in range(stream.steps):
             batch = stream.batch(k)
             correct = hits(model.outputs(tensors, batch.x), batch.y)
@@ -65,9 +65,8 @@ def _along(mask: Tensor, answers: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (answers.dim() - 1))
 
 
-def global_accuracy(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> float:
+def global_accuracy(model: Model, tensors: Tensors, tests: Samples) -> float:
     """The accuracy of one model on all test samples together."""
     with quietly():
-        step = at_a_time(y)
-        right = [hits(model.outputs(tensors, x[i : i + step]), y[i : i + step]) for i in range(0, len(x), step)]
+        right = [hits(model.outputs(tensors, batch.x), batch.y) for batch in tests.parts(at_a_time(tests.y))]
     return float(torch.cat(right).to(torch.float64).mean())
