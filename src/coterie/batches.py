@@ -180,14 +180,17 @@ class Batches:
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_an_epoch, 1))
         return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
 
-    def shapes(self) -> list[tuple[int, int]]:
-        """Clients of equal shape fit one padded block with little waste: as many steps, about as wide."""
-        return [(int(k), int(w).bit_length()) for k, w in zip(self.steps, np.maximum(self.widths, 1), strict=True)]
+    def counts(self, which: Integers) -> Integers:
+        """[m, K] how many samples each step of the clients at the places ``which`` has."""
+        left: Integers = self.sizes[which][:, None] - self._walked(which)[1]
+        return left.clip(max=self._full(which))
 
     def block(self, which: Integers) -> Block:
         """The batches of the clients at the places ``which``; a step is as wide as the fullest batch in it."""
-        steps = int(self.steps[which].max(initial=0))
-        passes, place, counts = self._places(which, steps)
+        passes, before = self._walked(which)
+        counts = self.counts(which)
+        last = np.maximum(self.sizes[which] - 1, 0)[:, None, None]
+        place = np.minimum(before[:, :, None] + np.arange(counts.max(initial=0)), last)
         order = self._order(which, passes.max(initial=0) + 1)
         along = passes[:, :, None] * order.shape[2] + place
         local = np.take_along_axis(order.reshape(len(which), -1), along.reshape(len(which), -1), 1).reshape(place.shape)
@@ -202,14 +205,15 @@ class Batches:
             counts.max(0, initial=0).tolist(),
         )
 
-    def _places(self, which: Integers, steps: int) -> tuple[Integers, Integers, Integers]:
-        """The pass of each step [m, K], where in it each sample lies [m, K, B], and how many count [m, K]."""
-        sizes, widths = self.sizes[which][:, None], np.maximum(self.widths[which], 1)[:, None]
-        passes, step = np.divmod(np.arange(steps)[None, :], np.maximum(self.steps_an_epoch[which], 1)[:, None])
-        first = step * widths
-        column = np.arange(int(widths.max(initial=1)))
-        inside = np.minimum(first[:, :, None] + column, np.maximum(sizes - 1, 0)[:, :, None])
-        return passes, inside, np.minimum(widths, sizes - first)
+    def _full(self, which: Integers) -> Integers:
+        """[m, 1] how many samples a full batch has, 1 at the least."""
+        return np.maximum(self.widths[which], 1)[:, None]
+
+    def _walked(self, which: Integers) -> tuple[Integers, Integers]:
+        """[m, K] the pass each step belongs to, and how many samples of that pass came before it."""
+        steps = np.arange(int(self.steps[which].max(initial=0)))
+        passes, step = np.divmod(steps, np.maximum(self.steps_an_epoch[which], 1)[:, None])
+        return passes, step * self._full(which)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
         """[m, E, N] each client's own samples in the order of each pass; its N_i come first."""

@@ -1,6 +1,5 @@
 """Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -10,13 +9,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..batches import Batch, Batches, Integers
 from ..tensors import Tensors, Tree, rows, tree_map
 from .base import Grad, InMemory, Objective, Seen, own_randomness
+from .buckets import buckets
 
 
 class Vectorised(InMemory):
     """Clients side by side, ``chunk`` of them at a time.
 
-    Clients are grouped so that a group makes equally many steps. ``exact`` groups by the exact number of samples:
-    needed where one sample's output depends on the others in its batch (BatchNorm), so that no padding may be there.
+    Clients are grouped so that a group makes equally many steps and little of it is padding. ``exact`` pads nothing:
+    needed where one sample's output depends on the others in its batch (BatchNorm).
     """
 
     def __init__(self, chunk: int, exact: bool = False, device: torch.device | None = None) -> None:
@@ -53,13 +53,9 @@ class Vectorised(InMemory):
         return grad
 
     def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
-        groups: dict[object, list[int]] = defaultdict(list)
-        shapes = [b.sizes.tolist() if self.exact else b.shapes() for b in batches]
-        for i, shape in enumerate(zip(*shapes, strict=True) if shapes else [()] * clients):
-            groups[shape].append(i)
-        for group in groups.values():
-            for start in range(0, len(group), self.chunk):
-                yield np.array(group[start : start + self.chunk])
+        for bucket in buckets(batches, self.exact) if batches else [np.arange(clients)]:
+            for start in range(0, len(bucket), self.chunk):
+                yield np.sort(bucket[start : start + self.chunk])  # in order: neighbours are seen without a copy
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
