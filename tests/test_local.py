@@ -63,7 +63,7 @@ def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
     trains = {"everything": everything, "head": head, "body": everything - head}[part]
     stream = stream_of(Samples(fed.x, fed.y, fed.train))
     for steps in range(1, stream.steps + 1):  # step by step
-        first = Stream(stream.x, stream.y, stream.index[:steps], None, stream.widths[:steps])
+        first = Stream(stream.samples, stream.index[:steps], None, None, stream.widths[:steps])
         phase = Phase(trains, Amount(steps=steps), sgd.lr)
         mine = walked(model, phase, sgd, first)
         theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
@@ -132,12 +132,12 @@ def test_padded_blocks_hold_what_clients_see_alone(sizes: list[int], batch_size:
     owned = tuple(torch.split(torch.arange(sum(sizes)), sizes))
     samples = Samples(torch.arange(sum(sizes)), torch.arange(sum(sizes)), owned)
     batches = Batches(samples, np.arange(len(sizes)), Amount(steps=steps), batch_size, key=9)
-    index, mask, widths = batches.block(np.arange(len(sizes)))
+    block = batches.block(np.arange(len(sizes)))
     for i in range(len(sizes)):
         alone = batches.one(i)
         for k in range(steps):
-            row = index[i, k, : widths[k]]
-            kept = row if mask is None else row[mask[i, k]]
+            row = block.index[i, k, : block.widths[k]]
+            kept = row if block.mask is None else row[block.mask[i, k, : block.widths[k]]]
             assert torch.equal(kept, alone.batch(k).x)
     assert batches.seen == sum(len(batches.one(i).batch(k).x) for i in range(len(sizes)) for k in range(steps))
 
@@ -160,7 +160,7 @@ def test_shuffles_are_uniform() -> None:
     """Each of the 24 orders of four samples comes about equally often (chi-square, 23 degrees of freedom)."""
     n = 4800
     samples = Samples(torch.arange(4 * n), torch.arange(4 * n), tuple(torch.arange(4 * n).split(4)))
-    index, _, _ = Batches(samples, np.arange(n), Amount(epochs=1), None, key=3).block(np.arange(n))
+    index = Batches(samples, np.arange(n), Amount(epochs=1), None, key=3).block(np.arange(n)).index
     orders = (index[:, 0] % 4) @ torch.tensor([64, 16, 4, 1])
     counts = torch.unique(orders, return_counts=True)[1].double()
     assert len(counts) == 24

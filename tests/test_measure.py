@@ -41,9 +41,7 @@ def test_a_constant_answer_scores_the_class_fraction(engine: Any, k: int) -> Non
     tests = Samples(fed.test_x, fed.test_y, fed.test)
     got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
     assert got.tolist() == [float((fed.test_y[i] == k).double().mean()) for i in fed.test]
-    assert measure.global_accuracy(model, model.start, fed.test_x, fed.test_y) == float(
-        (fed.test_y == k).double().mean()
-    )
+    assert measure.global_accuracy(model, model.start, tests) == float((fed.test_y == k).double().mean())
 
 
 @BOTH
@@ -94,7 +92,7 @@ def test_the_accuracy_of_a_sample_is_the_share_of_its_targets(engine: Any) -> No
         assert float(got[i]) == pytest.approx(float(shares.mean()), rel=1e-12)
     one = {"scores": models["scores"][1]}
     whole = (one["scores"][tests.x].argmax(2) == tests.y).double().mean()
-    assert measure.global_accuracy(model, one, tests.x, tests.y) == pytest.approx(float(whole), rel=1e-12)
+    assert measure.global_accuracy(model, one, tests) == pytest.approx(float(whole), rel=1e-12)
 
 
 @BOTH
@@ -109,7 +107,8 @@ def test_perplexity_of_a_table(engine: Any) -> None:
     assert (got.chunks >= got.overall * (1 - 1e-12)).all()  # Jensen
     assert float(got.chunks[2]) == pytest.approx(float(got.overall[2]), rel=1e-12)  # a single chunk
     assert float(got.chunks[0]) > float(got.overall[0])
-    alone = global_perplexity(model, {"scores": models["scores"][1]}, *(v[tests.owned[1]] for v in (tests.x, tests.y)))
+    second = Samples(*(v[tests.owned[1]] for v in (tests.x, tests.y)), ())
+    alone = global_perplexity(model, {"scores": models["scores"][1]}, second)
     assert (float(alone.overall), float(alone.chunks)) == pytest.approx((float(got.overall[1]), float(got.chunks[1])))
 
 
@@ -120,14 +119,14 @@ def test_who_knows_nothing_hesitates_between_all_tokens(engine: Any) -> None:
     for each in got:
         assert each[:2].tolist() == pytest.approx([V, V], rel=1e-12)
         assert each[2].isnan()
-    assert [float(v) for v in global_perplexity(model, model.start, tests.x, tests.y)] == pytest.approx([V, V])
+    assert [float(v) for v in global_perplexity(model, model.start, tests)] == pytest.approx([V, V])
 
 
 def test_equally_hard_chunks_have_one_perplexity() -> None:
     """Every chunk has the same tokens in another order."""
     x = torch.stack([torch.arange(V).roll(i) for i in range(V)])
     model, models = tables(1)
-    got = global_perplexity(model, {"scores": models["scores"][0]}, x, x)
+    got = global_perplexity(model, {"scores": models["scores"][0]}, Samples(x, x, ()))
     assert float(got.chunks) == pytest.approx(float(got.overall), rel=1e-12)
 
 
@@ -151,13 +150,15 @@ def test_recorded_perplexity() -> None:
     assert not names & set(run.history[0])
     row = run.history[1]
     own = [
-        global_perplexity(Model(c.module(), cross_entropy), {**c.shared, **c.personal}, *p)
+        global_perplexity(Model(c.module(), cross_entropy), {**c.shared, **c.personal}, Samples(*p, ()))
         for c, p in zip(run.clients, pairs, strict=True)
     ]
     assert row["perplexity"] == pytest.approx(np.mean([float(p.overall) for p in own]), rel=1e-6)
     assert row["perplexity_chunks"] == pytest.approx(np.mean([float(p.chunks) for p in own]), rel=1e-6)
     centre = torch.stack([c.shared["scores"] for c in run.clients]).mean(0)
-    common = global_perplexity(Model(Table(centre), cross_entropy), {"scores": centre}, fed.test_x, fed.test_y)
+    common = global_perplexity(
+        Model(Table(centre), cross_entropy), {"scores": centre}, Samples(fed.test_x, fed.test_y, ())
+    )
     assert row["global_perplexity"] == pytest.approx(float(common.overall), rel=1e-6)
     assert row["global_perplexity_chunks"] == pytest.approx(float(common.chunks), rel=1e-6)
 

@@ -1,11 +1,11 @@
 """Which samples a client sees, step by step.
 
 Nothing is copied per client: the samples are held once, a client owns a list of positions, and a batch is gathered
-when it is needed. Clients of unequal size make unequal numbers of steps; where several of them run side by side the
-shorter batches are padded, and the mask keeps the padding out of every mean.
+and prepared when it is needed. Clients of unequal size make unequal numbers of steps; where several of them run side
+by side the shorter batches are padded, and the mask keeps the padding out of every mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import chance
+from .data.preparation import Preparation
+from .tensors import Tensors, rows
 
 Integers = NDArray[np.int64]
 
@@ -38,13 +40,49 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Samples:
+    """Samples held once, as they are stored, and which of them each client owns."""
+
+    x: Tensor
+    y: Tensor
+    owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
+    preparation: Preparation | None = None  # what makes inputs of them; None: they are inputs
+
+    @cached_property
+    def flat(self) -> Integers:
+        """The clients' positions, one client after another."""
+        return torch.cat(self.owned).cpu().numpy()
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """How many samples each client owns."""
+        return np.array([len(p) for p in self.owned], np.int64)
+
+    @cached_property
+    def starts(self) -> Integers:
+        """Where each client begins in ``flat``."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    def prepared(self, raw: Tensor, draw: Tensor | None = None) -> Tensor:
+        """Some samples as a model sees them; ``draw`` [B]: how each of them is augmented, None: not at all."""
+        if self.preparation is None:
+            return raw
+        return self.preparation.plain(raw) if draw is None else self.preparation.augmented(raw, draw)
+
+    def parts(self, size: int) -> Iterator[Batch]:
+        """All samples in order, whoever owns them, ``size`` at a time, as a model is evaluated on them."""
+        for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
+            yield Batch(self.prepared(x), y, None)
+
+
+@dataclass(frozen=True)
 class Stream:
     """The batches of one client, as its local function sees them."""
 
-    x: Tensor  # all samples of the federation
-    y: Tensor
+    samples: Samples  # of the whole federation
     index: Tensor  # [K, B] which of them, step by step
     mask: Tensor | None  # [K, B] where batches are padded
+    draw: Tensor | None  # [K, B] how each sample is augmented; None: not at all
     widths: Sequence[int]  # [K] how many columns each step uses
 
     @property
@@ -53,9 +91,31 @@ class Stream:
         return len(self.widths)
 
     def batch(self, k: int) -> Batch:
-        """The samples of step ``k``."""
-        index = self.index[k, : self.widths[k]]
-        return Batch(take(self.x, index), take(self.y, index), None if self.mask is None else self.mask[k])
+        """The samples of step ``k``, prepared."""
+        here = k, slice(self.widths[k])
+        index, draw = self.index[here], None if self.draw is None else self.draw[here]
+        x = self.samples.prepared(take(self.samples.x, index), draw)
+        return Batch(x, take(self.samples.y, index), None if self.mask is None else self.mask[here])
+
+
+@dataclass(frozen=True)
+class Block:
+    """The batches of some clients side by side."""
+
+    index: Tensor  # [m, K, B]
+    mask: Tensor | None  # [m, K, B]; None where all clients have equally many samples in every step
+    draw: Tensor | None  # [m, K, B]; None where nothing is augmented
+    widths: list[int]  # [K] how many columns each step uses
+
+    @property
+    def tensors(self) -> Tensors:
+        """What differs between the clients, stacked."""
+        named = {"index": self.index, "mask": self.mask, "draw": self.draw}
+        return {k: v for k, v in named.items() if v is not None}
+
+    def stream(self, samples: Samples, mine: Tensors) -> Stream:
+        """The batches of one client; ``mine``: its part of the ``tensors``."""
+        return Stream(samples, mine["index"], mine.get("mask"), mine.get("draw"), self.widths)
 
 
 class Amount(NamedTuple):
@@ -85,30 +145,6 @@ class Amount(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Samples held once, and which of them each client owns."""
-
-    x: Tensor
-    y: Tensor
-    owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
-
-    @cached_property
-    def flat(self) -> Integers:
-        """The clients' positions, one client after another."""
-        return torch.cat(self.owned).cpu().numpy()
-
-    @cached_property
-    def sizes(self) -> Integers:
-        """How many samples each client owns."""
-        return np.array([len(p) for p in self.owned], np.int64)
-
-    @cached_property
-    def starts(self) -> Integers:
-        """Where each client begins in ``flat``."""
-        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
-
-
-@dataclass(frozen=True)
 class Batches:
     """The batches of some clients, drawn when asked for."""
 
@@ -116,7 +152,7 @@ class Batches:
     clients: Integers  # [m]
     amount: Amount
     batch_size: int | None  # None: everything a client has
-    key: int | None  # of the shuffling; None: in order
+    key: int | None  # of shuffling and augmentation; None: in order, as they are
 
     @cached_property
     def sizes(self) -> Integers:
@@ -144,35 +180,40 @@ class Batches:
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_an_epoch, 1))
         return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
 
-    def shapes(self) -> list[tuple[int, int]]:
-        """Clients of equal shape fit one padded block with little waste: as many steps, about as wide."""
-        return [(int(k), int(w).bit_length()) for k, w in zip(self.steps, np.maximum(self.widths, 1), strict=True)]
+    def counts(self, which: Integers) -> Integers:
+        """[m, K] how many samples each step of the clients at the places ``which`` has."""
+        left: Integers = self.sizes[which][:, None] - self._walked(which)[1]
+        return left.clip(max=self._full(which))
 
-    def block(self, which: Integers) -> tuple[Tensor, Tensor | None, list[int]]:
-        """(index [m, K, B], mask [m, K, B] or None, widths [K]) of the clients at the places ``which``.
+    def block(self, which: Integers) -> Block:
+        """The batches of the clients at the places ``which``; a step is as wide as the fullest batch in it."""
+        passes, before = self._walked(which)
+        counts = self.counts(which)
+        last = np.maximum(self.sizes[which] - 1, 0)[:, None, None]
+        place = np.minimum(before[:, :, None] + np.arange(counts.max(initial=0)), last)
+        order = self._order(which, passes.max(initial=0) + 1)
+        along = passes[:, :, None] * order.shape[2] + place
+        local = np.take_along_axis(order.reshape(len(which), -1), along.reshape(len(which), -1), 1).reshape(place.shape)
+        index = self.samples.flat[self.samples.starts[self.clients[which]][:, None, None] + local]
+        mask = None if (counts == counts[:1]).all() else np.arange(index.shape[2]) < counts[:, :, None]
+        draw = self._draw(which, passes, local)
+        device = self.samples.x.device
+        return Block(
+            torch.from_numpy(index).to(device),
+            None if mask is None else torch.from_numpy(mask).to(device),
+            None if draw is None else torch.from_numpy(draw).to(device),
+            counts.max(0, initial=0).tolist(),
+        )
 
-        The mask is None where all of them have equally many samples in every step; then the widths say how many.
-        """
-        steps = int(self.steps[which].max(initial=0))
-        place, counts = self._places(which, steps)
-        order = self._order(which, place.max(initial=0) // max(int(self.sizes[which].max(initial=1)), 1) + 1)
-        local = np.take_along_axis(order.reshape(len(which), -1), place.reshape(len(which), -1), 1)
-        where = self.samples.starts[self.clients[which]][:, None, None] + local.reshape(place.shape)
-        index = torch.from_numpy(self.samples.flat[where]).to(self.samples.x.device)
-        if (counts == counts[:1]).all():
-            return index, None, counts[0].tolist() if len(counts) else []
-        mask = np.arange(index.shape[2]) < counts[:, :, None]
-        return index, torch.from_numpy(mask).to(index.device), [index.shape[2]] * steps
+    def _full(self, which: Integers) -> Integers:
+        """[m, 1] how many samples a full batch has, 1 at the least."""
+        return np.maximum(self.widths[which], 1)[:, None]
 
-    def _places(self, which: Integers, steps: int) -> tuple[Integers, Integers]:
-        """Where in its shuffled passes each sample of each step lies [m, K, B], and how many count [m, K]."""
-        sizes, widths = self.sizes[which][:, None], np.maximum(self.widths[which], 1)[:, None]
-        longest = int(sizes.max(initial=0))
-        passes, step = np.divmod(np.arange(steps)[None, :], np.maximum(self.steps_an_epoch[which], 1)[:, None])
-        first = step * widths
-        column = np.arange(int(widths.max(initial=1)))
-        inside = np.minimum(first[:, :, None] + column, np.maximum(sizes - 1, 0)[:, :, None])
-        return passes[:, :, None] * longest + inside, np.minimum(widths, sizes - first)
+    def _walked(self, which: Integers) -> tuple[Integers, Integers]:
+        """[m, K] the pass each step belongs to, and how many samples of that pass came before it."""
+        steps = np.arange(int(self.steps[which].max(initial=0)))
+        passes, step = np.divmod(steps, np.maximum(self.steps_an_epoch[which], 1)[:, None])
+        return passes, step * self._full(which)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
         """[m, E, N] each client's own samples in the order of each pass; its N_i come first."""
@@ -184,8 +225,16 @@ class Batches:
         draw[np.broadcast_to(position >= sizes[:, None, None], draw.shape)] = np.iinfo(np.uint64).max
         return draw.argsort(axis=-1)
 
+    def _draw(self, which: Integers, passes: Integers, local: Integers) -> Integers | None:
+        """[m, K, B] a number for every sample in every pass, whatever batch it is in; not negative."""
+        preparation = self.samples.preparation
+        if self.key is None or preparation is None or not preparation.random:
+            return None
+        key = chance.key(self.key, "augmentation")
+        draw = chance.counters(key, self.clients[which][:, None, None], passes[:, :, None], local)
+        return (draw >> np.uint64(1)).view(np.int64)
+
     def one(self, place: int) -> Stream:
         """The batches of one client, with nothing padded."""
-        index, mask, widths = self.block(np.array([place]))
-        assert mask is None
-        return Stream(self.samples.x, self.samples.y, index[0], None, widths)
+        block = self.block(np.array([place]))
+        return block.stream(self.samples, rows(block.tensors, 0))

@@ -3,6 +3,7 @@
 import hashlib
 import platform
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from .topology import Topology
 def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_every: int) -> dict[str, Any]:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
+    prepared = federation.preparation
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     return {
         "method": algorithm.name,
         "settings": {k: _plain(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
+        "preparation": None if prepared is None else {k: _plain(v) for k, v in asdict(prepared).items()},
         "model": dict(origin),
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
         "rounds": experiment.rounds,
@@ -73,6 +76,8 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
                 "this run was made in Python with data, a module or a loss of its own: repeat it from there"
             )
         federation = data.federate(**config["data"])
+        if config.get("preparation"):
+            federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
         module = models.build(**config["model"])
         algorithm = algorithms.build(config["method"], **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:

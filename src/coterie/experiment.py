@@ -71,12 +71,14 @@ class Experiment:
     @cached_property
     def train(self) -> Samples:
         """The training samples."""
-        return Samples(self.federation.x, self.federation.y, self.federation.train)
+        fed = self.federation
+        return Samples(fed.x, fed.y, fed.train, fed.preparation)
 
     @cached_property
     def tests(self) -> Samples:
         """The clients' own test samples."""
-        return Samples(self.federation.test_x, self.federation.test_y, self.federation.test)
+        fed = self.federation
+        return Samples(fed.test_x, fed.test_y, fed.test, fed.preparation)
 
     @cached_property
     def _known_flops(self) -> dict[nn.Module, int]:
@@ -85,7 +87,7 @@ class Experiment:
     def flops_a_sample(self, model: Model) -> int:
         """Forward and backward of one sample: three times the forward pass."""
         if model.module not in self._known_flops:
-            self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.x[:2]).flops
+            self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.sample(2)).flops
         return self._known_flops[model.module]
 
     @property
@@ -192,13 +194,12 @@ class Experiment:
         trained = torch.where(after_train.isnan(), mixed, after_train)
         tuned = self._finetuned(state, t)
         extra = {} if tuned is None else measure.accuracy_row(measure.FINETUNED, self._accuracies(tuned))
-        fed = self.federation
         agreed = measure.averaged(models) if self.program.consensus is None else self.program.consensus(state)
         return {
             **measure.accuracy_row("after_mix", mixed),
             **measure.accuracy_row("after_train", trained),
             **extra,
-            "global_accuracy": measure.global_accuracy(self.model, agreed, fed.test_x, fed.test_y),
+            "global_accuracy": measure.global_accuracy(self.model, agreed, self.tests),
         }
 
     def _accuracies(self, models: Tensors) -> Tensor:

@@ -158,7 +158,7 @@ def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int) -> Choice:
     largest = int(federation.sizes.max())
     batch = min(algorithm.settings.get("batch_size") or largest, largest)
-    probe = Batch(federation.x[:PROBE], federation.y[:PROBE], None)
+    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
     work = Work(federation.clients, batch, rounds * federation.clients * -(-largest // batch))
     return choose(engine, model, probe, work, federation.x.device)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import RequestError
+from .preparation import Preparation
 
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
@@ -35,6 +36,7 @@ class Federation:
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
     classes: int | None  # None for floating targets
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds it again
+    preparation: Preparation | None = None  # what makes inputs of uint8 images; None: the samples are inputs
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
@@ -49,6 +51,7 @@ class Federation:
             _check_targets(kind, y, self.classes)
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
+        _check_preparation(self.x, self.preparation)
         if not any(map(len, self.train)):
             raise RequestError("no client has a training sample: give at least one client some data")
 
@@ -73,6 +76,10 @@ class Federation:
         """The shape of one sample."""
         return self.x.shape[1:]
 
+    def sample(self, count: int) -> Tensor:
+        """The first few training samples as a model sees them when it is evaluated."""
+        return self.x[:count] if self.preparation is None else self.preparation.plain(self.x[:count])
+
     def class_counts(self) -> Tensor:
         """[n, classes]: how many training samples of each class each client holds."""
         if self.classes is None:
@@ -92,19 +99,27 @@ class Federation:
         )
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any value, type, shape or division of the data."""
+        """Sixteen hexadecimal digits that change with any value, type, shape, division or preparation of the data."""
         digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
+        if self.preparation is not None:
+            digest.update(repr(self.preparation).encode())
         for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 
-def from_tensors(train: Sequence[Pair], test: Sequence[Pair], classes: int | None = None) -> Federation:
+def from_tensors(
+    train: Sequence[Pair],
+    test: Sequence[Pair],
+    classes: int | None = None,
+    preparation: Preparation | None = None,
+) -> Federation:
     """A federation from one pair (samples, targets) a client, tensors or arrays.
 
     The dtype of samples and of floating targets is kept; whole-number targets are class labels and become
-    int64. ``classes`` is one more than the largest label unless given.
+    int64. ``classes`` is one more than the largest label unless given. Images of type uint8 are held as they
+    are; ``preparation`` says how a batch of them becomes what the model sees.
 
     >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
     >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
@@ -116,7 +131,7 @@ def from_tensors(train: Sequence[Pair], test: Sequence[Pair], classes: int | Non
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
-    return Federation(x, y, test_x, test_y, parts, test_parts, classes)
+    return Federation(x, y, test_x, test_y, parts, test_parts, classes, preparation=preparation)
 
 
 def _pool(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -185,3 +200,17 @@ def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())
         raise RequestError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
+
+
+def _check_preparation(x: Tensor, preparation: Preparation | None) -> None:
+    raw = x.dtype == torch.uint8
+    if raw and preparation is None:
+        raise RequestError("the samples are uint8: say how to normalise them, as preparation=Preparation(mean, std)")
+    if preparation is None:
+        return
+    if not raw or x.ndim != 4:
+        looks = f"{_type(x)} of shape {tuple(x.shape[1:])}"
+        raise RequestError(f"a preparation is for uint8 images of shape (C, H, W), not for {looks}: leave it out")
+    if len(preparation.mean) != x.shape[1]:
+        given = len(preparation.mean)
+        raise RequestError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")

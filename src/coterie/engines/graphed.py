@@ -140,14 +140,15 @@ class Program:
 
 def one_step(samples: Samples, drawn: Tensors) -> Batch:
     """The samples of one step of one client."""
-    mask = drawn["mask"][None] if "mask" in drawn else None
-    return Stream(samples.x, samples.y, drawn["index"][None], mask, [len(drawn["index"])]).batch(0)
+    index, mask, draw = (drawn[k][None] if k in drawn else None for k in ("index", "mask", "draw"))
+    assert index is not None
+    return Stream(samples, index, mask, draw, [index.shape[1]]).batch(0)
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:
-    """Clients that make equally many steps; ``exact``: that have equally many samples."""
-    kinds = batches.sizes if exact else batches.steps
-    return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+    """Clients that make equally many steps; ``exact``: of equally many samples each."""
+    kinds = np.stack([batches.steps, batches.sizes if exact else np.zeros_like(batches.sizes)])
+    return [np.flatnonzero((kinds.T == kind).all(1)) for kind in np.unique(kinds, axis=1).T]
 
 
 def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, list[int]]:
@@ -155,16 +156,15 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
 
     Unless ``exact`` all steps are as wide as the widest of any client, with a mask.
     """
-    index, mask, widths = batches.block(group)
+    block = batches.block(group)
     if exact:
-        return {"index": index}, widths
+        return block.tensors, block.widths
     largest = int(batches.samples.sizes.max())
     wide = min(batches.batch_size or largest, largest)
-    if mask is None:
-        counts = torch.tensor(widths, device=index.device)[:, None]
-        mask = (torch.arange(index.shape[2], device=index.device) < counts).expand(index.shape)
-    missing = (0, wide - index.shape[2])
-    return {"index": F.pad(index, missing), "mask": F.pad(mask, missing)}, [wide] * len(widths)
+    columns, widths = torch.arange(block.index.shape[2]), torch.tensor(block.widths)
+    used = (columns < widths[:, None]).to(block.index.device).expand(block.index.shape)
+    tensors = block.tensors | {"mask": used if block.mask is None else block.mask & used}
+    return {k: F.pad(v, (0, wide - v.shape[2])) for k, v in tensors.items()}, [wide] * len(widths)
 
 
 def _own(v: Tensor) -> Tensor:

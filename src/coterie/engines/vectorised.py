@@ -1,23 +1,22 @@
 """Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..batches import Batch, Batches, Integers, Stream
+from ..batches import Batch, Batches, Integers
 from ..tensors import Tensors, Tree, rows, tree_map
 from .base import Grad, InMemory, Objective, Seen, own_randomness
+from .buckets import buckets
 
 
 class Vectorised(InMemory):
     """Clients side by side, ``chunk`` of them at a time.
 
-    Clients are grouped so that a group makes equally many steps. ``exact`` groups by the exact number of samples:
-    needed where one sample's output depends on the others in its batch (BatchNorm), so that no padding may be there.
+    Clients are grouped so that a group makes equally many steps and little of it is padding. ``exact`` pads nothing:
+    needed where one sample's output depends on the others in its batch (BatchNorm).
     """
 
     def __init__(self, chunk: int, exact: bool = False, device: torch.device | None = None) -> None:
@@ -54,30 +53,22 @@ class Vectorised(InMemory):
         return grad
 
     def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
-        groups: dict[object, list[int]] = defaultdict(list)
-        shapes = [b.sizes.tolist() if self.exact else b.shapes() for b in batches]
-        for i, shape in enumerate(zip(*shapes, strict=True) if shapes else [()] * clients):
-            groups[shape].append(i)
-        for group in groups.values():
-            for start in range(0, len(group), self.chunk):
-                yield np.array(group[start : start + self.chunk])
+        for bucket in buckets(batches, self.exact) if batches else [np.arange(clients)]:
+            for start in range(0, len(bucket), self.chunk):
+                yield np.sort(bucket[start : start + self.chunk])  # in order: neighbours are seen without a copy
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
     """``f`` on the clients ``which`` as one program over stacked tensors."""
-    blocks = [(c, *c.block(which)) for c in clients if isinstance(c, Batches)]
+    blocks = [(c.block(which), c.samples) for c in clients if isinstance(c, Batches)]
 
-    def one(mine: tuple[Tree, ...], drawn: tuple[tuple[Tensor, ...], ...]) -> Tree:
+    def one(mine: tuple[Tree, ...], drawn: tuple[Tensors, ...]) -> Tree:
         trees = iter(mine)
-        streams = (
-            Stream(b.samples.x, b.samples.y, tensors[0], tensors[1] if mask is not None else None, widths)
-            for (b, _, mask, widths), tensors in zip(blocks, drawn, strict=True)
-        )
+        streams = (block.stream(samples, tensors) for (block, samples), tensors in zip(blocks, drawn, strict=True))
         return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
 
     mine = tuple(pick(c, which) for c in clients if not isinstance(c, Batches))
-    drawn = tuple((index,) if mask is None else (index, mask) for _, index, mask, _ in blocks)
-    return lift(one, mine, drawn)
+    return lift(one, mine, tuple(block.tensors for block, _ in blocks))
 
 
 def lift(f: Callable[..., Tree], *stacked: Tree) -> Tree:

@@ -81,9 +81,8 @@ def _along(mask: Tensor, answers: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (answers.dim() - 1))
 
 
-def global_accuracy(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> float:
+def global_accuracy(model: Model, tensors: Tensors, tests: Samples) -> float:
     """The accuracy of one model on all test samples together."""
     with quietly():
-        step = at_a_time(y)
-        right = [hits(model.outputs(tensors, x[i : i + step]), y[i : i + step]) for i in range(0, len(x), step)]
+        right = [hits(model.outputs(tensors, batch.x), batch.y) for batch in tests.parts(at_a_time(tests.y))]
     return float(torch.cat(right).to(torch.float64).mean())

@@ -42,7 +42,7 @@ def gradient_norms(
     def one(tensors: Tensors, stream: Stream) -> tuple[Tensors, Tensor]:
         x, held = split(tensors, model.parameters)
         u, v = split(slope(grad, x, held, stream).gradient, shared)
-        return u, squared(v, stream.x.device)
+        return u, squared(v, stream.index.device)
 
     clients, personal = 0, 0.0
     total: Tensors = {}

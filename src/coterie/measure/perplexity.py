@@ -31,7 +31,7 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
     """[n] each client's own model on its own test samples; NaN for a client without any."""
 
     def total(tensors: Tensors, stream: Stream) -> Tensor:
-        sums = torch.zeros(2, dtype=torch.float64, device=stream.x.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=stream.index.device)
         for k in range(stream.steps):
             batch = stream.batch(k)
             both = _both(model, tensors, batch.x, batch.y)
@@ -45,11 +45,10 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
     return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
 
 
-def global_perplexity(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> Perplexity:
+def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
     """One model on all test samples together."""
-    step = at_a_time(y)
     with quietly():
-        parts = [_both(model, tensors, x[i : i + step], y[i : i + step]) for i in range(0, len(x), step)]
+        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(at_a_time(tests.y))]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 
 
@@ -72,7 +71,7 @@ def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
     models = program.models(state)
     agreed = averaged(models) if program.consensus is None else program.consensus(state)
     own = perplexities(e.engine, e.model, models, tests)
-    common = global_perplexity(e.model, agreed, tests.x, tests.y)
+    common = global_perplexity(e.model, agreed, tests)
     return {
         "perplexity": float(own.overall.nanmean()),
         "perplexity_chunks": float(own.chunks.nanmean()),
