@@ -12,6 +12,13 @@ Body = Callable[..., None]
 Build = Callable[[Body, Sequence[Tensor]], Callable[[], object]]
 """A function that changes some of its tensors in place, and these tensors -> what does it to them once."""
 
+# One launch for small kernels that do not wait for each other: 3.2 instead of 3.5 ms for a step of ResNet-18. Each
+# keeps block sizes of its own: with common ones the reductions among them lose more than the launches gain.
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
+    "combo_kernels": True,
+    "combo_kernel_per_subkernel_blocks": True,
+}
+
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
 
 
@@ -23,7 +30,7 @@ def eager(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
 def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
     """Compiled, and recorded as a CUDA graph: one launch for all its kernels."""
     with torch.no_grad(), fastest_algorithms():
-        program = torch.compile(flat(body, tensors), fullgraph=True, dynamic=False)
+        program = torch.compile(flat(body, tensors), fullgraph=True, dynamic=False, options=OPTIONS)
         return recorded(lambda: program(*tensors))
 
 

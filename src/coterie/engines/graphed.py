@@ -148,7 +148,7 @@ def one_step(samples: Samples, drawn: Tensors) -> Batch:
 def groups(batches: Batches, exact: bool) -> list[Integers]:
     """Clients that make equally many steps; ``exact``: of equally many samples each."""
     kinds = np.stack([batches.steps, batches.sizes if exact else np.zeros_like(batches.sizes)])
-    return [np.flatnonzero((kinds.T == kind).all(1)) for kind in np.unique(kinds, axis=1).T]
+    return [np.flatnonzero((kind == kinds.T).all(1)) for kind in np.unique(kinds, axis=1).T]
 
 
 def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, list[int]]:
