@@ -15,7 +15,7 @@ from ..tensors import Tensors
 from .files import digest, replace, write_json
 from .serialised import serialised
 
-KEPT = 2
+KEPT = 2  # while a run goes on: should the newest turn out to be damaged
 
 
 class Checkpoint(NamedTuple):
@@ -63,15 +63,17 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     stem = f"round-{checkpoint.round:06d}"
     sha256 = save_tensors(folder / f"{stem}.safetensors", checkpoint.tensors)
     write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": sha256})
-    prune(folder)
+    prune(folder, KEPT)
 
 
-def prune(folder: Path) -> None:
-    """Removes all but the newest checkpoints, and what a kill left of older ones."""
-    kept = {path.stem for path in sorted(folder.glob("round-*.json"))[-KEPT:]}
+def prune(folder: Path, kept: int) -> None:
+    """Removes all but the ``kept`` newest checkpoints, and what a kill left of others."""
+    stems = {path.stem for path in sorted(folder.glob("round-*.json"))[-kept:]}
     for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the other does not count
-        if path.stem not in kept:
+        if path.stem not in stems:
             path.unlink()
+    for path in sorted(folder.glob(".round-*")):
+        path.unlink()
 
 
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
