@@ -6,6 +6,7 @@ the real entry point with a real exit status, and real signals, limits and disks
 
 import fcntl
 import json
+import math
 import os
 import resource
 import signal
@@ -24,6 +25,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from safetensors.torch import load_file
+
+from coterie.tensors import Tensors
 
 BESIDE = Path(sys.executable).parent  # where the coterie script lies
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
@@ -110,16 +113,20 @@ class Cli:
         send: signal.Signals = signal.SIGKILL,
         limit: int | None = None,
         torn: bool = False,
+        in_step: bool = True,
     ) -> Started:
         """Starts a command in the folder ``cwd``.
 
         at: the number of a change, or a pattern of it, right before which the process gets the signal ``send``;
-        limit: the largest file it may write, in bytes; torn: the write over the limit kills it half-way.
+        limit: the largest file it may write, in bytes; torn: the write over the limit kills it half-way;
+        in_step: every round's checkpoint is written before the next round begins, so that the changes are the same
+        in every run, else it is written beside the training, or not at all, as time allows.
         """
         self.started += 1
         log = Path(self.logs.name) / str(self.started)
         request = {"arguments": arguments, "cwd": str(cwd), "log": str(log)}
-        return Started(self, self.ask({**request, "at": at, "send": send, "limit": limit, "torn": torn}), log)
+        circumstances = {"at": at, "send": send, "limit": limit, "torn": torn, "in_step": in_step}
+        return Started(self, self.ask({**request, **circumstances}), log)
 
     def run(self, *arguments: str, cwd: Path, **circumstances: Any) -> Finished:
         """Starts a command and waits for its end."""
@@ -214,7 +221,14 @@ def _serve() -> None:
 
 
 def _command(
-    arguments: list[str], cwd: str, log: str, at: int | str | None, send: int, limit: int | None, torn: bool
+    arguments: list[str],
+    cwd: str,
+    log: str,
+    at: int | str | None,
+    send: int,
+    limit: int | None,
+    torn: bool,
+    in_step: bool,
 ) -> None:
     """The entry point, in a fork, under the given circumstances; never returns."""
     status = 1
@@ -227,6 +241,8 @@ def _command(
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL if torn else signal.SIG_IGN)
+        if in_step:
+            _write_in_step()
         from coterie.cli import main
 
         sys.argv = ["coterie", *arguments]
@@ -239,6 +255,20 @@ def _command(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # the ordinary end takes a quarter of a second to free what is freed anyway
+
+
+def _write_in_step() -> None:
+    """Every round is due at once, and waited for."""
+    from coterie.store import writer
+
+    keep = writer.Writer.keep
+
+    def keep_and_wait(self: writer.Writer, row: dict[str, Any], tensors: Tensors) -> None:
+        keep(self, row, tensors)
+        self.wait()
+
+    writer.SHARE = math.inf
+    writer.Writer.keep = keep_and_wait
 
 
 def _redirect(log: str) -> None:

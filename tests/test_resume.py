@@ -1,5 +1,6 @@
 """However a run ends, its continuation is the run that was never interrupted, bit for bit."""
 
+import itertools
 import json
 import os
 import random
@@ -152,12 +153,29 @@ def test_killed_at_random_moments(cli: Cli, tmp_path: Path, method: str) -> None
     cli.succeed(*typed, "--out", "whole", cwd=tmp_path)
     draw = random.Random(method)
     for attempt in range(6):
-        under_way = cli.start(*typed, "--out", "a", "--resume", cwd=tmp_path)
+        under_way = cli.start(*typed, "--out", "a", "--resume", cwd=tmp_path, in_step=attempt % 2 == 0)
         time.sleep(draw.uniform(0, 0.2) * (attempt + 1))
         under_way.send(signal.SIGKILL)
         assert under_way.wait().status in (-signal.SIGKILL, 0)
     cli.succeed(*typed, "--out", "a", "--resume", cwd=tmp_path)
     assert_same_run(tmp_path / "a", tmp_path / "whole")
+
+
+def test_killed_while_checkpoints_are_written_beside_the_training(
+    cli: Cli, tmp_path: Path, tiny: tuple[Path, list[str]]
+) -> None:
+    """Before one change after another, up to the clients' files; which they are depends on the time they take."""
+    typed = ("run", "fedper", *TINY, "--out", "a")
+    for place in itertools.count(tiny[1].index("write a/metrics.jsonl")):
+        cwd = tmp_path / str(place)
+        cwd.mkdir()
+        killed = cli.run(*typed, cwd=cwd, at=place, in_step=False)
+        assert killed.status == -signal.SIGKILL, killed
+        resumed = cli.run(*typed, "--resume", cwd=cwd, in_step=False)
+        assert resumed.status == 0, resumed.err
+        assert_same_run(cwd / "a", tiny[0])
+        if killed.events[-1].startswith("mkdir a/clients"):
+            break
 
 
 def test_a_finished_run_is_resumed_without_harm(cli: Cli, tiny: tuple[Path, list[str]], tmp_path: Path) -> None:
@@ -197,6 +215,30 @@ def test_the_printed_command_finishes_the_run(
     cli: Cli, tmp_path: Path, tiny: tuple[Path, list[str]], place: str, number: signal.Signals
 ) -> None:
     stopped = cli.run("run", "fedper", *TINY, "--out", "a", cwd=tmp_path, at=place, send=number)
+    as_printed(cli, stopped, tmp_path)
+    assert_same_run(tmp_path / "a", tiny[0])
+
+
+MOMENTS = {
+    "as-a-checkpoint-begins": "write a/checkpoint/.round-000001.safetensors.tmp",
+    "as-older-ones-are-removed": "remove a/checkpoint/*",
+    "in-a-checkpoint": "rename a/checkpoint/round-000001.safetensors",
+    "as-the-last-round-is-saved": "write a/checkpoint/.round-000003.safetensors.tmp",
+    "before-the-last-round-counts": "rename a/checkpoint/round-000003.json",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+@pytest.mark.parametrize("place", MOMENTS.values(), ids=MOMENTS)
+def test_an_interrupted_run_has_saved_every_finished_round(
+    cli: Cli, tmp_path: Path, tiny: tuple[Path, list[str]], place: str, number: signal.Signals
+) -> None:
+    """Also those whose checkpoints were passed over, and the one that is being written."""
+    typed = ("run", "fedper", *TINY, "--out", "a")
+    stopped = cli.run(*typed, cwd=tmp_path, at=place, send=number, in_step=False)
+    finished = len(rows(tmp_path / "a"))
+    assert saved_rounds(tmp_path / "a")[-1] in (finished - 1, finished)  # a row is written before its round counts
+    assert not [name for name in contents(tmp_path) if "tmp" in name]
     as_printed(cli, stopped, tmp_path)
     assert_same_run(tmp_path / "a", tiny[0])
 
@@ -370,17 +412,18 @@ def test_fit_resumes(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None, interrupted: int
 ) -> None:
     whole = fit()
-    save = RunFolder.save
+    append = RunFolder.append
 
-    def stop(folder: RunFolder, round: int, tensors: Tensors) -> None:
-        if round == interrupted:
+    def stop(folder: RunFolder, row: dict[str, Any]) -> None:
+        if row["round"] == interrupted:
             raise KeyboardInterrupt
-        save(folder, round, tensors)
+        append(folder, row)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "save", stop)
+        patched.setattr(RunFolder, "append", stop)
         with pytest.raises(KeyboardInterrupt):
             fit(out=tmp_path / "a")
+    assert saved_rounds(tmp_path / "a")[-1:] == [interrupted - 1][: interrupted - 1]  # all that was finished
     with pytest.raises(RequestError, match="not finished"):
         ct.load(tmp_path / "a")
     assert_equal_runs(fit(out=tmp_path / "a", resume=True), whole)
@@ -426,11 +469,10 @@ def test_save_then_load(tmp_path: Path) -> None:
     loaded = ct.load(str(path))
     assert_equal_runs(loaded, run)
     assert (loaded.history, loaded.summary, loaded.config) == (run.history, run.summary, run.config)
-    # And what was written is what fit writes by itself, but for the checkpoint before the last.
+    # And what was written is what fit writes by itself.
     fit(out=tmp_path / "b")
     written, others = contents(path), contents(tmp_path / "b")
-    assert set(others) - set(written) == {"checkpoint/round-000002.json", "checkpoint/round-000002.safetensors"}
-    assert set(written) <= set(others)
+    assert written.keys() == others.keys()
     assert [k for k in written if k.startswith("c") and written[k] != others[k]] == []
     assert (rows(path), summary(path)) == (rows(tmp_path / "b"), summary(tmp_path / "b"))
 

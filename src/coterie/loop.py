@@ -1,6 +1,7 @@
 """The loop: play a round, measure it, save it, until all are done."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
 from .progress import Progress
 from .run import Run, client_tensors
-from .store import RunFolder, flatten, unflatten
+from .store import RunFolder, Writer, flatten, unflatten
 from .tensors import Tensors
 from .text import parse
 
@@ -111,13 +112,13 @@ def _play(
     """The rounds that are left."""
     rounds = config["rounds"]
     bar.update(len(history), history[-1] if history else None)
-    for t in range(len(history), rounds):
-        now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
-        history.append(row)
-        if folder is not None:
-            folder.append(row)
-            folder.save(t + 1, _saved(now))
-        bar.update(t + 1, row)
+    with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
+        for t in range(len(history), rounds):
+            now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
+            history.append(row)
+            if writer is not None:
+                writer.keep(row, _saved(now))
+            bar.update(t + 1, row)
     run = Run(config, history, summarise(config, history), experiment.clients(now.state), _saved(now))
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients])

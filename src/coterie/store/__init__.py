@@ -2,5 +2,6 @@
 
 from .checkpoint import flatten, unflatten
 from .folder import RunFolder, client_file, read_json
+from .writer import Writer
 
-__all__ = ["RunFolder", "client_file", "flatten", "read_json", "unflatten"]
+__all__ = ["RunFolder", "Writer", "client_file", "flatten", "read_json", "unflatten"]

@@ -1,5 +1,6 @@
 """The state of a run after a round. The previous checkpoint stays until the new one is whole."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +8,14 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from safetensors.torch import save as serialised
 from torch import Tensor
 
 from ..errors import RequestError
 from ..tensors import Tensors
 from .files import digest, replace, write_json
+from .serialised import serialised
 
-KEPT = 2
+KEPT = 2  # while a run goes on: should the newest turn out to be damaged
 
 
 class Checkpoint(NamedTuple):
@@ -41,36 +42,38 @@ def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
     return values if isinstance(template, dict) else type(template)(**values)
 
 
-def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
-    """A safetensors file, whole or not at all."""
-    plain: Tensors = {}
-    seen: set[int] = set()
-    for name, value in tensors.items():
-        whole = value.detach().cpu().contiguous()
-        place = whole.untyped_storage().data_ptr()
-        plain[name] = whole.clone() if place in seen else whole  # a file has no two names for one memory
-        seen.add(place)
-    # Not save_file: it writes through a temporary file of its own, under a random name that a kill leaves behind,
-    # readable to nobody else, and its errors are no OSErrors.
-    content = serialised(plain, metadata=about)
-    replace(path, lambda temporary: temporary.write_bytes(content))
+def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> str:
+    """A safetensors file, whole or not at all; returns the SHA-256 of its content."""
+    # Not the library's save_file: it writes through a temporary file of its own, under a random name that a kill leaves
+    # behind, readable to nobody else, and its errors are no OSErrors. Nor its save: that takes the state twice more.
+    seen = hashlib.sha256()
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as f:
+            for part in serialised(tensors, about):
+                seen.update(part)
+                f.write(part)
+
+    replace(path, write)
+    return seen.hexdigest()
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint; its small JSON file comes last and makes it count."""
     stem = f"round-{checkpoint.round:06d}"
-    data = folder / f"{stem}.safetensors"
-    save_tensors(data, checkpoint.tensors)
-    write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": digest(data)})
-    prune(folder)
+    sha256 = save_tensors(folder / f"{stem}.safetensors", checkpoint.tensors)
+    write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": sha256})
+    prune(folder, KEPT)
 
 
-def prune(folder: Path) -> None:
-    """Removes all but the newest checkpoints, and what a kill left of older ones."""
-    kept = {path.stem for path in sorted(folder.glob("round-*.json"))[-KEPT:]}
+def prune(folder: Path, kept: int) -> None:
+    """Removes all but the ``kept`` newest checkpoints, and what a kill left of others."""
+    stems = {path.stem for path in sorted(folder.glob("round-*.json"))[-kept:]}
     for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the other does not count
-        if path.stem not in kept:
+        if path.stem not in stems:
             path.unlink()
+    for path in sorted(folder.glob(".round-*")):
+        path.unlink()
 
 
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:

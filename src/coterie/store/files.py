@@ -31,12 +31,12 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
-            _to_disk(temporary)
+            to_disk(temporary)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _to_disk(path.parent)
+        to_disk(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -46,11 +46,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_line(path: Path, value: Any) -> None:
-    """One more line of JSON, on the disk when this returns."""
+    """One more line of JSON, there for readers; ``to_disk`` makes it last."""
     with disk(path), path.open("a") as f:
         f.write(json.dumps(value, allow_nan=False) + "\n")
-        f.flush()
-        os.fsync(f.fileno())
 
 
 def digest(path: Path) -> str:
@@ -59,7 +57,7 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

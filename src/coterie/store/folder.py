@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import RequestError
 from ..tensors import Tensors
 from . import checkpoint as checkpoints
-from .files import append_line, disk, replace, write_json
+from .files import append_line, disk, replace, to_disk, write_json
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -73,10 +73,14 @@ class RunFolder:
 
     def append(self, row: Row) -> None:
         """The row of one more round."""
+        # Not synced: that would wait behind a checkpoint that is being written, and rows no checkpoint covers are cut.
         append_line(self.path / METRICS, row)
 
     def save(self, round: int, tensors: Tensors) -> None:
-        """The state after ``round`` rounds."""
+        """The state after ``round`` rounds, whose rows are on the disk before it counts."""
+        if round:
+            with disk(self.path / METRICS):
+                to_disk(self.path / METRICS)
         checkpoints.save(self.path / "checkpoint", checkpoints.Checkpoint(round, tensors))
 
     def latest(self, say: Callable[[str], object]) -> checkpoints.Checkpoint | None:
@@ -87,7 +91,7 @@ class RunFolder:
         """The clients' models, one file each, then the summary that says the run is complete."""
         for i, tensors in enumerate(clients):
             checkpoints.save_tensors(client_file(self.path, i), tensors)
-        checkpoints.prune(self.path / "checkpoint")
+        checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
 
 
