@@ -63,6 +63,6 @@ def recorded(play: Callable[[], object]) -> Callable[[], object]:
             play()
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # a checkpoint may be under way in another thread
         play()
     return graph.replay
