@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,8 @@ from torch.nn import functional as F
 
 from .batches import Batch
 from .engines.base import Objective, Seen
-from .tensors import Tensors
+from .models.watch import WatchDraws
+from .tensors import Tensors, split
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
@@ -24,8 +26,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """The default loss: the mean cross-entropy over the batch."""
     if targets.is_floating_point():  # class probabilities
         return F.cross_entropy(outputs, targets)
-    # The same written out: under vmap, F.cross_entropy goes through slow decompositions.
-    return -outputs.log_softmax(1).gather(1, targets.unsqueeze(1)).mean()
+    return -_log_likelihoods(outputs, targets).mean()
+
+
+def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
+    """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
+    return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
 
 
 def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
@@ -40,9 +46,39 @@ def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """[B] the loss of every sample alone."""
     if loss is cross_entropy:  # the same numbers without a second vmap
-        each = F.cross_entropy(outputs, targets, reduction="none")
+        if targets.is_floating_point():
+            each = F.cross_entropy(outputs, targets, reduction="none")
+        else:
+            each = -_log_likelihoods(outputs, targets).squeeze(1)
         return each.flatten(1).mean(1) if each.dim() > 1 else each
     return vmap(lambda o, y: loss(o[None], y[None]), randomness="different")(outputs, targets)
+
+
+class Stateless:
+    """A module as a function of its tensors.
+
+    ``functional_call`` puts them into the module while it runs, so whoever calls at the same time, in another thread,
+    needs a module of its own: copies are made where they are missing, without the values, which are never used.
+    """
+
+    def __init__(self, origin: nn.Module, ready: nn.Module) -> None:
+        self.origin, self.training = origin, ready.training
+        self.free = deque([ready])
+
+    def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
+        """What the module with these tensors answers."""
+        module = self._take()
+        try:
+            return cast(Tensor, functional_call(module, tensors, (x,)))
+        finally:
+            self.free.append(module)
+
+    def _take(self) -> nn.Module:
+        try:
+            return self.free.pop()
+        except IndexError:
+            values = (*self.origin.parameters(), *self.origin.buffers())
+            return copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
 
 
 @dataclass(frozen=True)
@@ -86,29 +122,29 @@ class Model:
     @cached_property
     def objective(self) -> Objective:
         """The training loss of a batch."""
-        return self._objective(self.training)
+        return self._objective(Stateless(self.module, self.training))
 
     @cached_property
     def still(self) -> Objective:
         """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
-        return self._objective(self.evaluation)
+        return self._objective(self.outputs)
 
-    def _objective(self, module: nn.Module) -> Objective:
-        running = tuple(k for k, _ in module.named_buffers())
+    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
+        running = tuple(k for k, _ in self.module.named_buffers())
 
         def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
             fresh = {k: held[k].clone() for k in running}  # BatchNorm writes into its buffers
-            outputs = functional_call(module, x | held | fresh, (batch.x,))
-            loss = batch_loss(self.loss, outputs, batch)
+            loss = batch_loss(self.loss, answer(x | held | fresh, batch.x), batch)
             if self.penalty is not None:
                 loss = loss + self.penalty(x | held)
             return loss, Seen(loss, fresh)
 
         return value
 
-    def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """What the model with these tensors answers, in evaluation mode."""
-        return cast(Tensor, functional_call(self.evaluation, tensors, (x,)))
+    @cached_property
+    def outputs(self) -> Callable[[Tensors, Tensor], Tensor]:
+        """What the model with some tensors answers, in evaluation mode."""
+        return Stateless(self.module, self.evaluation)
 
     def rebuilt(self, tensors: Tensors) -> nn.Module:
         """A module of its own that holds these values, on the device they are on."""
@@ -136,3 +172,13 @@ def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
         together = model.loss(answers[0], y)
     steady = torch.allclose(answers[0][:1], answers[1][:1], rtol=1e-4, atol=1e-6)
     return not (steady and torch.allclose(alone, together, rtol=1e-4, atol=1e-6))
+
+
+def draws(model: Model, batch: Batch) -> bool:
+    """Whether the model or its loss may draw random numbers, in training or in evaluation: found by trying."""
+    devices = [batch.x.device] if batch.x.is_cuda else []
+    watch = WatchDraws()
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
+        for objective in (model.objective, model.still):
+            objective(*split(model.start, model.parameters), batch)
+    return watch.drawn or watch.branches

@@ -8,7 +8,7 @@ import torch
 from ..batches import Batch
 from ..errors import RequestError, unknown
 from ..models.cost import Cost, cost
-from ..problem import Model, couples_samples
+from ..problem import Model, couples_samples, draws
 from ..tensors import replicate, size_in_bytes, split
 from ..text import parse
 from .base import Engine
@@ -39,19 +39,27 @@ def choose(text: str, model: Model, probe: Batch, clients: int, batch_size: int,
         raise unknown("engine", call.name, NAMES)
     if call.options or (call.args and call.name != "vectorised"):
         raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorised:16 for a chunk")
-    if call.name == "serial":
-        return Choice(Serial(device), "as asked")
     price = cost(model.evaluation, probe.x[:2])
-    refusal = _cannot_lift(model, probe)
-    if call.name == "auto":
-        reason = refusal or _better_alone(price, clients, batch_size, device)
-        if reason:
-            return Choice(Serial(device), reason)
-    elif refusal:
-        raise RequestError(f"{refusal}: use the serial engine")
-    chunk = _given_chunk(call.args) or chunk_for(model, price, clients, batch_size, device)
+    fitting = chunk_for(model, price, clients, batch_size, device)
+    if call.name == "serial":
+        return Choice(_serial(model, probe, clients, fitting), "as asked")
+    alone = _better_alone(price, clients, batch_size, device) if call.name == "auto" else None
+    reason = alone or _cannot_lift(model, probe)
+    if reason and call.name == "auto":
+        return Choice(_serial(model, probe, clients, fitting), reason)
+    if reason:
+        raise RequestError(f"{reason}: use the serial engine")
+    chunk = _given_chunk(call.args) or fitting
     exact = couples_samples(model, probe.x, probe.y)
     return Choice(Vectorised(chunk, exact, device), f"{chunk} clients at once fit the free memory")
+
+
+def _serial(model: Model, probe: Batch, clients: int, fitting: int) -> Serial:
+    """As many clients at a time as there are cores for, and memory; few clients have several cores each."""
+    device, cores = probe.x.device, torch.get_num_threads()
+    if device.type != "cpu" or draws(model, probe):
+        return Serial(device)
+    return Serial(device, min(cores, fitting), max(1, cores // clients))
 
 
 def _given_chunk(args: tuple[object, ...]) -> int | None:
@@ -67,7 +75,7 @@ def _better_alone(price: Cost, clients: int, batch_size: int, device: torch.devi
     if clients == 1:
         return "there is one client"
     if device.type == "cpu" and price.convolutional and price.macs * batch_size > CONVOLUTIONS_PAY_BELOW:
-        return "large convolutions run faster one client at a time on a CPU"
+        return "large convolutions run faster one client to a core on a CPU"
     return None
 
 

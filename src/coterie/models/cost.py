@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from .watch import Watch
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _POOLS = (
@@ -22,6 +24,28 @@ class Cost(NamedTuple):
     convolutional: bool
 
 
+class _Products(Watch):
+    """Counts what ``FlopCounterMode`` counts, by the same formulas, but for what is inside branches."""
+
+    flops = 0
+
+    def get_total_flops(self) -> int:
+        return self.flops
+
+    def see(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Does the operation and gives its result."""
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:  # it may be made of operations that have one
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=result)
+        return result
+
+
 def cost(module: nn.Module, samples: Tensor) -> Cost:
     """Counts a forward pass of ``samples`` ([n, ...]) through ``module``, for one of them.
 
@@ -33,6 +57,12 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     >>> cost(nn.Linear(784, 10), torch.zeros(1, 784)).macs
     7840
     """
+    counter = _Products()
+    counted = _counted(module, samples, counter)
+    return _counted(module, samples, FlopCounterMode(display=False)) if counter.branches else counted
+
+
+def _counted(module: nn.Module, samples: Tensor, counter: Any) -> Cost:
     extra, activations = 0, 0
 
     def count(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -47,7 +77,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     hooks = [m.register_forward_hook(count) for m in leaves]
     was_training = module.training
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), counter:
             module.eval()(samples)
     finally:
         module.train(was_training)
