@@ -12,7 +12,9 @@ from coterie.batches import Batch
 from coterie.engines import Graphed, Serial, Vectorised, norms
 from coterie.engines.capture import eager, flat
 from coterie.engines.choose import Work, choose
+from coterie.engines.crew import threads_each
 from coterie.problem import Model, couples_samples, cross_entropy
+from coterie.tensors import rows, stack
 from toys import STAGED, ZOO, experiment, models, net, ragged
 
 COMMON = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "batch_size": 4, "lr_decay": 0.9}
@@ -198,13 +200,13 @@ def test_a_step_is_built_once(row: str) -> None:
 
 @pytest.mark.parametrize("kind", ZOO)
 def test_measurements_agree(kind: str) -> None:
-    rows = []
+    measured = []
     for engine in (Serial(), engine_for(kind, 2)):
         e = experiment(net(kind), ragged(kind), build("dfedalt"), engine)
-        rows.append(e.play(e.start(), 0, evaluate=True)[1])
-    for name, value in rows[0].items():
+        measured.append(e.play(e.start(), 0, evaluate=True)[1])
+    for name, value in measured[0].items():
         if name != "seconds":
-            assert rows[1][name] == pytest.approx(value, rel=1e-9), name
+            assert measured[1][name] == pytest.approx(value, rel=1e-9), name
 
 
 @pytest.mark.parametrize("row", METHODS)
@@ -215,14 +217,23 @@ def test_the_order_of_clients_does_not_matter(row: str) -> None:
         def map(self, f, *clients, keys):  # type: ignore[no-untyped-def]
             results = []
             for i in reversed(range(len(keys))):
-                mine = [c.one(i) if hasattr(c, "one") else ct.engines.serial.rows(c, i) for c in clients]
+                mine = [c.one(i) if hasattr(c, "one") else rows(c, i) for c in clients]
                 results.insert(0, f(*mine))
-            return ct.engines.serial.stack(results)
+            return stack(results)
 
     module = net(kind_like(row, "mlp"))
     forwards = models(experiment(module, ragged("mlp"), build(row), Serial()), 2)
     backwards = models(experiment(module, ragged("mlp"), build(row), Backwards()), 2)
     assert all(torch.equal(forwards[k], backwards[k]) for k in forwards)
+
+
+@pytest.mark.parametrize("row", METHODS)
+def test_the_number_of_workers_does_not_matter(row: str) -> None:
+    module = net(kind_like(row, "groupnorm"), torch.float32)
+    fed = ragged(kind_like(row, "groupnorm"), torch.float32)
+    with threads_each(1):
+        alone, together = (models(experiment(module, fed, build(row), Serial(workers=w)), 2) for w in (1, 3))
+    assert all(torch.equal(alone[k], together[k]) for k in alone)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 50])
@@ -244,7 +255,11 @@ class Dropping(nn.Module):
         return self.layer(nn.functional.dropout(x, 0.5, self.training))
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(4), Vectorised(2)], ids=["serial", "vectorised", "chunks"])
+@pytest.mark.parametrize(
+    "engine",
+    [Serial(), Serial(workers=2), Vectorised(4), Vectorised(2)],
+    ids=["serial", "workers", "vectorised", "chunks"],
+)
 def test_dropout_is_repeatable_and_differs_between_clients(engine: Serial | Vectorised) -> None:
     x, y = torch.randn(8, 6, dtype=torch.float64), torch.arange(8) % 3
     fed = ct.data.from_tensors(train=[(x, y)] * 4, test=[(x, y)] * 4)
@@ -319,6 +334,25 @@ class TestChoice:
         assert self.choose("vectorised:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorised:7"
         with pytest.raises(ct.RequestError, match="whole number of clients"):
             self.choose("vectorised:none", ct.models.build("logreg", classes=10), (1, 28, 28))
+
+    def test_few_clients_share_the_cores(self) -> None:
+        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
+        with threads_each(7):
+            engines = {n: self.serial(probe, n) for n in (1, 2, 3, 20)}
+        assert {n: (e.workers, e.threads) for n, e in engines.items()} == {1: (1, 7), 2: (2, 3), 3: (3, 2), 20: (7, 1)}
+
+    def test_less_memory_fewer_workers_and_the_same_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 2500)
+        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
+        with threads_each(7):
+            few = self.serial(probe, 20)
+        assert (few.workers, few.threads) == (2, 1)
+
+    def serial(self, probe: Batch, clients: int) -> Serial:
+        model = Model(nn.Linear(4, 2), cross_entropy)
+        engine = choose("serial", model, probe, Work(clients, 8, 10**6), torch.device("cpu")).engine
+        assert isinstance(engine, Serial)
+        return engine
 
     def test_less_memory_smaller_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 3_500_000)

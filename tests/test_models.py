@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 import coterie as ct
 from coterie import models
@@ -86,6 +87,14 @@ def test_published_costs(name: str, millions: float) -> None:
     assert models.cost(meta(name), torch.zeros(1, *IMAGE, device="meta")).flops / 1e6 == pytest.approx(
         millions, abs=0.005
     )
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_products_are_counted_as_torch_does(name: str) -> None:
+    module = small(name).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(samples(name, 1))
+    assert 2 * models.cost(module, samples(name, 1)).macs == counter.get_total_flops()
 
 
 def test_the_transformer_has_the_published_size_and_cost() -> None:

@@ -213,3 +213,14 @@ class TestCommandLine:
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, coterie.cli.app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_first_round_does_not_wait_for_the_compiler(engine: str) -> None:
+    code = f"""
+import sys, coterie as ct
+fed = ct.data.federate("synthetic", clients=3, partition="dirichlet:0.3", seed=0)
+ct.fit(ct.models.build("mlp", fed), fed, ct.algorithms.fedavg(epochs=1), rounds=1, engine="{engine}", progress=False)
+sys.exit("torch._dynamo" in sys.modules or "sympy" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

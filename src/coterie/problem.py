@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 
 from .batches import Batch
 from .engines.base import Objective, Seen
-from .tensors import Tensors
+from .models.watch import WatchDraws
+from .tensors import Tensors, split
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
@@ -28,8 +30,12 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """The default loss: the mean cross-entropy over the batch."""
     if targets.is_floating_point():  # class probabilities
         return F.cross_entropy(outputs, targets)
-    # The same written out: under vmap, F.cross_entropy goes through slow decompositions.
-    return -outputs.log_softmax(1).gather(1, targets.unsqueeze(1)).mean()
+    return -_log_likelihoods(outputs, targets).mean()
+
+
+def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
+    """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
+    return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
 
 
 def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
@@ -44,9 +50,39 @@ def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """[B] the loss of every sample alone."""
     if loss is cross_entropy:  # the same numbers without a second vmap
-        each = F.cross_entropy(outputs, targets, reduction="none")
+        if targets.is_floating_point():
+            each = F.cross_entropy(outputs, targets, reduction="none")
+        else:
+            each = -_log_likelihoods(outputs, targets).squeeze(1)
         return each.flatten(1).mean(1) if each.dim() > 1 else each
     return vmap(lambda o, y: loss(o[None], y[None]), randomness="different")(outputs, targets)
+
+
+class Stateless:
+    """A module as a function of its tensors.
+
+    ``functional_call`` puts them into the module while it runs, so whoever calls at the same time, in another thread,
+    needs a module of its own: copies are made where they are missing, without the values, which are never used.
+    """
+
+    def __init__(self, origin: nn.Module, ready: nn.Module) -> None:
+        self.origin, self.training = origin, ready.training
+        self.free = deque([ready])
+
+    def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
+        """What the module with these tensors answers."""
+        module = self._take()
+        try:
+            return cast(Tensor, functional_call(module, tensors, (x,)))
+        finally:
+            self.free.append(module)
+
+    def _take(self) -> nn.Module:
+        try:
+            return self.free.pop()
+        except IndexError:
+            values = (*self.origin.parameters(), *self.origin.buffers())
+            return copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
 
 
 @dataclass(frozen=True)
@@ -100,19 +136,18 @@ class Model:
     @cached_property
     def objective(self) -> Objective:
         """The training loss of a batch."""
-        return self._objective(self.training)
+        return self._objective(Stateless(self.module, self.training))
 
     @cached_property
     def still(self) -> Objective:
         """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
-        return self._objective(self.evaluation)
+        return self._objective(self._still)
 
-    def _objective(self, module: nn.Module) -> Objective:
+    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
         def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
             fresh = {k: held[k].clone() for k in self.running}  # BatchNorm writes into its buffers
-            with self.arithmetic(batch.x.device):
-                outputs = functional_call(module, x | held | fresh, (batch.x,))
-                loss = batch_loss(self.loss, outputs, batch)
+            with arithmetic(self.precision, batch.x.device):
+                loss = batch_loss(self.loss, answer(x | held | fresh, batch.x), batch)
             if self.penalty is not None:
                 loss = loss + self.penalty(x | held)
             return loss, Seen(loss, fresh)
@@ -121,14 +156,12 @@ class Model:
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
         """What the model with these tensors answers, in evaluation mode."""
-        with self.arithmetic(x.device):
-            return cast(Tensor, functional_call(self.evaluation, tensors, (x,)))
+        with arithmetic(self.precision, x.device):
+            return self._still(tensors, x)
 
-    def arithmetic(self, device: torch.device) -> AbstractContextManager[object]:
-        """bf16: products in half precision, sums and weights in single."""
-        if self.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+    @cached_property
+    def _still(self) -> "Stateless":
+        return Stateless(self.module, self.evaluation)
 
     def rebuilt(self, tensors: Tensors) -> nn.Module:
         """A module of its own that holds these values, on the device they are on."""
@@ -137,6 +170,13 @@ class Model:
             for k, v in (*module.named_parameters(), *module.named_buffers()):
                 v.copy_(tensors[k])
         return module.eval()
+
+
+def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """bf16: products in half precision, sums and weights in single."""
+    if precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 @contextmanager
@@ -149,15 +189,6 @@ def products(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def draws_numbers(model: Model, x: Tensor) -> bool:
-    """Whether a forward pass in training mode draws random numbers, as dropout does."""
-    state = torch.cuda.get_rng_state if x.is_cuda else torch.get_rng_state
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
-        before = state()
-        functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
-        return not torch.equal(before, state())
 
 
 def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
@@ -177,3 +208,13 @@ def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
         together = model.loss(answers[0], y)
     steady = torch.allclose(answers[0][:1], answers[1][:1], rtol=1e-4, atol=1e-6)
     return not (steady and torch.allclose(alone, together, rtol=1e-4, atol=1e-6))
+
+
+def draws(model: Model, batch: Batch) -> bool:
+    """Whether the model or its loss draws random numbers, in training or in evaluation: found by trying."""
+    devices = [batch.x.device] if batch.x.is_cuda else []
+    watch = WatchDraws()
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
+        for objective in (model.objective, model.still):
+            objective(*split(model.start, model.parameters), batch)
+    return watch.drawn

@@ -8,7 +8,7 @@ import torch
 from ..batches import Batch
 from ..errors import RequestError, unknown
 from ..models.cost import Cost, cost
-from ..problem import Model, couples_samples, draws_numbers
+from ..problem import Model, couples_samples, draws
 from ..tensors import replicate, size_in_bytes, split
 from ..text import parse
 from .base import Engine
@@ -50,10 +50,10 @@ def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.devi
         raise unknown("engine", call.name, NAMES)
     if call.options or (call.args and call.name not in ("vectorised", "graphed")):
         raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorised:16 for a chunk")
-    if call.name == "serial":
-        return Choice(Serial(device), "as asked")
     price = cost(model.evaluation, probe.x[:2])
     given = _given_chunk(call.args)
+    if call.name == "serial":
+        return Choice(_serial(model, probe, work, price), "as asked")
     if call.name == "graphed":
         return _graphed(model, probe, work, price, device, given)
     if call.name == "vectorised":
@@ -65,7 +65,9 @@ def _automatic(model: Model, probe: Batch, work: Work, price: Cost, device: torc
     if _cannot_record(model, probe, device) is None and work.steps >= BUILDING_PAYS_FROM:
         return _graphed(model, probe, work, price, device, None)
     reason = _better_alone(price, work, device) or _cannot_lift(model, probe)
-    return Choice(Serial(device), reason) if reason else _vectorised(model, probe, work, price, device, None)
+    if reason:
+        return Choice(_serial(model, probe, work, price), reason)
+    return _vectorised(model, probe, work, price, device, None)
 
 
 def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
@@ -87,6 +89,15 @@ def _vectorised(model: Model, probe: Batch, work: Work, price: Cost, device: tor
     return Choice(Vectorised(chunk, exact, device), f"{chunk} clients at once fit the free memory")
 
 
+def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
+    """As many clients at a time as there are cores for, and memory; few clients have several cores each."""
+    device, cores = probe.x.device, torch.get_num_threads()
+    if device.type != "cpu" or draws(model, probe):
+        return Serial(device)
+    workers = min(cores, chunk_for(model, price, work, device))
+    return Serial(device, workers, max(1, cores // work.clients))
+
+
 def _given_chunk(args: tuple[object, ...]) -> int | None:
     if not args:
         return None
@@ -101,7 +112,7 @@ def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
     if work.clients == 1:
         return "there is one client"
     if device.type == "cpu" and price.convolutional and macs > CONVOLUTIONS_PAY_BELOW:
-        return "large convolutions run faster one client at a time on a CPU"
+        return "large convolutions run faster one client to a core on a CPU"
     if device.type == "cuda" and price.convolutional and macs > FILLS_A_GPU:
         return "a client's step fills the GPU, and the run is too short to build a program"
     return None
@@ -111,7 +122,7 @@ def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | No
     """Why a step of this model cannot be recorded, if it cannot."""
     if device.type != "cuda":
         return "the graphed engine records what a GPU does, and this is a CPU"
-    if draws_numbers(model, probe.x):
+    if draws(model, probe):
         return "this model draws random numbers (dropout), which a recorded step would repeat"
     return _cannot_lift(model, probe)
 

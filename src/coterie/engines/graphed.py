@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..batches import Batch, Batches, Integers, Samples, Stream
 from ..tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
-from .base import Grad, InMemory, Objective, Step
+from .base import Grad, InMemory, Objective, Seen, Step
 from .capture import Build, captured
 from .serial import Serial
 from .vectorised import Vectorised, lift, pick, write
@@ -46,7 +46,7 @@ class Graphed(InMemory):
     def gradient(self, objective: Objective) -> Grad:
         """The same function for the same objective, so that equal steps are equal in every round."""
         if objective not in self._gradients:
-            self._gradients[objective] = Vectorised(self.chunk).gradient(objective)
+            self._gradients[objective] = _gradient(objective)
         return self._gradients[objective]
 
     def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
@@ -84,6 +84,14 @@ class Graphed(InMemory):
         if key not in self._programs:
             self._programs[key] = Program(step, carry, fixed, samples, self.chunk, self.build)
         return self._programs[key]
+
+
+def _gradient(objective: Objective) -> Grad:
+    def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        g, seen = torch.func.grad(lambda moving: objective(moving, held, batch), has_aux=True)(x)
+        return g, seen
+
+    return grad
 
 
 def over(chunk: int, f: Callable[..., Tree]) -> Callable[..., Tree]:

@@ -1,31 +1,56 @@
 """One client after another: the reference the other engines are tested against."""
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 
 import torch
 from torch import Tensor
 
 from ..batches import Batch, Batches
-from ..tensors import Tensors, Tree, rows, stack
+from ..tensors import Tensors, Tree, rows, tree_map
 from .base import Grad, InMemory, Objective, Seen, own_randomness
+from .crew import Crew, Drawn, check, threads_each
 
 
 class Serial(InMemory):
-    """A plain loop with ordinary autograd: easy to step through, errors name their line."""
+    """A plain loop with ordinary autograd: easy to step through, errors name their line.
+
+    ``workers``: how many clients may run at a time, each in a thread of its own that computes with ``threads`` threads.
+    What comes out does not depend on the workers. Where a model draws random numbers there is one.
+    """
 
     name = "serial"
 
-    def __init__(self, device: torch.device | None = None) -> None:
+    def __init__(self, device: torch.device | None = None, workers: int = 1, threads: int = 1) -> None:
         self.device = device or torch.device("cpu")
+        self.workers, self.threads = workers, threads
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client, in order."""
-        results = []
+        results = Results(len(keys))
+
+        def one(i: int) -> None:
+            results.put(i, f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients)))
+
         with own_randomness(self.device) as seed:
+            if self._together(one, len(keys)):
+                return results.stacked
             for i, key in enumerate(keys):
                 seed(key)
-                results.append(f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients)))
-        return stack(results)
+                one(i)
+        return results.stacked
+
+    def _together(self, one: Callable[[int], None], clients: int) -> bool:
+        """Whether all clients were played by several threads."""
+        workers = min(self.workers, clients)
+        if workers < 2:
+            return False
+        try:
+            with threads_each(self.threads):
+                Crew(one, clients).play(workers)
+        except Drawn:
+            return False
+        return True
 
     def gradient(self, objective: Objective) -> Grad:
         """Ordinary reverse-mode autograd: less overhead per call than ``torch.func.grad``."""
@@ -34,9 +59,26 @@ class Serial(InMemory):
             leaves = {k: _layout(v.detach()).requires_grad_() for k, v in x.items()}
             loss, seen = objective(leaves, held, batch)
             g = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+            check()
             return dict(zip(leaves, g, strict=True)), Seen(seen.loss.detach(), seen.buffers)
 
         return grad
+
+
+class Results:
+    """What clients came to, written into their places as it comes: it is never held twice."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self.stacked: Tree = None
+        self.begun = Lock()
+
+    def put(self, i: int, one: Tree) -> None:
+        """The result of client ``i``."""
+        with self.begun:
+            if self.stacked is None:
+                self.stacked = tree_map(lambda v: v.new_empty(self.clients, *v.shape), one)
+        tree_map(lambda v, new: v[i].copy_(new), self.stacked, one)
 
 
 def _layout(weight: Tensor) -> Tensor:

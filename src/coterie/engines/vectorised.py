@@ -1,9 +1,11 @@
 """Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..batches import Batch, Batches, Integers
@@ -44,10 +46,19 @@ class Vectorised(InMemory):
         return together
 
     def gradient(self, objective: Objective) -> Grad:
-        """``torch.func.grad``, which ``vmap`` can lift; what does not move stays out of its hands, which are slow."""
+        """Autograd inside ``torch.func.vjp``, which ``vmap`` can lift; what does not move stays out of its slow hands.
+
+        ``torch.func.grad`` would keep what a second derivative needs, and load the compiler first, for a second.
+        """
 
         def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            g, seen = torch.func.grad(lambda moving: objective(moving, held, batch), has_aux=True)(x)
+            def value(moving: Tensors) -> tuple[Tensor, tuple[Tensors, Seen]]:
+                loss, seen = objective(moving, held, batch)
+                g = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+                return loss, (dict(zip(moving, g, strict=True)), seen)
+
+            answer: Any = torch.func.vjp(value, x, has_aux=True)
+            g, seen = answer[2]
             return g, seen
 
         return grad

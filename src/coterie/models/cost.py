@@ -4,7 +4,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
+
+from .watch import Watch
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _POOLS = (
@@ -22,6 +24,25 @@ class Cost(NamedTuple):
     convolutional: bool
 
 
+class _Products(Watch):
+    """Counts what ``FlopCounterMode`` counts, by the same formulas."""
+
+    flops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is None:  # it may be made of operations that have one
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=result)
+        return result
+
+
 def cost(module: nn.Module, samples: Tensor) -> Cost:
     """Counts a forward pass of ``samples`` ([n, ...]) through ``module``, for one of them.
 
@@ -33,7 +54,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     >>> cost(nn.Linear(784, 10), torch.zeros(1, 784)).macs
     7840
     """
-    extra, activations = 0, 0
+    extra, activations, products = 0, 0, _Products()
 
     def count(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         nonlocal extra, activations
@@ -47,13 +68,13 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     hooks = [m.register_forward_hook(count) for m in leaves]
     was_training = module.training
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), products:
             module.eval()(samples)
     finally:
         module.train(was_training)
         for hook in hooks:
             hook.remove()
-    macs = counter.get_total_flops() // 2
+    macs = products.flops // 2
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in leaves)
     n = len(samples)
     return Cost(macs // n, (macs + extra) // n, activations // n, convolutional)

@@ -58,11 +58,11 @@ def _two_convolutions(
     first, second, hidden = (scaled(width, rate) for width in widths)
     return nn.Sequential(
         nn.Conv2d(shape[0], first, kernel, padding=padding),
+        nn.MaxPool2d(2),  # before the ReLU: the same numbers, a quarter of the work
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Conv2d(first, second, kernel, padding=padding),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(second * side[0] * side[1], hidden),
         nn.ReLU(),

@@ -1,0 +1,104 @@
+"""Several clients at once, each in a thread of its own: torch lets go of Python's lock while it computes.
+
+Torch's generator belongs to all threads, so nothing that draws random numbers can run here: the first draw ends it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Semaphore, Thread, local
+
+import torch
+from torch import Tensor
+
+_here = local()  # .crew: what this thread works for, if anything
+
+
+class Drawn(BaseException):
+    """Random numbers were drawn where several threads share the generator."""
+
+
+class Stopped(BaseException):
+    """Somebody interrupts, or another thread has failed."""
+
+
+class Crew:
+    """Threads that share the clients among them."""
+
+    def __init__(self, one: Callable[[int], None], clients: int) -> None:
+        self.one = one
+        self.waiting = deque(range(clients))
+        self.failed: dict[int, BaseException] = {}
+        self.stopped = False
+        self.done = Semaphore(0)  # a thread that has ended
+        self.generator: Tensor = torch.default_generator.get_state()
+
+    def play(self, workers: int) -> None:
+        """Every client; the error of the first one that fails is raised as it is."""
+        differentiable = torch.is_grad_enabled()  # a new thread does not know
+        threads = [Thread(target=self._work, args=(differentiable,)) for _ in range(workers)]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                self.done.acquire()  # and not join: Python 3.11 takes a thread for dead when that is interrupted
+        finally:
+            self.stopped = True  # an interruption comes to the thread that waits here: the others have to be told
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join()
+        if any(isinstance(error, Drawn) for error in self.failed.values()):
+            raise Drawn  # whatever else went wrong may have come from shared random numbers
+        if self.failed:
+            raise self.failed[min(self.failed)]
+
+    def _work(self, differentiable: bool) -> None:
+        """One client after another."""
+        _here.crew = self
+        try:
+            with torch.set_grad_enabled(differentiable):
+                while (i := self._next()) is not None:
+                    self._play_one(i)
+        finally:
+            self.done.release()
+
+    def _play_one(self, i: int) -> None:
+        try:
+            try:
+                self.one(i)
+            finally:
+                self.check()
+        except BaseException as error:
+            self.failed[i] = error
+
+    def _next(self) -> int | None:
+        """In order, and nobody after one has failed: all before it are at work by then, and end as they would alone."""
+        try:
+            return None if self.failed else self.waiting.popleft()
+        except IndexError:
+            return None
+
+    def check(self) -> None:
+        """Ends the thread that asks where the crew may not go on."""
+        if self.stopped:
+            raise Stopped
+        if not torch.equal(torch.default_generator.get_state(), self.generator):
+            raise Drawn
+
+
+def check() -> None:
+    """Ends this thread where its crew may not go on: to be asked often, so that it ends soon."""
+    crew: Crew | None = getattr(_here, "crew", None)
+    if crew is not None:
+        crew.check()
+
+
+@contextmanager
+def threads_each(threads: int) -> Iterator[None]:
+    """Every thread that begins to compute in here does so with so many threads of its own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
