@@ -1,0 +1,201 @@
+"""Downloads that may stop at any moment: into a part file, checked, then renamed."""
+
+import hashlib
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from ..errors import RequestError
+from .catalogue import Entry, Remote, entry, present
+from .place import whole_folder, writing
+
+CHUNK = 1 << 18
+_LATER = (408, 425, 429, 500, 502, 503, 504)  # what a server may answer otherwise a little later
+
+
+class Watcher(Protocol):
+    """Is told how many bytes of a file are there, and how many there will be where the server says so."""
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        """So far."""
+
+
+class Patience(NamedTuple):
+    """How long to wait, and how often to begin again without a single new byte in between."""
+
+    timeout: float = 30.0  # seconds without a byte
+    attempts: int = 5
+    pause: float = 1.0  # seconds before the second attempt; doubled for each after it
+
+
+class _Interrupted(Exception):
+    """The connection ended early; what arrived is kept."""
+
+
+def fetch(name: str, data: Path, watch: Watcher, patience: Patience = Patience()) -> Path:  # noqa: B008  # a constant
+    """Brings a data set from its home into the data folder, unless it is there; returns the folder it lies in."""
+    found = present(name, data)
+    if found is not None:
+        return found[0].parent
+    known = entry(name)
+    for remote in known.remotes:
+        _bring(known, remote, data / known.folder, watch, patience)
+    return data / known.folder
+
+
+def _bring(known: Entry, remote: Remote, folder: Path, watch: Watcher, patience: Patience) -> None:
+    target = folder / remote.name
+    final = folder / remote.unpacked if remote.unpacked else target
+    if final.exists():
+        return
+    if not target.exists():
+        download(remote.url, target, remote.md5, watch, patience)
+    if remote.unpacked:
+        unpack(target, final)
+        target.unlink()
+
+
+def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: Patience) -> None:
+    """Makes ``target`` the file at ``url``; what an earlier call left of it is taken up where the server allows it."""
+    part = target.with_name(f"{target.name}.part")
+    with writing(part):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+    failures = 0
+    while True:
+        before = part.stat().st_size
+        try:
+            _continue(url, part, watch, patience.timeout)
+            break
+        except _Interrupted as error:
+            failures = 1 if part.stat().st_size > before else failures + 1
+            if failures >= patience.attempts:
+                raise RequestError(
+                    f"{url} stopped answering ({error}) after {part.stat().st_size:,} bytes: "
+                    "call again to take up the rest"
+                ) from error
+            time.sleep(patience.pause * 2 ** (failures - 1))
+    _check(url, part, target, md5)
+    with writing(target):
+        part.replace(target)
+    _mark(part).unlink(missing_ok=True)
+
+
+def _continue(url: str, part: Path, watch: Watcher, timeout: float) -> None:
+    """One request for what is missing of the part file."""
+    have = part.stat().st_size
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=_wanted(part, have)), timeout=timeout
+        ) as answer:
+            start = have if answer.status == http.client.PARTIAL_CONTENT and _starts(answer.headers, have) else 0
+            if answer.status == http.client.PARTIAL_CONTENT and start != have:
+                raise _Interrupted("an answer from another place of the file")
+            _mark(part).write_text(_validator(answer.headers), encoding="utf-8")
+            _receive(answer, part, start, watch)
+    except urllib.error.HTTPError as error:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+            if error.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
+                return  # all of it had arrived
+            part.write_bytes(b"")
+            raise _Interrupted("a part file that does not fit") from error
+        if error.code in _LATER:
+            raise _Interrupted(f"status {error.code}") from error
+        raise RequestError(f"{url} answers {error.code} {error.reason}: {_by_hand(part)}") from error
+    except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
+        raise _Interrupted(str(error) or type(error).__name__) from error
+    except urllib.error.URLError as error:
+        raise _Interrupted(str(error.reason)) from error
+
+
+def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Watcher) -> None:
+    """The answer's bytes into the part file, from ``start`` on."""
+    length = answer.headers.get("Content-Length")
+    total = start + int(length) if length and length.isdigit() else None
+    name, done = part.name.removesuffix(".part"), start
+    with writing(part):
+        file = part.open("r+b")
+    with file:
+        file.truncate(start)
+        file.seek(start)
+        watch(name, done, total)
+        while block := answer.read1(CHUNK):  # what is there: waiting for a full block would lose it in a stall
+            with writing(part):
+                file.write(block)
+            done += len(block)
+            watch(name, done, total)
+        with writing(part):
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise _Interrupted(f"{total - done:,} bytes are missing")
+
+
+def _wanted(part: Path, have: int) -> dict[str, str]:
+    """Headers that ask for the rest, if the file is still the one it was."""
+    if not have:
+        return {"Accept-Encoding": "identity"}
+    known = _mark(part).read_text(encoding="utf-8") if _mark(part).exists() else ""
+    condition = {"If-Range": known} if known else {}
+    return {"Accept-Encoding": "identity", "Range": f"bytes={have}-", **condition}
+
+
+def _starts(headers: Mapping[str, str], at: int) -> bool:
+    return (headers.get("Content-Range") or "").startswith(f"bytes {at}-")
+
+
+def _validator(headers: Mapping[str, str]) -> str:
+    """What tells this version of the file from another; a weak tag does not."""
+    tag = headers.get("ETag") or ""
+    return tag if tag.startswith('"') else headers.get("Last-Modified") or ""
+
+
+def _mark(part: Path) -> Path:
+    """Beside a part file: which version of the remote file it is a part of."""
+    return part.with_name(f"{part.name}.version")
+
+
+def _check(url: str, part: Path, target: Path, md5: str | None) -> None:
+    """Refuses, and removes, what is not the file."""
+    if md5 is None:
+        return
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != md5:
+        part.unlink()
+        _mark(part).unlink(missing_ok=True)
+        raise RequestError(
+            f"what came from {url} has the md5 {found}, not {md5}, and was removed: "
+            f"call again, or put a good {target.name} into {target.parent}"
+        )
+
+
+def _by_hand(part: Path) -> str:
+    return f"put {part.name.removesuffix('.part')} into {part.parent} by hand"
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """The folder of that name in a zip archive, whole or not at all; its own checksums are checked on the way."""
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(temporary)  # which keeps every name below the folder
+        if not (temporary / folder.name).is_dir():
+            raise RequestError(f"{archive} holds no folder {folder.name}: remove it and call again")
+        for path in (temporary / folder.name).iterdir():
+            path.rename(temporary / path.name)
+        (temporary / folder.name).rmdir()
+
+    try:
+        whole_folder(folder, write)
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        if isinstance(error, RequestError):
+            raise
+        archive.unlink()
+        raise RequestError(f"{archive} is damaged ({error}) and was removed: call again") from error
