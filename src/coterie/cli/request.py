@@ -1,7 +1,7 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
 
@@ -58,6 +58,8 @@ class Plan:
         name = parse(source).name
         if name not in data.SOURCES:
             data.federate(source)  # says what is wrong with the name
+        if wishes.clients is None and wishes.partition == "natural":  # the data know how many
+            wishes = replace(wishes, clients=data.federate(source, partition="natural").clients)
         return cls(wishes, PRESETS[name], source)
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..errors import RequestError
-from .catalogue import Entry, Remote, entry, present
+from .catalogue import Remote, entry, present
 from .place import whole_folder, writing
 
 CHUNK = 1 << 18
@@ -34,22 +34,22 @@ class Patience(NamedTuple):
     pause: float = 1.0  # seconds before the second attempt; doubled for each after it
 
 
-class _Interrupted(Exception):
+class _InterruptedError(Exception):
     """The connection ended early; what arrived is kept."""
 
 
-def fetch(name: str, data: Path, watch: Watcher, patience: Patience = Patience()) -> Path:  # noqa: B008  # a constant
+def fetch(name: str, data: Path, watch: Watcher, patience: Patience) -> Path:
     """Brings a data set from its home into the data folder, unless it is there; returns the folder it lies in."""
     found = present(name, data)
     if found is not None:
         return found[0].parent
     known = entry(name)
     for remote in known.remotes:
-        _bring(known, remote, data / known.folder, watch, patience)
+        _bring(remote, data / known.folder, watch, patience)
     return data / known.folder
 
 
-def _bring(known: Entry, remote: Remote, folder: Path, watch: Watcher, patience: Patience) -> None:
+def _bring(remote: Remote, folder: Path, watch: Watcher, patience: Patience) -> None:
     target = folder / remote.name
     final = folder / remote.unpacked if remote.unpacked else target
     if final.exists():
@@ -73,12 +73,12 @@ def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: 
         try:
             _continue(url, part, watch, patience.timeout)
             break
-        except _Interrupted as error:
+        except _InterruptedError as error:
             failures = 1 if part.stat().st_size > before else failures + 1
             if failures >= patience.attempts:
                 raise RequestError(
-                    f"{url} stopped answering ({error}) after {part.stat().st_size:,} bytes: "
-                    "call again to take up the rest"
+                    f"{url} does not answer ({error}), {part.stat().st_size:,} bytes are here: "
+                    f"call again to take up the rest, or {_by_hand(part)}"
                 ) from error
             time.sleep(patience.pause * 2 ** (failures - 1))
     _check(url, part, target, md5)
@@ -90,28 +90,32 @@ def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: 
 def _continue(url: str, part: Path, watch: Watcher, timeout: float) -> None:
     """One request for what is missing of the part file."""
     have = part.stat().st_size
+    request = urllib.request.Request(url, headers=_wanted(part, have))
     try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=_wanted(part, have)), timeout=timeout
-        ) as answer:
-            start = have if answer.status == http.client.PARTIAL_CONTENT and _starts(answer.headers, have) else 0
-            if answer.status == http.client.PARTIAL_CONTENT and start != have:
-                raise _Interrupted("an answer from another place of the file")
-            _mark(part).write_text(_validator(answer.headers), encoding="utf-8")
-            _receive(answer, part, start, watch)
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            partial = answer.status == http.client.PARTIAL_CONTENT
+            if partial and not _starts(answer.headers, have):
+                _forget(part)
+                raise _InterruptedError("it sends another part than it was asked for")
+            with writing(part):
+                _mark(part).write_text(_validator(answer.headers), encoding="utf-8")
+            _receive(answer, part, have if partial else 0, watch)
     except urllib.error.HTTPError as error:
-        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
-            if error.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
-                return  # all of it had arrived
-            part.write_bytes(b"")
-            raise _Interrupted("a part file that does not fit") from error
-        if error.code in _LATER:
-            raise _Interrupted(f"status {error.code}") from error
-        raise RequestError(f"{url} answers {error.code} {error.reason}: {_by_hand(part)}") from error
-    except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
-        raise _Interrupted(str(error) or type(error).__name__) from error
-    except urllib.error.URLError as error:
-        raise _Interrupted(str(error.reason)) from error
+        _refused(url, part, have, error)
+    except (OSError, http.client.HTTPException) as error:
+        raise _InterruptedError(getattr(error, "reason", error) or type(error).__name__) from error
+
+
+def _refused(url: str, part: Path, have: int, error: urllib.error.HTTPError) -> None:
+    """Says what a status means; returns where it means that all had arrived."""
+    if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+        if error.headers.get("Content-Range", "").rpartition("/")[2] == str(have):
+            return
+        _forget(part)
+        raise _InterruptedError("the part that was here does not fit") from error
+    if error.code in _LATER:
+        raise _InterruptedError(f"status {error.code}") from error
+    raise RequestError(f"{url} answers {error.code} {error.reason}: {_by_hand(part)}") from error
 
 
 def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Watcher) -> None:
@@ -134,7 +138,7 @@ def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Wa
             file.flush()
             os.fsync(file.fileno())
     if total is not None and done < total:
-        raise _Interrupted(f"{total - done:,} bytes are missing")
+        raise _InterruptedError(f"{total - done:,} bytes are missing")
 
 
 def _wanted(part: Path, have: int) -> dict[str, str]:
@@ -161,6 +165,12 @@ def _mark(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
 
+def _forget(part: Path) -> None:
+    """Begins a part file anew."""
+    part.write_bytes(b"")
+    _mark(part).unlink(missing_ok=True)
+
+
 def _check(url: str, part: Path, target: Path, md5: str | None) -> None:
     """Refuses, and removes, what is not the file."""
     if md5 is None:
@@ -168,8 +178,8 @@ def _check(url: str, part: Path, target: Path, md5: str | None) -> None:
     with part.open("rb") as file:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != md5:
+        _forget(part)
         part.unlink()
-        _mark(part).unlink(missing_ok=True)
         raise RequestError(
             f"what came from {url} has the md5 {found}, not {md5}, and was removed: "
             f"call again, or put a good {target.name} into {target.parent}"

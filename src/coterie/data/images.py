@@ -110,5 +110,5 @@ def _pool(where: Path, train: Batches, test: Batches, classes: int, preparation:
         if y.min() < 0 or y.max() >= classes:
             span = f"{y.min()} to {y.max()}, not 0 to {classes - 1}"
             raise RequestError(f"the {part} labels of {where} run from {span}: fetch it again")
-    tensors = map(torch.from_numpy, (*train, *test))
-    return Pool(*tensors, classes=classes, preparation=preparation)
+    samples, labels, test_samples, test_labels = map(torch.from_numpy, (*train, *test))
+    return Pool(samples, labels, test_samples, test_labels, classes, preparation=preparation)

@@ -111,3 +111,11 @@ def whole_folder(path: Path, write: Callable[[Path], object]) -> None:
                 temporary.rename(path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def convenience(path: Path, write: Callable[[], None]) -> None:
+    """Writes what only makes things faster or clearer: that a shared folder is read-only is no reason to stop."""
+    try:
+        write()
+    except RequestError as error:
+        print(f"{path.name} is not kept: {error}", file=sys.stderr)

@@ -13,10 +13,13 @@ from .builtin import digits, synthetic
 from .federation import Federation
 from .images import cifar10, cifar100, fashion_mnist, mnist, svhn
 from .options import bind
+from .own import image_folder, npz
 from .partition import NATURAL, Ints, natural_split, split, test_split
 from .place import data_dir as found_data_dir
 from .pool import Pool
 from .text import text
+from .tiny import tiny_imagenet
+from .wikitext import wikitext2
 
 CLIENTS = 20  # where nothing is said and the data do not know their clients
 
@@ -30,7 +33,11 @@ SOURCES: dict[str, Callable[..., Pool]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "svhn": svhn,
+    "tiny-imagenet": tiny_imagenet,
+    "image-folder": image_folder,
+    "npz": npz,
     "text": text,
+    "wikitext2": wikitext2,
 }
 
 
