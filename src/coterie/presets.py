@@ -61,7 +61,10 @@ _TEXT_SPECIAL = {
 
 # The builders' own defaults are those of the papers on these sets; the graph is named to be fitted to few clients.
 _PAPERS = {"lr": 0.1, "batch_size": 128, "topology": "random-pull:10"}
-_PAPERS_SPECIAL = {"dfedpgp": {"topology": "random-push:10"}, "osgp": {"topology": "random-push:10"}}
+_PAPERS_SPECIAL = {
+    **{method: {"topology": "random-push:10"} for method in ("dfedpgp", "osgp")},
+    **{method: {"topology": "random:10"} for method in ("dfedsam", "dfedsam-mgs", "dfedavgm-p")},
+}
 
 
 def _papers(model: str, staged: str) -> Preset:

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -101,7 +102,8 @@ def _continue(url: str, part: Path, watch: Watcher, timeout: float) -> None:
                 _mark(part).write_text(_validator(answer.headers), encoding="utf-8")
             _receive(answer, part, have if partial else 0, watch)
     except urllib.error.HTTPError as error:
-        _refused(url, part, have, error)
+        with error:  # it holds the connection
+            _refused(url, part, have, error)
     except (OSError, http.client.HTTPException) as error:
         raise _InterruptedError(getattr(error, "reason", error) or type(error).__name__) from error
 
@@ -123,22 +125,26 @@ def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Wa
     length = answer.headers.get("Content-Length")
     total = start + int(length) if length and length.isdigit() else None
     name, done = part.name.removesuffix(".part"), start
-    with writing(part):
-        file = part.open("r+b")
-    with file:
+    with writing(part), part.open("r+b") as file:
         file.truncate(start)
         file.seek(start)
         watch(name, done, total)
-        while block := answer.read1(CHUNK):  # what is there: waiting for a full block would lose it in a stall
-            with writing(part):
-                file.write(block)
+        while block := _block(answer):
+            file.write(block)
             done += len(block)
             watch(name, done, total)
-        with writing(part):
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     if total is not None and done < total:
         raise _InterruptedError(f"{total - done:,} bytes are missing")
+
+
+def _block(answer: http.client.HTTPResponse) -> bytes:
+    """What has arrived: waiting for more would lose it in a stall. What fails here is the network, not the disk."""
+    try:
+        return answer.read1(CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _InterruptedError(str(error) or type(error).__name__) from error
 
 
 def _wanted(part: Path, have: int) -> dict[str, str]:
@@ -197,15 +203,13 @@ def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(temporary)  # which keeps every name below the folder
         if not (temporary / folder.name).is_dir():
-            raise RequestError(f"{archive} holds no folder {folder.name}: remove it and call again")
+            raise zipfile.BadZipFile(f"no folder {folder.name} in it")
         for path in (temporary / folder.name).iterdir():
             path.rename(temporary / path.name)
         (temporary / folder.name).rmdir()
 
     try:
         whole_folder(folder, write)
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         archive.unlink()
         raise RequestError(f"{archive} is damaged ({error}) and was removed: call again") from error
