@@ -11,6 +11,7 @@ from .. import algorithms, data, models
 from ..algorithms import Algorithm
 from ..algorithms.settings import settings_of, typed
 from ..data import Federation
+from ..data.partition import NATURAL
 from ..errors import RequestError
 from ..presets import PRESETS, STAGED, Preset
 from ..text import parse
@@ -58,8 +59,8 @@ class Plan:
         name = parse(source).name
         if name not in data.SOURCES:
             data.federate(source)  # says what is wrong with the name
-        if wishes.clients is None and wishes.partition == "natural":  # the data know how many
-            wishes = replace(wishes, clients=data.federate(source, partition="natural").clients)
+        if wishes.clients is None and wishes.partition == NATURAL:  # the data know how many
+            wishes = replace(wishes, clients=data.federate(source, partition=NATURAL).clients)
         return cls(wishes, PRESETS[name], source)
 
     @property

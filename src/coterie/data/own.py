@@ -118,10 +118,10 @@ def _folders(root: Path) -> list[Path]:
 
 def _loaded(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("a single array")
-        with archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("a single array")
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise RequestError(f"{path} cannot be read ({error.strerror or error}): name an .npz file") from error
