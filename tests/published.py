@@ -44,6 +44,11 @@ class _Python2(pickle._Pickler):  # type: ignore[name-defined]
 
     dispatch[bytes] = save_bytes
 
+    def save_text(self, value: str) -> None:
+        self.save_bytes(value.encode("ascii"))
+
+    dispatch[str] = save_text
+
     def save_global(self, value: Any, name: str | None = None) -> None:
         module = value.__module__.replace("numpy._core", "numpy.core")
         self.write(b"c" + f"{module}\n{name or value.__qualname__}\n".encode())

@@ -38,9 +38,14 @@ def show_data(option: Path | None) -> None:
         table.add_column(heading, no_wrap=heading == "name")
     for name, entry in CATALOGUE.items():
         found = present(name, folder)
-        where = f"{found[0].parent.relative_to(folder)}, {readable(_size(found))}" if found else "no"
+        where = f"{_shared(found).relative_to(folder)}, {readable(_size(found))}" if found else "no"
         table.add_row(name, entry.what, where)
     Console(highlight=False).print(table)
+
+
+def _shared(paths: list[Path]) -> Path:
+    """The one file or folder there is, or the folder of several."""
+    return paths[0] if len(paths) == 1 else paths[0].parent
 
 
 def _size(paths: list[Path]) -> int:
