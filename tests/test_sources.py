@@ -207,6 +207,8 @@ def test_damaged_cifar(tmp_path: Path) -> None:
     refuse(tmp_path, "cifar10", "(10, 1536)", "(N, 3072)")
     (folder / "data_batch_2").write_bytes(cifar_batch(x[:10], y[:10] + 1))
     refuse(tmp_path, "cifar10", "to 10, not 0 to 9")
+    (folder / "data_batch_2").write_bytes(cifar_batch(x[:9], y[:9]))
+    refuse(tmp_path, "cifar10", "data_batch_2 has 9 images", "fetch it again")
     (folder / "data_batch_2").unlink()
     refuse(tmp_path, "cifar10", "lacks data_batch_2")
     tar_gz(tmp_path / "whole.tar.gz", folder)

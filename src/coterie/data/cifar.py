@@ -37,19 +37,35 @@ CIFAR100 = Layout(("train",), ("test",), b"fine_labels")
 
 def read_cifar(path: Path, layout: Layout) -> tuple[Batches, Batches]:
     """Training and test images of the folder, or of the archive it is packed in."""
-    wanted = (*layout.train, *layout.test)
+    train, test = _Room(layout.train), _Room(layout.test)
     read = _from_folder if path.is_dir() else _from_archive
-    batches = {name: _batch(f"{path}/{name}", content, layout.labels) for name, content in read(path, wanted)}
-    missing = [name for name in wanted if name not in batches]
+    for name, content in read(path, (*layout.train, *layout.test)):
+        room = train if name in layout.train else test
+        room.put(name, f"{path}/{name}", _batch(f"{path}/{name}", content, layout.labels))
+    missing = sorted(train.missing | test.missing)
     if missing:
         raise RequestError(f"{path} lacks {', '.join(missing)}: fetch it again")
-    return _joined([batches[name] for name in layout.train]), _joined([batches[name] for name in layout.test])
+    return train.whole, test.whole
 
 
-def _joined(batches: Sequence[Batches]) -> Batches:
-    if len(batches) == 1:
-        return batches[0]
-    return Batches(np.concatenate([b.x for b in batches]), np.concatenate([b.y for b in batches]))
+class _Room:
+    """Batches of equal size end to end; each is copied to its place as it comes, so that only one is held twice."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.missing = names, set(names)
+        self.whole = Batches(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
+
+    def put(self, name: str, where: str, batch: Batches) -> None:
+        """One batch to its place."""
+        each = len(batch.y)
+        if len(self.missing) == len(self.names):
+            total = each * len(self.names)
+            self.whole = Batches(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
+        if each * len(self.names) != len(self.whole.y):
+            raise RequestError(f"{where} has {each} images, unlike the batches before it: fetch it again")
+        rows = slice(self.names.index(name) * each, (self.names.index(name) + 1) * each)
+        self.whole.x[rows], self.whole.y[rows] = batch
+        self.missing.discard(name)
 
 
 def _from_folder(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
