@@ -72,6 +72,7 @@ def fit(
     given = Model(_module(model, seed).to(place), loss or cross_entropy, precision=precision)
     bound = algorithm.adapt(given)
     federation = federation.to(place)
+    _check_fit(given, federation)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
     chosen = _engine(engine, bound, federation, algorithm, rounds)
@@ -154,6 +155,17 @@ def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key(seed, "init"))
         return model()
+
+
+def _check_fit(model: Model, federation: Federation) -> None:
+    """Refuses a model that cannot take the data, with both shapes."""
+    have, built = tuple(federation.input_shape), getattr(model.module, "origin", {}).get("input_shape")
+    try:
+        with torch.no_grad():
+            model.evaluation(federation.sample(2))
+    except RuntimeError as error:
+        takes = f"is built for samples of shape {tuple(built)}" if built else f"fails ({str(error).splitlines()[0]})"
+        raise RequestError(f"the model {takes}, the data have {have}: build it for these data") from error
 
 
 def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int) -> Choice:

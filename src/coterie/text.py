@@ -17,7 +17,7 @@ class Call(NamedTuple):
 
 
 def scalar(text: str) -> Scalar:
-    """The value a text spells: a whole number, a number, true or false, else the text itself.
+    """The value a text spells: a whole number, a number, true or false (yes or no), else the text itself.
 
     >>> scalar("3"), scalar("0.3"), scalar("true"), scalar("head")
     (3, 0.3, True, 'head')
@@ -27,7 +27,7 @@ def scalar(text: str) -> Scalar:
             return kind(text)
         except ValueError:
             pass
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return {"true": True, "yes": True, "false": False, "no": False}.get(text.lower(), text)
 
 
 def parse(text: str) -> Call:

@@ -22,14 +22,19 @@ app = typer.Typer(
 )
 
 Data = Annotated[
-    str | None, typer.Option(help="The data: digits, or synthetic:classes=5,heterogeneity=1 and the like.")
+    str | None,
+    typer.Option(help="The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`)."),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
 ]
 Model = Annotated[
     str | None, typer.Option(help="The model: logreg, mlp, small-cnn, resnet8-gn, ... (see `coterie list`).")
 ]
 Partition = Annotated[
     str | None,
-    typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2."),
+    typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2, natural."),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.", min=1)]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.", min=1)]
@@ -73,6 +78,14 @@ def _share_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
+def _look_in(folder: Path | None) -> None:
+    """Makes --data-dir hold for everything in this process: it says where data lie, not what a run is."""
+    if folder is not None:
+        from ..data.place import VARIABLE
+
+        os.environ[VARIABLE] = str(folder)
+
+
 def _wishes(typed: dict[str, Any]) -> "Wishes":
     """The options that ``run`` and ``compare`` have in common, from all that was typed."""
     from .request import Wishes
@@ -100,6 +113,7 @@ def root(
 def run(
     method: Annotated[str, typer.Argument(help="A method (see `coterie list`), or a run folder or its config.json.")],
     data: Data = None,
+    data_dir: DataDir = None,
     model: Model = None,
     partition: Partition = None,
     clients: Clients = None,
@@ -120,6 +134,7 @@ def run(
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     typed = locals()
     _share_cores()
+    _look_in(data_dir)
     from .train import run_method
 
     run_method(method, _wishes(typed), out, resume)
@@ -129,6 +144,7 @@ def run(
 def compare(
     methods: Annotated[list[str], typer.Argument(help="Two or more methods (see `coterie list`).")],
     data: Data = None,
+    data_dir: DataDir = None,
     model: Model = None,
     partition: Partition = None,
     clients: Clients = None,
@@ -150,6 +166,7 @@ def compare(
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
     typed = locals()
     _share_cores()
+    _look_in(data_dir)
     from .train import compare_methods
 
     compare_methods(methods, _wishes(typed), seeds, out, resume)
@@ -203,3 +220,38 @@ def bench(
     from .bench import show_bench
 
     show_bench(workloads or [], repeats, out)
+
+
+data_app = typer.Typer(help="Data sets: where they lie, which are there, bringing them.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command(name="dir")
+def data_dir_(
+    folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
+) -> None:
+    """Choose once where data sets lie, or show it."""
+    from .data import show_dir
+
+    show_dir(folder)
+
+
+@data_app.command(name="list")
+def data_list(data_dir: DataDir = None) -> None:
+    """Show the data sets known by name, and which are there."""
+    from .data import show_data
+
+    show_data(data_dir)
+
+
+@data_app.command(name="fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="mnist, cifar10, ... (see `coterie data list`).")],
+    data_dir: DataDir = None,
+    timeout: Annotated[float, typer.Option(help="Seconds without a byte before trying again.", min=0.1)] = 30.0,
+    attempts: Annotated[int, typer.Option(help="How often to try again without a new byte.", min=1)] = 5,
+) -> None:
+    """Download data sets from their homes; an interrupted download is taken up by the next call."""
+    from .data import fetch_data
+
+    fetch_data(names, data_dir, timeout, attempts)

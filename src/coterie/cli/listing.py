@@ -9,6 +9,7 @@ from rich.table import Table
 from .. import data, models, topology
 from ..algorithms import BUILDERS
 from ..data import PARTITIONS
+from ..data.partition import NATURAL
 
 
 def show_list() -> None:
@@ -22,7 +23,7 @@ def show_list() -> None:
     console.print(table)
     others: dict[str, Iterable[str]] = {
         "data": data.SOURCES,
-        "partitions": PARTITIONS,
+        "partitions": (*PARTITIONS, NATURAL),
         "topologies": topology.names(),
         "models": models.BUILDERS,
     }

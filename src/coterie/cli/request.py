@@ -1,7 +1,7 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
 
@@ -11,6 +11,7 @@ from .. import algorithms, data, models
 from ..algorithms import Algorithm
 from ..algorithms.settings import settings_of, typed
 from ..data import Federation
+from ..data.partition import NATURAL
 from ..errors import RequestError
 from ..presets import PRESETS, STAGED, Preset
 from ..text import parse
@@ -58,6 +59,8 @@ class Plan:
         name = parse(source).name
         if name not in data.SOURCES:
             data.federate(source)  # says what is wrong with the name
+        if wishes.clients is None and wishes.partition == NATURAL:  # the data know how many
+            wishes = replace(wishes, clients=data.federate(source, partition=NATURAL).clients)
         return cls(wishes, PRESETS[name], source)
 
     @property

@@ -15,6 +15,7 @@ from .. import chance
 from ..errors import RequestError, unknown
 from ..text import parse
 from .options import bind
+from .pool import Natural
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -195,10 +196,29 @@ def split(text: str, labels: Ints, clients: int, seed: int) -> list[Ints]:
     """
     call = parse(text)
     if call.name not in PARTITIONS:
-        raise unknown("partition", call.name, PARTITIONS)
+        raise unknown("partition", call.name, (*PARTITIONS, NATURAL))
     function = PARTITIONS[call.name]
     chosen = bind("partition", call, function, filled=("labels", "clients", "rng"))
     return function(labels=labels, clients=clients, rng=chance.generator(seed, "partition"), **chosen)
+
+
+NATURAL = "natural"  # the division the data come with: a partition by name, but none of the labels
+
+
+def natural_split(natural: Natural | None, source: str, clients: int | None) -> tuple[list[Ints], list[Ints] | None]:
+    """The training rows of the first so many clients that a source knows, and their test rows where it has them.
+
+    >>> pair = Natural(("ann", "ben"), (np.array([0, 2]), np.array([1])))
+    >>> [rows.tolist() for rows in natural_split(pair, "notes", clients=None)[0]]
+    [[0, 2], [1]]
+    """
+    if natural is None:
+        others = ", ".join(PARTITIONS)
+        raise RequestError(f"{source} does not know whose its samples are: choose a partition of {others}")
+    known = len(natural.names)
+    if clients is not None and not 1 <= clients <= known:
+        raise RequestError(f"{source} knows {known} clients, not {clients}: ask for 1 to {known}, or for no number")
+    return list(natural.train[:clients]), None if natural.test is None else list(natural.test[:clients])
 
 
 def test_split(train_labels: Ints, train_parts: Sequence[Ints], test_labels: Ints, seed: int) -> list[Ints]:

@@ -8,6 +8,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .federation import Federation
+from .preparation import Preparation
+
+Rows = tuple[NDArray[np.int64], ...]
+
+
+class Natural(NamedTuple):
+    """The division that the data come with: whose sample each one is."""
+
+    names: tuple[str, ...]
+    train: Rows  # per client: rows of x
+    test: Rows | None = None  # per client: rows of test_x; None: they follow the client's classes
 
 
 class Pool(NamedTuple):
@@ -19,6 +30,8 @@ class Pool(NamedTuple):
     test_y: Tensor  # [M]
     classes: int
     tailor: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
+    preparation: Preparation | None = None  # what makes inputs of uint8 images
+    natural: Natural | None = None  # where the source knows its clients
 
 
 def quarter(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,60 +1,110 @@
 """Where data come from, by name, and the one call that makes a federation of them."""
 
 from collections.abc import Callable
+from inspect import signature
 from operator import index
+from pathlib import Path
 
 import torch
 
 from ..errors import RequestError, unknown
-from ..text import Scalar, parse
+from ..text import Call, Scalar, parse
 from .builtin import digits, synthetic
 from .federation import Federation
+from .images import cifar10, cifar100, fashion_mnist, mnist, svhn
 from .options import bind
-from .partition import split, test_split
+from .own import image_folder, npz
+from .partition import NATURAL, Ints, natural_split, split, test_split
+from .place import data_dir as found_data_dir
 from .pool import Pool
 from .text import text
+from .tiny import tiny_imagenet
+from .wikitext import wikitext2
 
-# A loader takes the seed and its own options, which its signature declares with types and defaults.
+CLIENTS = 20  # where nothing is said and the data do not know their clients
+
+# A loader takes what it needs of the seed and the data folder, and its own options, which its signature declares with
+# types and defaults.
 SOURCES: dict[str, Callable[..., Pool]] = {
     "digits": digits,
     "synthetic": synthetic,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "svhn": svhn,
+    "tiny-imagenet": tiny_imagenet,
+    "image-folder": image_folder,
+    "npz": npz,
     "text": text,
+    "wikitext2": wikitext2,
 }
 
 
 def federate(
-    source: str, clients: int = 20, partition: str = "dirichlet:0.1", seed: int = 0, **options: Scalar
+    source: str,
+    clients: int | None = None,
+    partition: str = "dirichlet:0.1",
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    **options: Scalar,
 ) -> Federation:
     """A source divided among clients; each client's test samples follow its own class proportions.
 
-    Options of the source go into its text or are given by name. ``federate(**fed.origin)`` is the same
-    federation, bit for bit.
+    Options of the source go into its text or are given by name. The partition "natural" is the one the data come with;
+    ``clients`` are then the first so many of its clients, by default all, elsewhere 20. data_dir: where the data sets
+    known by name lie; by default in COTERIE_DATA, else in the folder chosen by ``coterie data dir``, else in ./data.
+    ``federate(**fed.origin)`` is the same federation, bit for bit.
 
     >>> federate("digits", clients=5, partition="pathological:2")
     Federation(clients=5, samples=1352, test_samples=445, input_shape=(1, 8, 8), classes=10)
     >>> federate("synthetic:classes=4", clients=3, partition="iid", size=400).sizes.tolist()
     [100, 100, 100]
     """
-    clients, seed = index(clients), index(seed)  # plain ones: NumPy's whole numbers are no JSON
-    call = parse(source)
-    if call.name not in SOURCES:
-        raise unknown("source", call.name, SOURCES)
-    for name in options.keys() & call.options:
-        raise RequestError(f"source {source!r} is given {name} twice: keep one of the two")
-    load = SOURCES[call.name]
-    call = call._replace(options={**call.options, **options})
-    chosen = bind("source", call, load, filled=("seed",))
-    pool = load(seed=seed, **chosen)
-    labels, test_labels = pool.y.numpy(), pool.test_y.numpy()
-    parts = split(partition, labels, clients, seed)
+    seed = index(seed)  # a plain one: NumPy's whole numbers are no JSON
+    call = _request(source, options)
+    pool, chosen = _loaded(call, seed, data_dir)
+    parts, test = _divided(pool, call.name, None if clients is None else index(clients), partition, seed)
     federation = Federation(
         pool.x,
         pool.y,
         pool.test_x,
         pool.test_y,
         tuple(map(torch.from_numpy, parts)),
-        tuple(map(torch.from_numpy, test_split(labels, parts, test_labels, seed))),
+        tuple(map(torch.from_numpy, test)),
         pool.classes,
-        {"source": call.name, "clients": clients, "partition": partition, "seed": seed, **chosen},
+        {"source": call.name, "clients": len(parts), "partition": partition, "seed": seed, **chosen},
+        pool.preparation,
     )
     return pool.tailor(federation) if pool.tailor else federation
+
+
+def _request(source: str, options: dict[str, Scalar]) -> Call:
+    """The source with all its options, each given once."""
+    call = parse(source)
+    if call.name not in SOURCES:
+        raise unknown("source", call.name, SOURCES)
+    typed = {name.replace("-", "_"): value for name, value in call.options.items()}
+    for name in options.keys() & typed:
+        raise RequestError(f"source {source!r} is given {name} twice: keep one of the two")
+    return call._replace(options={**typed, **options})
+
+
+def _loaded(call: Call, seed: int, data_dir: str | Path | None) -> tuple[Pool, dict[str, Scalar]]:
+    """The samples, and every option they were loaded with."""
+    load = SOURCES[call.name]
+    takes = signature(load).parameters
+    chosen = bind("source", call, load, filled=("seed", "folder"))
+    given = {"seed": seed} if "seed" in takes else {}
+    place = {"folder": found_data_dir(data_dir).path} if "folder" in takes else {}
+    return load(**given, **place, **chosen), chosen
+
+
+def _divided(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[list[Ints], list[Ints]]:
+    """The training and the test rows of every client."""
+    labels = pool.y.numpy()
+    if parse(partition).name == NATURAL:
+        parts, test = natural_split(pool.natural, source, clients)
+    else:
+        parts, test = split(partition, labels, CLIENTS if clients is None else clients, seed), None
+    return parts, test or test_split(labels, parts, pool.test_y.numpy(), seed)

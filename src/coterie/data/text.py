@@ -55,9 +55,13 @@ def text(
     Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are not
     drawn anew in every epoch, and the shorter chunk at the end of a row is left out.
     """
-    _check_text(length, rows, vocabulary, mask)
-    train, tested = _train_and_test(path, test, length, rows)
-    ids = numbered(train.tokens.flat, vocabulary)
+    check_text(length, rows, vocabulary, mask)
+    train, tested = train_and_test(path, test, length, rows)
+    return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask)
+
+
+def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float) -> Pool:
+    """The chunks in numbers, some of them hidden."""
     y, test_y = (torch.from_numpy(encoded(part.tokens, ids)) for part in (train, tested))
     x, test_x = (hidden(part, len(ids), mask, chance.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
     tailor = partial(_spelt, y=y, test_y=test_y, tokens=len(ids))
@@ -114,7 +118,7 @@ def hidden(tokens: Tensor, mask_id: int, probability: float, key: int) -> Tensor
     return tokens.masked_fill(torch.from_numpy(drawn < probability), mask_id)
 
 
-def _train_and_test(path: str, test: str, length: int, rows: int) -> tuple[Chunks, Chunks]:
+def train_and_test(path: str, test: str, length: int, rows: int) -> tuple[Chunks, Chunks]:
     """Both parts: of two files, or of one whose rows end in test chunks."""
     if test:
         return _joined(_long_enough(path, rows, length, 1)), _joined(_long_enough(test, rows, length, 1))
@@ -145,7 +149,7 @@ def _spelt(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Fe
     return replace(federation, y=y, test_y=test_y, classes=tokens)
 
 
-def _check_text(length: int, rows: int, vocabulary: int, mask: float) -> None:
+def check_text(length: int, rows: int, vocabulary: int, mask: float) -> None:
     if length < 1 or rows < 1:
         raise RequestError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
     if vocabulary < 0 or vocabulary in (1, 2):

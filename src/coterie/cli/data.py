@@ -1,0 +1,87 @@
+"""``coterie data``: where data sets lie, which are there, and bringing them."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from ..data.catalogue import CATALOGUE, present
+from ..data.fetch import Patience, fetch
+from ..data.place import choose, data_dir
+from .topology import readable
+
+
+def show_dir(folder: Path | None) -> None:
+    """Remembers the folder, or says which one is used and who chose it."""
+    if folder is not None:
+        print(f"data sets are looked for in {choose(folder)}")
+        return
+    place = data_dir()
+    print(f"{place.path} ({place.chosen_by})")
+
+
+def show_data(option: Path | None) -> None:
+    """One row a data set: whether it is there, and where."""
+    folder = data_dir(option).path
+    table = Table(title=f"Data sets in {folder}", title_justify="left")
+    for heading in ("name", "what it is", "here"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for name, entry in CATALOGUE.items():
+        found = present(name, folder)
+        where = f"{_shared(found).relative_to(folder)}, {readable(_size(found))}" if found else "no"
+        table.add_row(name, entry.what, where)
+    Console(highlight=False).print(table)
+
+
+def _shared(paths: list[Path]) -> Path:
+    """The one file or folder there is, or the folder of several."""
+    return paths[0] if len(paths) == 1 else paths[0].parent
+
+
+def _size(paths: list[Path]) -> int:
+    files = [f for path in paths for f in (path.rglob("*") if path.is_dir() else [path])]
+    return sum(f.stat().st_size for f in files if f.is_file())
+
+
+def fetch_data(names: list[str], option: Path | None, timeout: float, attempts: int) -> None:
+    """Brings data sets from their homes, one after another."""
+    folder = data_dir(option).path
+    for name in names:
+        with Transfer() as shown:
+            where = fetch(name, folder, shown.update, Patience(timeout, attempts))
+        print(f"{name} is in {where}")
+
+
+class Transfer:
+    """How far a download is, on the standard error stream: a bar in a terminal, a line a file elsewhere."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Transfer":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.bar.stop()
+
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """So many bytes of a file are there."""
+        if name not in self.tasks:
+            self.tasks[name] = self.bar.add_task(name, total=total)
+            if self.bar.disable:
+                print(f"{name}: {'unknown size' if total is None else readable(total)}", file=sys.stderr)
+        self.bar.update(self.tasks[name], completed=done, total=total)
