@@ -34,7 +34,7 @@ def published(recipe: str | None = None) -> tuple[Published, ...]:
     """
     if recipe is not None:
         return tuple(p for p in published() if p.recipe == recipe)
-    with files(__package__).joinpath("files/published.csv").open(encoding="utf-8", newline="") as file:
+    with files(__package__).joinpath("files/published.csv").open(encoding="utf-8") as file:
         return tuple(_row(row) for row in csv.DictReader(file))
 
 

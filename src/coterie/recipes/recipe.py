@@ -74,7 +74,6 @@ class Recipe:
     """An experiment; cases are counted from 1, as they are shown."""
 
     name: str
-    id: str
     paper: str
     where: str  # the table or figure
     about: str
@@ -105,7 +104,9 @@ class Recipe:
         text = str(which).strip()
         if text.isdigit():
             if not 1 <= int(text) <= len(self.cases):
-                raise RequestError(f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label")
+                raise RequestError(
+                    f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label"
+                )
             return [int(text)]
         found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label]
         exact = [i for i in found if self.cases[i - 1].label == text.lower()]
@@ -151,9 +152,7 @@ class Recipe:
             return made
         return replace(made, preparation=Preparation(**chosen.preparation))
 
-    def model(
-        self, case: int | str | Case = 1, federation: "Federation | None" = None, seed: int = 0
-    ) -> "nn.Module":
+    def model(self, case: int | str | Case = 1, federation: "Federation | None" = None, seed: int = 0) -> "nn.Module":
         """The model everybody starts from; without a federation, for data of the published shape.
 
         >>> sum(p.numel() for p in load("dfedalt-t1").model(1).parameters())
@@ -175,20 +174,21 @@ def names() -> tuple[str, ...]:
     >>> len(names())
     46
     """
-    order = list(papers())
-    found = [path.name.removesuffix(".json") for path in _FILES.iterdir() if path.name.endswith(".json")]
-    of_paper = {name: next(p for p in sorted(order, key=len, reverse=True) if name.startswith(p)) for name in found}
-    return tuple(sorted(set(found) - {"papers"}, key=lambda name: (order.index(of_paper[name]), name)))
+    found = sorted(path.name.removesuffix(".json") for path in _FILES.iterdir() if path.name.endswith(".json"))
+    return tuple(name for paper in papers() for name in found if name.startswith(f"{paper}-"))
 
 
 @cache
 def load(name: str) -> Recipe:
-    """The recipe of that name, such as dfedalt-t1.
+    """The recipe of that name, such as dfedalt-t1; the paper's number does as well: 000-T1.
 
     >>> load("dfedalt-t1").where
     'Table 1, Figure 3'
     """
     key = name.lower().replace("_", "-")
+    for paper, facts in papers().items():
+        if key.startswith(f"{facts['number']}-"):
+            key = paper + key.removeprefix(facts["number"])
     if key not in names():
         raise unknown("recipe", name, names())
     raw = json.loads(_FILES.joinpath(f"{key}.json").read_text(encoding="utf-8"))
@@ -205,6 +205,6 @@ def load(name: str) -> Recipe:
 
 @cache
 def papers() -> dict[str, dict[str, str]]:
-    """Title, authors and public code of every paper, by the name its recipes begin with."""
+    """Number, title, authors and public code of every paper, by the name its recipes begin with."""
     found: dict[str, dict[str, str]] = json.loads(_FILES.joinpath("papers.json").read_text(encoding="utf-8"))
     return found
