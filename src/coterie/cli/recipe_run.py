@@ -76,7 +76,10 @@ class Plan:
         pairs = ((n, m) for n in self.published.find(self.wishes.case) for m in self.published.cases[n - 1].methods)
         chosen = [(n, m) for n, m in pairs if not typed or m in typed]
         if not chosen:
-            raise RequestError(f"none of {', '.join(typed)} was run in this case: choose another --case or --methods")
+            why = next((d for m in typed if (d := self.published.entry(m).differs)), "it was not run there")
+            raise RequestError(
+                f"{', '.join(typed)} cannot be run in this case ({why}): choose another --case or method"
+            )
         return chosen
 
     def check(self) -> None:
