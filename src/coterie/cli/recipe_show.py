@@ -90,6 +90,9 @@ def show_recipe(name: str) -> None:
         common = _common(recipe)
         console.print(f"all methods: {_text(common)}")
         console.print(_methods(recipe, common))
+        console.print(
+            "--reading paper or code puts its settings in place of ours; other differences are told below", style="dim"
+        )
     if recipe.readings:
         console.print(_readings(recipe))
     _sentences(console, "Assumed, because nobody states it", recipe.assumed)

@@ -51,12 +51,12 @@ def scaled(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A time as people say it; small models never reach the speed it is reckoned with, so short times are not told.
 
     >>> duration(8), duration(5400), duration(400_000)
-    ('8 s', '1.5 h', '4.6 d')
+    ('< 1 min', '1.5 h', '4.6 d')
     """
-    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * length or (unit == "h" and seconds >= length):
-            return f"{seconds / length:.2g} {unit}"
-    return f"{seconds:.2g} s"
+    for length, unit in ((2 * 86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / min(length, 86_400):.2g} {unit}"
+    return "< 1 min"
