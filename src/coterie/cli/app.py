@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
+from .recipe import recipe
 
 if TYPE_CHECKING:
     from .request import Wishes
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(recipe, name="recipe")
 
 Data = Annotated[
     str | None,

@@ -1,0 +1,227 @@
+"""``coterie recipe run``: a published experiment through the same loop as every other run, beside its numbers."""
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ..engines import Serial
+from ..errors import RequestError
+from ..experiment import Experiment
+from ..loop import fit
+from ..problem import Model, cross_entropy
+from ..recipes import READINGS, Recipe, load
+from ..recipes.costs import SPEED_OF, cost, duration, scaled
+from ..recipes.outcome import Compared, compared, protocol
+from ..recipes.shorten import Changes, changed, shortenings
+from ..store.files import write_json
+from .recipe_show import MARKS, printed, table, wide_console
+from .train import fresh_folder, interruptible
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options of ``recipe run`` as typed; None where nothing was said."""
+
+    name: str
+    methods: str | None
+    case: str | None
+    rounds: int | None
+    seeds: int | None
+    reading: str | None
+    clients: int | None
+    data: str | None
+    model: str | None
+    partition: str | None
+    out: Path | None
+    resume: bool
+    engine: str
+    device: str
+    precision: str
+    data_dir: Path | None
+
+    @property
+    def changes(self) -> Changes:
+        """What is other than published."""
+        return Changes(self.rounds, self.clients, self.data, self.model, self.partition)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which runs make up the answer."""
+
+    published: Recipe
+    wishes: Wishes
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe as it will be run."""
+        return changed(self.published, self.wishes.changes, self.wishes.reading)
+
+    @property
+    def seeds(self) -> int:
+        """How many runs a number is the mean of."""
+        return self.wishes.seeds or self.published.seeds
+
+    @cached_property
+    def cells(self) -> list[tuple[int, str]]:
+        """Cases, counted from 1, and methods."""
+        typed = [m.strip().replace("_", "-") for m in (self.wishes.methods or "").split(",") if m.strip()]
+        for method in typed:
+            self.published.entry(method)
+        pairs = ((n, m) for n in self.published.find(self.wishes.case) for m in self.published.cases[n - 1].methods)
+        chosen = [(n, m) for n, m in pairs if not typed or m in typed]
+        if not chosen:
+            why = next((d for m in typed if (d := self.published.entry(m).differs)), "it was not run there")
+            raise RequestError(
+                f"{', '.join(typed)} cannot be run in this case ({why}): choose another --case or method"
+            )
+        return chosen
+
+    def check(self) -> None:
+        """Refuses whatever cannot be run before the first run begins."""
+        for number in dict.fromkeys(n for n, _ in self.cells):
+            federation = self.recipe.federation(number)
+            model = Model(self.recipe.model(number, federation), cross_entropy)
+            rounds, record = self.recipe.cases[number - 1].rounds, self.recipe.record
+            for method in (m for n, m in self.cells if n == number):
+                algorithm = self.recipe.algorithm(method, self.wishes.reading, number)
+                Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, record).check()
+
+    def train(self, number: int, method: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+        """The history of one run."""
+        federation = self.recipe.federation(number, seed)
+        return fit(
+            self.recipe.model(number, federation, seed),
+            federation,
+            self.recipe.algorithm(method, self.wishes.reading, number),
+            rounds=self.recipe.cases[number - 1].rounds,
+            seed=seed,
+            engine=self.wishes.engine,
+            device=self.wishes.device,
+            out=folder / f"case{number}-{method}-seed{seed}",
+            resume=self.wishes.resume,
+            record=self.recipe.record,
+            precision=self.wishes.precision,
+        ).history
+
+
+def run_recipe(wishes: Wishes) -> None:
+    """Trains every method of every chosen case with every seed, and prints one table."""
+    plan = Plan(_trainable(load(wishes.name)), wishes)
+    folder = _folder(plan)
+    if wishes.data_dir is not None:
+        os.environ["COTERIE_DATA"] = str(wishes.data_dir)
+    plan.check()
+    _announce(plan)
+    results: list[Compared] = []
+    with interruptible(folder, wishes.out, wishes.resume):
+        for number, method in plan.cells:
+            runs = [plan.train(number, method, seed, folder) for seed in range(plan.seeds)]
+            results += compared(plan.published, number, method, runs)
+        write_json(folder / "recipe.json", _saved(plan, results))
+    _show(plan, results, folder)
+
+
+def _trainable(recipe: Recipe) -> Recipe:
+    if not recipe.methods or recipe.protocol.metric == "none":
+        raise RequestError(f"{recipe.name} has nothing to train: {recipe.differs[0]}")
+    return recipe
+
+
+def _folder(plan: Plan) -> Path:
+    wishes = plan.wishes
+    if wishes.resume and wishes.out is None:
+        raise RequestError("--resume needs to know which run: add --out FOLDER")
+    plan.published.settings(plan.cells[0][1], plan.cells[0][0], wishes.reading)  # refuses an unknown reading
+    folder = wishes.out or fresh_folder(plan.published.name)
+    if folder.exists() and not wishes.resume:
+        raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
+    return folder
+
+
+def _announce(plan: Plan) -> None:
+    """What will be run, and what the published size would take."""
+    recipe = plan.published
+    numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
+    spent = cost(recipe, numbers, methods)
+    reading = plan.wishes.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
+    print(
+        f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
+        f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
+        f"{duration(spent.seconds)} on {SPEED_OF}",
+        file=sys.stderr,
+    )
+
+
+def _shortened(plan: Plan) -> list[str]:
+    """What makes this another experiment, each once."""
+    numbers = dict.fromkeys(n for n, _ in plan.cells)
+    cases = [plan.published.cases[n - 1] for n in numbers]
+    words = (w for case in cases for w in shortenings(plan.published, case, plan.wishes.changes, plan.seeds))
+    return list(dict.fromkeys(words))
+
+
+def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
+    return {
+        "recipe": plan.published.name,
+        "reading": plan.wishes.reading or "ours",
+        "seeds": plan.seeds,
+        "shortened": _shortened(plan),
+        "results": [
+            {
+                "case": plan.published.cases[r.case - 1].label,
+                "method": r.method,
+                "metric": r.metric,
+                "protocol": protocol(r.metric, plan.published, plan.published.entry(r.method)),
+                "published": None if r.published is None else r.published.value,
+                "certainty": None if r.published is None else r.published.certainty,
+                "ours": r.ours,
+                "difference": r.difference,
+            }
+            for r in results
+        ],
+    }
+
+
+def _show(plan: Plan, results: list[Compared], folder: Path) -> None:
+    """The table, what its numbers are, and whether they can be compared at all."""
+    console = wide_console()
+    recipe, shortened = plan.published, _shortened(plan)
+    console.print(_table(recipe, results))
+    for sentence in dict.fromkeys(protocol(r.metric, recipe, recipe.entry(r.method)) for r in results):
+        over = f"; mean ± std over {plan.seeds} seeds" if plan.seeds > 1 else "; one seed"
+        console.print(sentence + over, style="dim", markup=False)
+    console.print(f"published: {MARKS}", style="dim", markup=False)
+    apart = [f"{m}: {d}" for m in dict.fromkeys(r.method for r in results) if (d := recipe.entry(m).differs)]
+    for sentence in (*recipe.differs, *apart):
+        console.print(f"differs: {sentence}", style="dim", markup=False)
+    if shortened:
+        console.print(f"SHORTENED, not comparable with the published numbers: {', '.join(shortened)}", markup=False)
+    else:
+        console.print("the published size; numbers and their certainty: coterie recipe show " + recipe.name)
+    console.print(f"results: {folder}", markup=False)
+
+
+def _table(recipe: Recipe, results: list[Compared]) -> Table:
+    made = table("case", "method", "number", ">published", ">ours", ">difference")
+    for r in results:
+        label = recipe.cases[r.case - 1].label
+        theirs = "-" if r.published is None else printed(r.published)
+        made.add_row(label, r.method, r.metric.replace("_", " "), theirs, _ours(r), _signed(r.difference))
+    return made
+
+
+def _ours(result: Compared) -> str:
+    if result.mean is None:
+        return "not reached" if result.metric.startswith("rounds_to") else "-"
+    spread = "" if result.spread is None else f" ±{result.spread:.2f}"
+    return (f"{result.mean:.2f}" if abs(result.mean) >= 0.1 else f"{result.mean:.3g}") + spread
+
+
+def _signed(difference: float | None) -> str:
+    return "-" if difference is None else f"{difference:+.2f}"

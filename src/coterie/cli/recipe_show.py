@@ -1,0 +1,212 @@
+"""``coterie recipe list`` and ``coterie recipe show``: facts only, so they do without torch."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import unknown
+from ..recipes import READINGS, Case, Entry, Published, Recipe, load, names, papers, published
+from ..recipes.costs import SPEED_OF, Cost, cost, duration, scaled
+
+FEW = 3  # methods that are named in the list
+_MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
+MARKS = "~ cells ran together in the text and were told apart by their order, ? doubtful, - not reached or not run"
+WIDE = 140  # columns where there is no terminal to ask
+
+
+def wide_console() -> Console:
+    """A console as wide as the terminal, or wide enough for a file."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def table(*headings: str) -> Table:
+    """An empty table in the style of all others; columns that begin with > are numbers."""
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for heading in headings:
+        made.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left", overflow="fold")
+    return made
+
+
+def show_recipes(paper: str | None) -> None:
+    """Prints one row a recipe, paper by paper."""
+    if paper is not None and paper not in papers():
+        raise unknown("paper", paper, papers())
+    console = wide_console()
+    for key, facts in papers().items():
+        if paper in (None, key):
+            console.print(f"[bold]{key}[/bold]: {facts['title']} ({facts['authors']})")
+            console.print(_listed([load(name) for name in names() if load(name).paper == key]))
+    console.print(
+        f"FLOPs: multiply-adds, forward and backward; all cases, methods and seeds; time: {SPEED_OF}", style="dim"
+    )
+    console.print("one of them: coterie recipe show NAME, coterie recipe run NAME", style="dim")
+
+
+def _listed(recipes: Iterable[Recipe]) -> Table:
+    made = table("recipe", "where", "methods", "data", ">cases", ">rounds", ">FLOPs", ">sent", ">time")
+    for r in recipes:
+        spent = cost(r)
+        made.add_row(
+            r.name, r.where, _few(list(r.methods)), ", ".join(_data(r)), str(len(r.cases)), _rounds(r), *_costs(spent)
+        )
+    return made
+
+
+def _few(methods: Sequence[str]) -> str:
+    more = len(methods) - FEW
+    return ", ".join(methods) if more < 2 else f"{', '.join(methods[:FEW])} and {more} more"
+
+
+def _data(recipe: Recipe) -> list[str]:
+    return list(dict.fromkeys(case.data.partition(":")[0] for case in recipe.cases))
+
+
+def _rounds(recipe: Recipe) -> str:
+    return ", ".join(map(str, sorted({case.rounds for case in recipe.cases})))
+
+
+def _costs(spent: Cost) -> tuple[str, str, str]:
+    if not spent.flops:
+        return "-", "-", "-"
+    return scaled(spent.flops, ""), scaled(spent.bytes, "B"), duration(spent.seconds)
+
+
+def show_recipe(name: str) -> None:
+    """Prints all there is to know about one recipe."""
+    recipe = load(name)
+    facts = papers()[recipe.paper]
+    console = wide_console()
+    console.print(f"[bold]{recipe.name}[/bold]: {recipe.about}. {recipe.where} of {facts['title']}")
+    console.print(f"released code: {facts['code']}")
+    reported = recipe.protocol
+    console.print(f"reported: {reported.metric.replace('_', ' ')}, {reported.over_rounds} round, {reported.clients}")
+    console.print(f"seeds: {recipe.seeds}; all of it: {', '.join(_costs(cost(recipe)))} ({SPEED_OF})")
+    console.print(_cases(recipe))
+    if recipe.methods:
+        common = _common(recipe)
+        console.print(f"all methods: {_text(common)}")
+        console.print(_methods(recipe, common))
+        console.print(
+            "--reading paper or code puts its settings in place of ours; other differences are told below", style="dim"
+        )
+    if recipe.readings:
+        console.print(_readings(recipe))
+    _sentences(console, "Assumed, because nobody states it", recipe.assumed)
+    apart = [f"{k}: {entry.differs}" for k, entry in recipe.methods.items() if entry.differs]
+    _sentences(console, "Differs from what was published", [*recipe.differs, *apart])
+    _sentences(console, "What the paper concludes", recipe.claims)
+    _show_published(console, published(recipe.name))
+
+
+def _sentences(console: Console, title: str, sentences: Sequence[str]) -> None:
+    if sentences:
+        console.print(f"[bold]{title}[/bold]")
+        for sentence in sentences:
+            console.print(f"  * {sentence}", markup=False)
+
+
+def _cases(recipe: Recipe) -> Table:
+    made = table(
+        ">case", "data", "partition", "model", ">clients", ">rounds", ">target", "instead of the settings below"
+    )
+    for number, case in enumerate(recipe.cases, 1):
+        target = "-" if case.target is None else f"{case.target} %"
+        counts = (str(case.clients), str(case.rounds), target)
+        made.add_row(str(number), case.data, case.partition, case.model, *counts, _own(case))
+    return made
+
+
+def _own(case: Case) -> str:
+    """The settings of a case, each with the methods that have it unless all do."""
+    who: dict[str, list[str]] = {}
+    for method, settings in case.settings.items():
+        who.setdefault(_text(settings), []).append(method)
+    everybody = len(case.methods)
+    return "; ".join(text if len(m) == everybody else f"{text} ({', '.join(m)})" for text, m in who.items())
+
+
+def _common(recipe: Recipe) -> dict[str, Any]:
+    """The settings that all methods share."""
+    first, *others = (_told(entry) for entry in recipe.methods.values())
+    return {k: v for k, v in first.items() if all(other.get(k) == v for other in others)}
+
+
+def _methods(recipe: Recipe, common: Collection[str]) -> Table:
+    made = table("method", "settings we take", *(f"{reading} instead" for reading in READINGS))
+    for key, entry in recipe.methods.items():
+        name = key if key == entry.builder else f"{key} ({entry.builder})"
+        own = {k: v for k, v in _told(entry).items() if k not in common}
+        made.add_row(name, _text(own), _text(entry.paper), _text(entry.code))
+    return made
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    """The settings without those that are off; a cosine takes the place of a decay."""
+    told = {k: v for k, v in entry.settings.items() if v is not None and v is not False}
+    if "lr_min" in told:
+        del told["lr_decay"]
+    return told
+
+
+def _text(settings: Any) -> str:
+    return ", ".join(f"{k}={v}" for k, v in settings.items()) or "-"
+
+
+def _readings(recipe: Recipe) -> Table:
+    made = table("where they differ", "paper", "code", "taken", "because")
+    for reading in recipe.readings:
+        made.add_row(*reading)
+    return made
+
+
+def _show_published(console: Console, numbers: Sequence[Published]) -> None:
+    """A table for every kind of number, methods down and cases across; then the rest, and the notes."""
+    placed = [p for p in numbers if p.case is not None and p.method]
+    for kind in dict.fromkeys((p.table, p.metric) for p in placed):
+        console.print(_pivot(" ".join(kind).replace("_", " "), [p for p in placed if (p.table, p.metric) == kind]))
+    rest = [p for p in numbers if p not in placed]
+    _sentences(console, "Published for no single run", [_line(p) for p in rest])
+    if placed:
+        console.print(f"published numbers: {MARKS}", style="dim", markup=False)
+        _sentences(console, "Notes on them", _notes(placed))
+
+
+def _pivot(title: str, numbers: Sequence[Published]) -> Table:
+    cases = sorted({p.case for p in numbers if p.case is not None})
+    made = table(title, *(f">case {number}" for number in cases))
+    for method in dict.fromkeys(p.printed for p in numbers):
+        own: dict[int | None, list[str]] = {}
+        for p in numbers:
+            if p.printed == method:
+                own.setdefault(p.case, []).append(printed(p))
+        made.add_row(method, *(", ".join(own.get(number, [])) for number in cases))
+    return made
+
+
+def _line(p: Published) -> str:
+    why = "; ".join(filter(None, (p.reason, p.note)))
+    return f"{p.table} {p.printed}, {p.data}, {p.setting}, {p.metric.replace('_', ' ')}: {printed(p)} ({why})"
+
+
+def _notes(numbers: Sequence[Published]) -> list[str]:
+    """Every note once, with whom it is about unless that is nearly everybody."""
+    about: dict[str, list[str]] = {}
+    for p in filter(lambda p: p.note, numbers):
+        about.setdefault(p.note, []).append(f"{p.printed} in case {p.case}")
+    return [f"{note} ({', '.join(who) if len(who) <= FEW else f'{len(who)} numbers'})" for note, who in about.items()]
+
+
+def printed(p: Published) -> str:
+    """A published number as it stands in the paper.
+
+    >>> printed(published("dfedalt-t1")[0])
+    '78.96~ ±0.42'
+    """
+    if p.value is None:
+        return "-"
+    digits = f"{p.value:.2f}" if "accuracy" in p.metric else f"{p.value:,g}"
+    return digits + _MARK[p.certainty] + ("" if p.std is None else f" ±{p.std:.2f}")

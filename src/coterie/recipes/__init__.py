@@ -1,0 +1,24 @@
+"""Published experiments as data: what was run, what it gave, and how to run it here.
+
+    recipe = coterie.recipes.load("dfedalt-t1")
+    recipe.algorithm("dfedalt"), recipe.federation(case=1), recipe.model(case=1)
+
+Facts come from five papers and the code released with them; a recipe says where they differ and what we take.
+"""
+
+from .published import Published, published
+from .recipe import READINGS, Case, Entry, Protocol, Reading, Recipe, load, names, papers
+
+__all__ = [
+    "READINGS",
+    "Case",
+    "Entry",
+    "Protocol",
+    "Published",
+    "Reading",
+    "Recipe",
+    "load",
+    "names",
+    "papers",
+    "published",
+]

@@ -1,0 +1,44 @@
+"""The published numbers, each with how sure it is; they are shown beside ours and never serve as a pass mark."""
+
+import csv
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+
+class Published(NamedTuple):
+    """One number of a paper."""
+
+    paper: str
+    table: str
+    recipe: str
+    case: int | None  # counted from 1; None: it belongs to no single case, ``reason`` says why
+    method: str  # of the recipe; empty: it belongs to no single one
+    printed: str  # the method's name in the paper
+    data: str
+    setting: str
+    metric: str
+    value: float | None  # None: not reached, or not run
+    std: float | None
+    certainty: str  # printed, reconstructed (cells ran together), doubtful, uncertain or missing
+    note: str
+    reason: str  # why no single run gives it
+
+
+@cache
+def published(recipe: str | None = None) -> tuple[Published, ...]:
+    """All published numbers, or those of one recipe.
+
+    >>> [p.value for p in published("dfedalt-t1") if p.method == "dfedalt"][:2]
+    [88.85, 86.5]
+    """
+    if recipe is not None:
+        return tuple(p for p in published() if p.recipe == recipe)
+    with files(__package__).joinpath("files/published.csv").open(encoding="utf-8") as file:
+        return tuple(_row(row) for row in csv.DictReader(file))
+
+
+def _row(raw: dict[str, str]) -> Published:
+    numbers = {k: float(raw[k]) if raw[k] else None for k in ("value", "std")}
+    case = int(raw["case"]) if raw["case"] else None
+    return Published(**{**raw, **numbers, "case": case})  # type: ignore[arg-type]

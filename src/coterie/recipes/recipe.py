@@ -1,0 +1,210 @@
+"""A recipe: one experiment of a paper, complete, with the readings of paper and released code."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import RequestError, unknown
+from .sources import source
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..algorithms import Algorithm
+    from ..data import Federation
+
+READINGS = ("paper", "code")
+
+_FILES = files(__package__).joinpath("files")
+
+
+class Reading(NamedTuple):
+    """A point on which paper and released code differ, and what we take."""
+
+    what: str
+    paper: str
+    code: str
+    chosen: str  # paper, code or ours
+    why: str
+
+
+class Protocol(NamedTuple):
+    """What number an experiment reports."""
+
+    metric: str
+    over_rounds: str  # best, final, first (that reaches a target), smallest
+    clients: str  # mean over which
+
+
+class Entry(NamedTuple):
+    """One method of an experiment."""
+
+    printed: str  # its name in the paper
+    builder: str  # a name of ``coterie.algorithms``
+    point: str  # after_mix, after_train or after_finetune: where its accuracy is taken
+    settings: Mapping[str, Any]  # complete, as we choose
+    paper: Mapping[str, Any]  # what the paper's reading has instead
+    code: Mapping[str, Any]  # what the released code's reading has instead
+    differs: str | None  # what cannot be run as it was published
+
+
+@dataclass(frozen=True)
+class Case:
+    """One column of a table: the clients, their data and their model."""
+
+    label: str
+    data: str
+    partition: str
+    model: str
+    clients: int
+    rounds: int
+    target: int | None  # an accuracy in %, where rounds until it are counted
+    preparation: Mapping[str, Any] | None  # of images; None: the source's own
+    methods: Sequence[str]  # those that were run
+    settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own in any reading
+    note: str | None
+    estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An experiment; cases are counted from 1, as they are shown."""
+
+    name: str
+    paper: str
+    where: str  # the table or figure
+    about: str
+    seeds: int
+    protocol: Protocol
+    record: Sequence[str]  # further measures it needs
+    cases: Sequence[Case]
+    methods: Mapping[str, Entry]
+    readings: Sequence[Reading]
+    assumed: Sequence[str]  # what nobody states and we fill in
+    differs: Sequence[str]  # what cannot be run as it was published
+    claims: Sequence[str]  # what the paper concludes
+    published: Sequence[str]  # the tables of numbers that belong to it
+
+    def entry(self, method: str) -> Entry:
+        """The method of that name; ``-`` and ``_`` are the same."""
+        key = method.replace("_", "-")
+        if key not in self.methods:
+            if not self.methods:
+                raise RequestError(f"{self.name} trains nothing: {self.differs[0]}")
+            raise unknown(f"method of {self.name}", method, self.methods)
+        return self.methods[key]
+
+    def find(self, which: int | str | None = None) -> list[int]:
+        """The numbers of the cases that a number or a part of their labels chooses; None: all."""
+        if which is None:
+            return list(range(1, len(self.cases) + 1))
+        text = str(which).strip()
+        if text.isdigit():
+            if not 1 <= int(text) <= len(self.cases):
+                raise RequestError(
+                    f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label"
+                )
+            return [int(text)]
+        found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label]
+        exact = [i for i in found if self.cases[i - 1].label == text.lower()]
+        if not found:
+            raise unknown(f"case of {self.name}", text, (case.label for case in self.cases))
+        return exact or found
+
+    def case(self, which: int | str | Case = 1) -> Case:
+        """The first case that a number or a part of a label chooses."""
+        return which if isinstance(which, Case) else self.cases[self.find(which)[0] - 1]
+
+    def settings(self, method: str, case: int | str | Case = 1, reading: str | None = None) -> dict[str, Any]:
+        """The settings of a method in a case: ours, or those of the paper or of the released code.
+
+        Where a reading says nothing, it has our choice.
+
+        >>> load("dfedalt-t1").settings("dfedalt", reading="paper")["weight_decay"]
+        0.005
+        """
+        if reading is not None and reading not in READINGS:
+            raise unknown("reading", reading, READINGS)
+        entry = self.entry(method)
+        other = {} if reading is None else getattr(entry, reading)
+        return {**entry.settings, **other, **self.case(case).settings.get(method.replace("_", "-"), {})}
+
+    def algorithm(self, method: str, reading: str | None = None, case: int | str | Case = 1) -> "Algorithm":
+        """The method, ready for ``fit``.
+
+        >>> load("dfedalt-t1").algorithm("dfedsalt").settings["rho"]
+        0.7
+        """
+        from .. import algorithms
+
+        return algorithms.build(self.entry(method).builder, **self.settings(method, case, reading))
+
+    def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
+        """The clients' data, with the images prepared as in the experiment."""
+        from ..data import Preparation, federate
+
+        chosen = self.case(case)
+        made = federate(chosen.data, chosen.clients, chosen.partition, seed)
+        if chosen.preparation is None or made.preparation is None:
+            return made
+        return replace(made, preparation=Preparation(**chosen.preparation))
+
+    def model(self, case: int | str | Case = 1, federation: "Federation | None" = None, seed: int = 0) -> "nn.Module":
+        """The model everybody starts from; without a federation, for data of the published shape.
+
+        >>> sum(p.numel() for p in load("dfedalt-t1").model(1).parameters())
+        11173962
+        """
+        from .. import models
+
+        chosen = self.case(case)
+        if federation is not None:
+            return models.build(chosen.model, federation, seed=seed)
+        known = source(chosen.data)
+        return models.build(chosen.model, classes=known.classes, input_shape=known.shape, seed=seed)
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The recipes there are, in the order of papers, tables and figures.
+
+    >>> len(names())
+    46
+    """
+    found = sorted(path.name.removesuffix(".json") for path in _FILES.iterdir() if path.name.endswith(".json"))
+    return tuple(name for paper in papers() for name in found if name.startswith(f"{paper}-"))
+
+
+@cache
+def load(name: str) -> Recipe:
+    """The recipe of that name, such as dfedalt-t1; the paper's number does as well: 000-T1.
+
+    >>> load("dfedalt-t1").where
+    'Table 1, Figure 3'
+    """
+    key = name.lower().replace("_", "-")
+    for paper, facts in papers().items():
+        if key.startswith(f"{facts['number']}-"):
+            key = paper + key.removeprefix(facts["number"])
+    if key not in names():
+        raise unknown("recipe", name, names())
+    raw = json.loads(_FILES.joinpath(f"{key}.json").read_text(encoding="utf-8"))
+    return Recipe(
+        **{
+            **raw,
+            "protocol": Protocol(**raw["protocol"]),
+            "cases": tuple(Case(**case) for case in raw["cases"]),
+            "methods": {k: Entry(**v) for k, v in raw["methods"].items()},
+            "readings": tuple(Reading(**r) for r in raw["readings"]),
+        }
+    )
+
+
+@cache
+def papers() -> dict[str, dict[str, str]]:
+    """Number, title, authors and public code of every paper, by the name its recipes begin with."""
+    found: dict[str, dict[str, str]] = json.loads(_FILES.joinpath("papers.json").read_text(encoding="utf-8"))
+    return found
