@@ -15,6 +15,7 @@ def processes(members: int) -> int:
 def main() -> None:
     """Becomes the launcher that pfl's guide to fast simulations recommends."""
     n = processes(work.load(work.arguments().folder).cohorts.shape[1])
+    os.environ[work.ROOT] = str(os.getpid())  # which the launcher keeps
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}"]
     side = str(Path(__file__).with_name("pfl_process.py"))
     os.execv(sys.executable, [sys.executable, *launcher, side, *sys.argv[1:]])

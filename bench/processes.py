@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from environments import UnavailableError, last_line
+from work import family, running
 
 LIMIT = 1800  # seconds: a side that takes longer hangs
 LOOK = 0.05  # seconds between two looks at the memory
@@ -52,30 +53,17 @@ def _wait(side: subprocess.Popen[bytes], watched: bool) -> int | None:
         if time.monotonic() > until:
             raise UnavailableError(f"it did not end within {LIMIT} seconds")
         if watched:
-            peak = max(peak, sum(map(resident, family(side.pid))))
+            peak = max(peak, sum(map(resident, family(side.pid, running()))))
         time.sleep(LOOK)
     return peak or None
 
 
 def _end(side: subprocess.Popen[bytes]) -> None:
     """Leaves nothing behind, whatever happened."""
-    for pid in family(side.pid) if side.poll() is None else []:
+    for pid in family(side.pid, running()) if side.poll() is None else []:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     side.wait()
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that descend from it; where there is no /proc, the process alone."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it may have ended meanwhile
-            parent = int(entry.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(entry.parent.name))
-    out = [pid]
-    for member in out:  # grows while it is walked
-        out.extend(children.get(member, ()))
-    return out
 
 
 def resident(pid: int) -> int:

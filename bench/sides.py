@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from coterie.bench.measure import LOSS_TOLERANCE
@@ -24,6 +24,7 @@ class Side:
     """One side of a comparison on one workload."""
 
     rounds: list[list[float]] = field(default_factory=list)  # seconds of the counted rounds of every repeat
+    cpu: list[list[float]] = field(default_factory=list)  # and their processor time, all processes together
     start_ups: list[float] = field(default_factory=list)  # seconds from the start of the process to the end of round 1
     first_losses: list[float] = field(default_factory=list)  # test loss of the initial weights
     test_losses: list[float] = field(default_factory=list)  # and of the server's model after the last round
@@ -35,6 +36,7 @@ class Side:
     def add(self, facts: dict[str, Any]) -> None:
         """One more repeat, as it was reported."""
         self.rounds.append(facts["seconds"][WARM_UP:])
+        self.cpu.append(facts["cpu_seconds"][WARM_UP:])
         self.start_ups.append(facts["start_up"])
         self.first_losses.append(facts["first_loss"])
         self.test_losses.append(facts["test_loss"])
@@ -44,6 +46,11 @@ class Side:
     def seconds(self) -> float:
         """The median round of all repeats."""
         return median(s for repeat in self.rounds for s in repeat)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The mean round's: systems count in steps that may be longer than a round."""
+        return fmean(s for repeat in self.cpu for s in repeat)
 
     def ratio(self, other: "Side") -> Ratio | None:
         """How many times as long as the other's a round takes; None where they did not do the same."""
@@ -58,7 +65,12 @@ class Side:
         if self.left_out is not None:
             return {"left_out": self.left_out}
         ratio = self.ratio(reference)
-        return {**asdict(self), "seconds": self.seconds, "ratio": None if ratio is None else ratio._asdict()}
+        return {
+            **asdict(self),
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "ratio": None if ratio is None else ratio._asdict(),
+        }
 
 
 def close(a: Sequence[float], b: Sequence[float], tolerance: float) -> bool:

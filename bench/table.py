@@ -14,7 +14,7 @@ from sides import WARM_UP, Side
 Results = Mapping[Workload, Mapping[str, Side]]
 """By workload and name; coterie is one of the sides, and what the others are measured by."""
 
-HEADINGS = ("a round", "times coterie's", "start-up", "loss", "GiB")
+HEADINGS = ("a round", "times coterie's", "CPU", "start-up", "loss", "GiB")
 
 
 def show(results: Results, repeats: int) -> None:
@@ -36,10 +36,11 @@ def _cells(side: Side, coterie: Side) -> list[str]:
     if side.left_out is not None:
         return ["left out"]
     ratio = side.ratio(coterie)
-    told = "losses differ" if ratio is None else f"{ratio.value:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
+    told = "losses differ" if ratio is None else "{} ({} to {})".format(*map(_times, ratio))
     return [
         _seconds(side.seconds),
         "" if side is coterie else told,
+        _seconds(side.cpu_seconds),
         f"{median(side.start_ups):.1f} s",
         f"{median(side.test_losses):.3f}",
         gib(side.peak_memory),
@@ -65,6 +66,8 @@ a round: the median, without evaluation; repeats: {repeats}, all sides in turns,
 times coterie's: the ratio of the medians (of the repeats: least to most), only where the test
   losses of the first weights are the same and the last ones agree within {LOSS_TOLERANCE:.0%}:
   the sides shuffle differently
+CPU: the processor time of a round, mean, all processes of a side: what it needs, however busy
+  the machine is
 start-up: from the start of the process to the end of its first round
 loss: of the server's model on the test samples after the last round
 GiB: the most memory all processes of a side held together, shared pages counted once
@@ -73,6 +76,10 @@ Python {facts["python"]}, CPU, {facts["system"]}"""
 
 def _seconds(s: float) -> str:
     return f"{1000 * s:.1f} ms" if s < 1 else f"{s:.2f} s"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
 
 
 def gib(size: int | None) -> str:

@@ -5,13 +5,15 @@ Peers run where Coterie is not installed, so this file needs numpy and the stand
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 ARRAYS = ("x", "y", "test_x", "test_y", "cohorts")
+ROOT = "COTERIE_BENCH_ROOT"  # the variable that names the first process of a side, where it is not the reporting one
 EVALUATED = 250  # test samples at a time, the same for everybody: more would show in the peak memory
 
 
@@ -56,27 +59,63 @@ def load(folder: str) -> Work:
         return Work(json.loads((at / "settings.json").read_text()), weights=dict(weights), **arrays)
 
 
+class Process(NamedTuple):
+    """A running process."""
+
+    parent: int
+    cpu: float  # seconds of all its threads, and of its children that have ended
+
+
+def running() -> dict[int, Process]:
+    """All processes of this machine by number; none where there is no /proc."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it may have ended meanwhile
+            numbers = entry.read_text().rpartition(")")[2].split()
+            cpu = sum(map(int, numbers[11:15])) / os.sysconf("SC_CLK_TCK")
+            found[int(entry.parent.name)] = Process(int(numbers[1]), cpu)
+    return found
+
+
+def family(pid: int, among: Mapping[int, Process]) -> list[int]:
+    """A process and all that descend from it.
+
+    >>> family(2, {pid: Process(parent, 0.0) for pid, parent in ((2, 1), (3, 1), (4, 2), (5, 4))})
+    [2, 4, 5]
+    """
+    out = [pid]
+    for member in out:  # grows while it is walked
+        out.extend(child for child, process in among.items() if process.parent == member)
+    return out
+
+
+def cpu_seconds() -> float:
+    """The processor time that all processes of this side have used so far; 0 where there is no /proc."""
+    now = running()
+    return sum(now[pid].cpu for pid in family(int(os.environ.get(ROOT, os.getpid())), now) if pid in now)
+
+
 class Clock:
-    """The seconds of rounds that follow each other, bookkeeping between them included."""
+    """The seconds of rounds that follow each other, bookkeeping between them included.
+
+    Beside them the processor time: on a busy machine it is what a side needs, and the other one what it gets.
+    """
 
     def __init__(self) -> None:
-        self.stamps: list[float] = []
+        self.seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
         self.first_round_ended = 0.0  # seconds since the epoch, as only those mean something to another process
 
     def start(self) -> None:
-        """The first round begins."""
-        self.stamps = [time.perf_counter()]
+        """A round begins."""
+        self.used, self.began = cpu_seconds(), time.perf_counter()
 
     def tick(self) -> None:
         """A round is over and the next one begins."""
-        self.stamps.append(time.perf_counter())
-        if len(self.stamps) == 2:
-            self.first_round_ended = time.time()
-
-    @property
-    def seconds(self) -> list[float]:
-        """Of each round."""
-        return [after - before for before, after in zip(self.stamps, self.stamps[1:], strict=False)]
+        self.seconds.append(time.perf_counter() - self.began)
+        self.cpu_seconds.append(cpu_seconds() - self.used)
+        self.first_round_ended = self.first_round_ended or time.time()
+        self.start()
 
 
 def arguments(*names: str) -> argparse.Namespace:
@@ -92,6 +131,7 @@ def report(path: str, clock: Clock, first_loss: float, test_loss: float, package
     """Tells the driver what a side came to; ``first_loss``: of the initial weights, to see that they are the same."""
     facts = {
         "seconds": clock.seconds,
+        "cpu_seconds": clock.cpu_seconds,
         "first_round_ended": clock.first_round_ended,
         "first_loss": first_loss,
         "test_loss": test_loss,

@@ -1,8 +1,10 @@
 """The comparison with other frameworks, without installing any: what is handed to them, and what is made of it."""
 
+import doctest
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 
 import environments
 import peers
+import sides
 import table
 import torch_model
 import work
@@ -26,7 +29,7 @@ TINY = replace(WORKLOADS["W2"], clients=6, cohort=3, samples=8, batch_size=None,
 
 def side(seconds: float, first: float, last: float) -> Side:
     """One repeat of two equal rounds."""
-    return Side([[seconds, seconds]], [9.0], [first], [last])
+    return Side([[seconds, seconds]], [[seconds, seconds]], [9.0], [first], [last])
 
 
 def test_sides_take_turns_and_end_at_the_same_loss() -> None:
@@ -37,10 +40,10 @@ def test_sides_take_turns_and_end_at_the_same_loss() -> None:
         "plain": [sys.executable, HERE / "own.py", "plain"],
     }
     said: list[str] = []
-    sides = peers.measure(TINY, commands, 1, said.append)
-    assert sides["b"].left_out == "it ended with status 1 (no luck today)"
+    played = peers.measure(TINY, commands, 1, said.append)
+    assert played["b"].left_out == "it ended with status 1 (no luck today)"
     assert [line.split()[3] for line in said if "repeat" in line] == ["coterie", "plain"]
-    coterie, plain = sides["coterie"], sides["plain"]
+    coterie, plain = played["coterie"], played["plain"]
     assert plain.first_losses == coterie.first_losses
     assert plain.test_losses == pytest.approx(coterie.test_losses, rel=1e-5)
     assert plain.test_losses[0] < 0.999 * plain.first_losses[0]
@@ -128,6 +131,12 @@ def test_a_failed_installation_says_why_in_one_sentence() -> None:
         environments.run("not installed", sys.executable, "-c", "raise SystemExit('trying\\nno such version')")
     with pytest.raises(UnavailableError, match="No such file"):
         environments.run("not installed", "/nowhere/python")
+
+
+@pytest.mark.parametrize("module", [environments, sides, work], ids=lambda m: m.__name__)
+def test_the_examples_are_true(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
+    assert (tried.failed, tried.attempted > 0) == (0, True)
 
 
 def test_what_cannot_be_measured_is_refused_at_once() -> None:
