@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types setup clean
+.PHONY: demo test lint types bench-peers setup clean
 
 demo: setup
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -12,11 +12,18 @@ test: setup lint types
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
 
 types: setup
 	$(BIN)/mypy
+
+# Beside other frameworks, each in an environment of its own under .venvs: make bench-peers PEERS=flower REPEATS=5
+PEERS ?= flower pfl fedjax
+WORKLOADS ?= W1 W2
+REPEATS ?= 3
+bench-peers: setup
+	$(BIN)/python bench/peers.py --peers $(PEERS) --workloads $(WORKLOADS) --repeats $(REPEATS)
 
 setup: $(VENV)/.ready
 
@@ -28,4 +35,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis
