@@ -1,7 +1,6 @@
 """Laws of the partitions, the sources and the federation."""
 
 import json
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -178,11 +177,10 @@ def test_one_client_gets_everything(text: str) -> None:
     np.testing.assert_array_equal(part, np.arange(40))
 
 
-def test_many_clients_are_dealt_quickly() -> None:
+def test_many_clients_are_dealt() -> None:
     labels = generator(0, "labels").integers(0, 10, 60_000)
-    start = time.perf_counter()
-    partition.split("dirichlet:0.1", labels, 1000, seed=0)
-    assert time.perf_counter() - start < 2
+    parts = partition.split("dirichlet:0.1", labels, 1000, seed=0)
+    assert sorted(np.concatenate(parts)) == list(range(60_000))
 
 
 @pytest.mark.parametrize(
