@@ -9,7 +9,6 @@ in fashion.jsonl: an interrupted study continues where it was, and runs two stud
 import argparse
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -76,7 +75,7 @@ def federation(job: Job, data_dir: str | None) -> ct.data.Federation:
 def play(job: Job, data_dir: str | None) -> dict[str, Any]:
     """The run's measurements in the marked rounds."""
     torch.set_num_threads(1)
-    began, fed = time.perf_counter(), federation(job, data_dir)
+    fed = federation(job, data_dir)
     algorithm = ct.algorithms.build(job.method, **json.loads(job.settings))
     model = Model(ct.models.build(MODEL, fed, seed=job.seed), cross_entropy)
     e = Experiment.of(model, fed, algorithm, Serial(torch.device("cpu")), job.seed, job.rounds)
@@ -88,7 +87,7 @@ def play(job: Job, data_dir: str | None) -> dict[str, Any]:
                 curve.append(measured(e, now.state, row))
     except ct.RequestError as error:  # a rate that diverges
         return {**asdict(job), "error": str(error)}
-    return {**asdict(job), "curve": curve, "seconds": round(time.perf_counter() - began, 1)}
+    return {**asdict(job), "curve": curve}
 
 
 def measured(e: Experiment, state: Any, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +185,7 @@ def main() -> None:
     best, trials = tuned(study, asked.workers, asked.data_dir)
     jobs = list(reported_jobs(study, best))
     rows = done([job for _, job in jobs], asked.workers, asked.data_dir)
-    runs = [{"arm": a, **last_rounds(row), **row} for (a, _), row in zip(jobs, rows, strict=True)]
+    runs = [{"arm": label, **last_rounds(row), **row} for (label, _), row in zip(jobs, rows, strict=True)]
     print(written(HERE, asked.study, study, best, trials, runs))
 
 

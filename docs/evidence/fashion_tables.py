@@ -46,16 +46,17 @@ def judged(claim: Claim, runs: Runs) -> dict[str, Any]:
 
 def sentence(claims: Sequence[Mapping[str, Any]]) -> str:
     """The verdict in one sentence."""
-    held = [c for c in claims if c["verdict"] == HOLDS]
-    if len(held) in (0, len(claims)):
-        return f"The claim {claims[0]['verdict']}: {len(held)} of {len(claims)} orderings hold."
-    missing = "; ".join(ordering(c) for c in claims if c["verdict"] != HOLDS)
-    return f"The claim holds in {len(held)} of {len(claims)} orderings and does not show at this size for: {missing}."
+    groups = {v: [ordering(c, claims) for c in claims if c["verdict"] == v] for v in (HOLDS, DOES_NOT)}
+    found = [f"{verdict}: {', '.join(orderings)}" for verdict, orderings in groups.items() if orderings]
+    text = "; ".join(found)
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def ordering(claim: Mapping[str, Any]) -> str:
-    """One claim in words."""
-    return f"{claim['low']} < {claim['high']} ({claim['measure'].replace('_', ' ')}, {claim['case']})"
+def ordering(claim: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> str:
+    """One claim in words; its measure and its case where those of a study differ."""
+    several = [k for k in ("measure", "case") if len({c[k] for c in claims}) > 1]
+    where = ", ".join(str(claim[k]).replace("_", " ") for k in several)
+    return f"{claim['low']} < {claim['high']}" + (f" ({where})" if where else "")
 
 
 def table(study: Study, case: str, position: int, best: Mapping[str, float], runs: Runs) -> str:
@@ -77,21 +78,20 @@ def claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
     for claim in claims:
         found = claim["differences"]
         right = f"{sum(d > 0 for d in found)} of {len(found)}"
-        lines.append(f"| {ordering(claim)} | {spread(found)} | {right} | {claim['verdict']} |")
+        lines.append(f"| {ordering(claim, claims)} | {spread(found)} | {right} | {claim['verdict']} |")
     return "\n".join(lines)
 
 
 def page(name: str, study: Study, best: Mapping[str, float], claims: Sequence[Mapping[str, Any]], runs: Runs) -> str:
     """The Markdown of a study."""
-    parts = [f"# {name}", f"{study.about} {sentence(claims)}", f"    python docs/evidence/fashion.py {name}"]
+    parts = [f"# {name}", study.about, f"**{sentence(claims)}**", f"    python docs/evidence/fashion.py {name}"]
     for position, case in enumerate(study.cases):
         parts += [f"## {case}", table(study, case, position, best, runs)]
     parts += ["## Claims", claims_table(claims)]
-    seconds = sum(run.get("seconds", 0) for run in runs)
     seeds = ", ".join(str(seed) for seed in sorted({run["seed"] for run in runs}))
     parts += [
         f"Mean ± standard deviation over seeds {seeds}, in % but for distances. {study.images:,} training images, "
-        f"{study.rounds} rounds, means of the last three; {seconds:.0f} s of one core's time.",
+        f"{study.rounds} rounds, means of the last three.",
         "Differences are taken seed by seed. What was run and how to read it: [fashion.md](fashion.md).",
     ]
     return "\n\n".join(parts) + "\n"
