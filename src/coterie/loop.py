@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import chance
+from . import chance, memory
 from .algorithms.base import Algorithm
 from .batches import Batch
 from .config import describe
@@ -79,7 +79,7 @@ def fit(
     experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
     config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
-    with Progress(algorithm.name, rounds, shown=progress) as bar:
+    with Progress(algorithm.name, rounds, shown=progress) as bar, memory.kept():
         now, history = _begin(experiment, folder, continued, config, bar)
         return _play(experiment, folder, config, now, history, bar)
 
