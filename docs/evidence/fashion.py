@@ -113,8 +113,8 @@ def measured(e: Experiment, state: Any, row: Mapping[str, Any]) -> dict[str, Any
 def job_of(study: Study, arm: Arm, partition: str, seed: int, lr: float) -> Job:
     """A run of a study."""
     known = settings_of(ct.algorithms.builder(arm.method))
-    rates = {k: lr for k in ("lr", "personal_lr") if k in known}
-    given = {**study.common, **study.cases[partition], **rates, **arm.settings}
+    rates: dict[str, Any] = {k: lr for k in ("lr", "personal_lr") if k in known}
+    given: dict[str, Any] = {**study.common, **study.cases[partition], **rates, **arm.settings}
     settings = json.dumps({k: v for k, v in given.items() if k in known}, sort_keys=True)
     return Job(arm.method, settings, partition, study.images, study.rounds, study.marks, seed)
 
@@ -152,7 +152,9 @@ def tuned(study: Study, workers: int, data_dir: str | None) -> tuple[dict[str, f
     """The rate of every arm, and the runs it was chosen by; arms that are not tuned have that of the first one."""
     jobs = list(tuning_jobs(study))
     rows = done([job for _, _, job in jobs], workers, data_dir)
-    trials = [{"arm": a, "lr": lr, **last_rounds(row)} for (a, lr, _), row in zip(jobs, rows, strict=True)]
+    trials: list[dict[str, Any]] = [
+        {"arm": label, "lr": lr, **last_rounds(row)} for (label, lr, _), row in zip(jobs, rows, strict=True)
+    ]
     best: dict[str, float] = {}
     for label in study.arms:
         mine = [trial for trial in trials if trial["arm"] == label and study.headline in trial]
@@ -168,10 +170,12 @@ def last_rounds(row: Mapping[str, Any]) -> dict[str, float]:
     """
     if "curve" not in row:
         return {}
-    last, steps = row["curve"][-3:], json.loads(row["settings"]).get("gossip_steps", 1)
-    means = {k: float(np.mean([point[k] for point in last])) for k in last[0] if k != "round"}
-    equal = {p["round"] * steps: p["global"] for p in row["curve"]}.get(row["rounds"])
-    return means if equal is None else {**means, "at_equal_exchanges": equal}
+    last, given = row["curve"][-3:], json.loads(row["settings"])
+    means = {k: round(float(np.mean([point[k] for point in last])), 4) for k in last[0] if k != "round"}
+    if "gossip_steps" not in given:
+        return means
+    exchanges = {point["round"] * given["gossip_steps"]: point["global"] for point in row["curve"]}
+    return {**means, "at_equal_exchanges": exchanges[row["rounds"]]} if row["rounds"] in exchanges else means
 
 
 def main() -> None:

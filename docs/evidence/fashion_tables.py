@@ -38,7 +38,7 @@ def judged(claim: Claim, runs: Runs) -> dict[str, Any]:
     differences. A pair of which a run diverged shows nothing.
     """
     low, high = (values(runs, arm, claim.case, claim.measure) for arm in (claim.low, claim.high))
-    differences = [high[seed] - low[seed] for seed in sorted(high.keys() & low.keys())]
+    differences = [round(high[seed] - low[seed], 4) for seed in sorted(high.keys() & low.keys())]
     known = len(differences) > 1 and len(differences) == max(len(low), len(high))
     clear = known and min(differences) > 0 and fmean(differences) > stdev(differences)
     return {**claim._asdict(), "differences": differences, "verdict": HOLDS if clear else DOES_NOT}
