@@ -179,18 +179,26 @@ def last_rounds(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Tunes where a study tunes, runs, writes."""
+    """One study from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data-dir")
     asked = parser.parse_args()
-    study = STUDIES[asked.study]
-    best, trials = tuned(study, asked.workers, asked.data_dir)
+    try:
+        print(answered(asked.study, asked.workers, asked.data_dir))
+    except ct.RequestError as error:  # no images, above all
+        parser.exit(2, f"{error}\n")
+
+
+def answered(name: str, workers: int, data_dir: str | None) -> str:
+    """Runs a study and writes its files; returns its page."""
+    study = STUDIES[name]
+    best, trials = tuned(study, workers, data_dir)
     jobs = list(reported_jobs(study, best))
-    rows = done([job for _, job in jobs], asked.workers, asked.data_dir)
+    rows = done([job for _, job in jobs], workers, data_dir)
     runs = [{"arm": label, **last_rounds(row), **row} for (label, _), row in zip(jobs, rows, strict=True)]
-    print(written(HERE, asked.study, study, best, trials, runs))
+    return written(HERE, name, study, best, trials, runs)
 
 
 if __name__ == "__main__":
