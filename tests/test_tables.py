@@ -78,7 +78,7 @@ def parsed_latex(text: str) -> list[list[str]]:
 
 def written(name: str) -> list[list[str]]:
     every = columns(RESULTS, 80)
-    notes = protocol(RESULTS, 8, 2, every, "bold:")
+    notes = protocol(RESULTS, 8, 2, every, "Bold:")
     write, parse = {"markdown": (markdown, parsed_markdown), "latex": (latex, parsed_latex)}[name]
     return parse(write(RESULTS, every, verdict(RESULTS), notes))
 

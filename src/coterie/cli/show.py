@@ -38,7 +38,7 @@ def show(results: Sequence[Result], config: dict[str, Any], folder: Path, style:
         wide_console().print(f"results: {folder}", markup=False, soft_wrap=True)
         return
     every = columns(results, style.target)
-    notes = protocol(results, config["data"]["clients"], config["rounds"], every, "bold:")
+    notes = protocol(results, config["data"]["clients"], config["rounds"], every, "Bold:")
     print(WRITERS[style.format](results, every, verdict(results), [*notes, _engine(config)]))
     print(f"results: {folder}", file=sys.stderr)
 
