@@ -302,7 +302,7 @@ def test_measuring_changes_nothing(row: str) -> None:
         measured, row_ = e.play(measured, t, evaluate=True)
         unmeasured, _ = e.play(unmeasured, t, evaluate=False)
     same(flatten(measured.state), flatten(unmeasured.state), 0)
-    again = e._evaluate(measured.state, measured.after_train, 1, evaluate=True)
+    again = e._evaluate(measured.state, e.accuracies(measured.state, measured.after_train, 1))
     assert {k: row_[k] for k in again} == again
 
 

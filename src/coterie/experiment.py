@@ -30,6 +30,7 @@ class Progressed(NamedTuple):
 
     state: Any
     after_train: Tensor  # [n] each client's accuracy when it last trained; NaN before that
+    accuracies: Tensors | None = None  # [n] each client's, by protocol, if this round was evaluated; not saved
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,10 @@ class Experiment:
         after_train = self._after_train(before.after_train, trained, r, evaluate)
         sent = self.program.traffic(before.state, r)
         known = trained.loss[trained.steps > 0]
-        with products(self.model.precision):
-            evaluated = self._evaluate(state, after_train, t, evaluate)
+        accuracies = self.accuracies(state, after_train, t) if evaluate else None
         row = {
             "round": t + 1,
-            **evaluated,
+            **self._evaluate(state, accuracies),
             "train_loss": float(known.mean()) if len(known) else None,
             "consensus_distance": self._consensus_distance(state),
             **self._recorded(state, evaluate),
@@ -160,7 +160,7 @@ class Experiment:
             "flops": sum(count * self.flops_a_sample(model) for model, count in trained.passes),
             "seconds": seconds,
         }
-        return Progressed(state, after_train), row
+        return Progressed(state, after_train, accuracies), row
 
     def _consensus_distance(self, state: Any) -> float | None:
         program = self.program
@@ -185,22 +185,26 @@ class Experiment:
             known = known.index_copy(0, torch.from_numpy(who), accuracies)
         return known
 
-    def _evaluate(self, state: Any, after_train: Tensor, t: int, evaluate: bool) -> Row:
-        """The accuracies of a round; a client that never trained has the model it was given."""
-        if not self.measurable or not evaluate:
+    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+        """[n] every client's accuracy after round ``t``, by protocol; one that never trained has what it was given."""
+        if not self.measurable:
+            return None
+        with products(self.model.precision):
+            mixed = self._accuracies(self.program.models(state))
+            tuned = self._finetuned(state, t)
+            extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
+        return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
+
+    def _evaluate(self, state: Any, accuracies: Tensors | None) -> Row:
+        """The accuracies of a round over the clients, and that of the one model they agree on."""
+        if accuracies is None:
             return measure.unmeasured(self.program.finetune is not None)
-        models = self.program.models(state)
-        mixed = self._accuracies(models)
-        trained = torch.where(after_train.isnan(), mixed, after_train)
-        tuned = self._finetuned(state, t)
-        extra = {} if tuned is None else measure.accuracy_row(measure.FINETUNED, self._accuracies(tuned))
-        agreed = measure.averaged(models) if self.program.consensus is None else self.program.consensus(state)
-        return {
-            **measure.accuracy_row("after_mix", mixed),
-            **measure.accuracy_row("after_train", trained),
-            **extra,
-            "global_accuracy": measure.global_accuracy(self.model, agreed, self.tests),
-        }
+        consensus = self.program.consensus
+        agreed = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
+        with products(self.model.precision):
+            common = measure.global_accuracy(self.model, agreed, self.tests)
+        over_clients = {k: v for p, each in accuracies.items() for k, v in measure.accuracy_row(p, each).items()}
+        return {**over_clients, "global_accuracy": common}
 
     def _accuracies(self, models: Tensors) -> Tensor:
         everyone = np.arange(self.federation.clients)

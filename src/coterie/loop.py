@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from . import chance, memory
 from .algorithms.base import Algorithm
 from .batches import Batch
+from .census import census
 from .config import describe
 from .data import Federation
 from .engines.choose import Choice, Work, choose
@@ -120,9 +121,10 @@ def _play(
             if writer is not None:
                 writer.keep(row, _saved(now))
             bar.update(t + 1, row)
-    run = Run(config, history, summarise(config, history), experiment.clients(now.state), _saved(now))
+    clients, known = experiment.clients(now.state), census(experiment, now)
+    run = Run(config, history, summarise(config, history), clients, _saved(now), known)
     if folder is not None:
-        folder.finish(run.summary, [client_tensors(c) for c in run.clients])
+        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
     return run
 
 

@@ -43,6 +43,7 @@ class Run:
     summary: dict[str, Any]
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
+    census: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
 
     def save(self, path: str | Path) -> Path:
         """Writes the run folder; refuses one that exists."""
@@ -51,8 +52,14 @@ class Run:
         for row in self.history:
             folder.append(row)
         folder.save(len(self.history), self.final)
-        folder.finish(self.summary, [client_tensors(c) for c in self.clients])
+        folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.census)
         return folder.path
+
+    def report(self, path: str | Path) -> Path:
+        """One HTML page to look at, that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
+        from .report import write  # of the layer above this one: only here, where it is asked for
+
+        return write([self], path)
 
 
 def client_tensors(client: Client) -> Tensors:
@@ -75,6 +82,7 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
         summary=read_json(folder.path / SUMMARY),
         clients=[_client(folder.path, i, known) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
+        census=folder.census(),
     )
 
 

@@ -146,14 +146,20 @@ def compare(
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,
+    format: Annotated[
+        str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
+    ] = "table",
+    target: Annotated[float, typer.Option(help="The personal accuracy in % that rounds are counted to.")] = 80.0,
 ) -> None:
-    """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
+    """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
+    for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
     typed = locals()
     share_cores()
     look_in(data_dir)
+    from .show import Style
     from .train import compare_methods
 
-    compare_methods(methods, _wishes(typed), seeds, out, resume)
+    compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target))
 
 
 @app.command(name="list")

@@ -39,9 +39,9 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         to_disk(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """A JSON file, whole or not at all."""
-    text = json.dumps(value, indent=2, allow_nan=False) + "\n"
+def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    """A JSON file, whole or not at all; ``indent`` None: all in one line."""
+    text = json.dumps(value, indent=indent, allow_nan=False) + "\n"
     replace(path, lambda temporary: temporary.write_text(text))
 
 

@@ -1,4 +1,4 @@
-"""A run's folder: config.json, metrics.jsonl, summary.json, checkpoint/ and clients/."""
+"""A run's folder: config.json, metrics.jsonl, summary.json, clients.json, checkpoint/ and clients/."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from .files import append_line, disk, replace, to_disk, write_json
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+CENSUS = "clients.json"
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 
 # These may differ between a run and its continuation: they do not change what is computed.
@@ -87,10 +88,16 @@ class RunFolder:
         """The newest whole checkpoint."""
         return checkpoints.newest(self.path / "checkpoint", say)
 
-    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors]) -> None:
-        """The clients' models, one file each, then the summary that says the run is complete."""
+    def census(self) -> dict[str, Any]:
+        """What is known of every client after the last round; nothing in folders that were made before it was kept."""
+        path = self.path / CENSUS
+        return read_json(path) if path.exists() else {}
+
+    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors], census: Mapping[str, Any]) -> None:
+        """The clients' models, one file each, what is known of them, then the summary that says it is complete."""
         for i, tensors in enumerate(clients):
             checkpoints.save_tensors(client_file(self.path, i), tensors)
+        write_json(self.path / CENSUS, census, indent=None)
         checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
 
