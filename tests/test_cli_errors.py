@@ -338,6 +338,7 @@ def test_a_config_that_is_not_complete(cli: Cli, whole: Path, tmp_path: Path, ke
         ("model", {"name": "mlp"}),
         ("model", {"name": "mlp", "classes": 4, "input_shape": 20}),
         ("model", {"name": "logreg", "classes": 4, "input_shape": [7]}),
+        ("model", {"name": "logreg", "classes": 3, "input_shape": [20]}),
         ("rounds", "many"),
         ("rounds", -1),
         ("rounds", 1.5),

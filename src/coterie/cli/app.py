@@ -1,6 +1,5 @@
 """The commands and their options. What they do is imported when they run, so that help comes at once."""
 
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
+from .process import look_in, share_cores
 from .recipe import recipe
 
 if TYPE_CHECKING:
@@ -70,24 +70,6 @@ Precision = Annotated[
 ]
 
 
-def _share_cores() -> None:
-    """Makes idle OpenMP threads sleep soon, before torch is loaded.
-
-    Training goes on for long beside other work. Threads that spin while they wait gain little on an empty machine and
-    are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside two other torch processes, 3 s this way.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
-def _look_in(folder: Path | None) -> None:
-    """Makes --data-dir hold for everything in this process: it says where data lie, not what a run is."""
-    if folder is not None:
-        from ..data.place import VARIABLE
-
-        os.environ[VARIABLE] = str(folder)
-
-
 def _wishes(typed: dict[str, Any]) -> "Wishes":
     """The options that ``run`` and ``compare`` have in common, from all that was typed."""
     from .request import Wishes
@@ -135,8 +117,8 @@ def run(
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     typed = locals()
-    _share_cores()
-    _look_in(data_dir)
+    share_cores()
+    look_in(data_dir)
     from .train import run_method
 
     run_method(method, _wishes(typed), out, resume)
@@ -167,8 +149,8 @@ def compare(
 ) -> None:
     """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
     typed = locals()
-    _share_cores()
-    _look_in(data_dir)
+    share_cores()
+    look_in(data_dir)
     from .train import compare_methods
 
     compare_methods(methods, _wishes(typed), seeds, out, resume)
@@ -218,7 +200,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
 ) -> None:
     """Measure Coterie against a plain PyTorch loop, side by side in one process."""
-    _share_cores()
+    share_cores()
     from .bench import show_bench
 
     show_bench(workloads or [], repeats, out)
