@@ -231,7 +231,7 @@ def export(
 
     ONNX needs pip install 'coterie\\[export]'.
     """
-    _share_cores()
+    share_cores()
     from .export import export_models
 
     export_models(run, client, format, out, form, force)

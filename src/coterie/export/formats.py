@@ -85,12 +85,12 @@ def write_onnx(deployed: Deployed, path: Path) -> None:
 
 def _graph(deployed: Deployed) -> Any:
     """By torch.export: the older exporter, which traces, is not developed any more."""
-    names = {"input_names": ["input"], "output_names": ["scores"], "dynamic_shapes": ({0: "batch"},)}
+    names: dict[str, Any] = {"input_names": ["input"], "output_names": ["scores"], "dynamic_shapes": ({0: "batch"},)}
     example = (deployed.samples(EXAMPLES),)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter's own parts
         try:
-            return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)  # type: ignore
+            return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)
         except torch.onnx.OnnxExporterError as error:
             reason = str(error).strip().splitlines()[0]
             raise RequestError(f"the model has no ONNX form ({reason}): use --format torchscript") from error
