@@ -340,6 +340,12 @@ def test_force_replaces(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert metadata(tmp_path / "x.safetensors")["client"] == "0"
 
 
+def test_nothing_is_said_but_where_the_file_is(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    need_onnx()
+    done = cli.succeed("export", str(folder), "--client", "0", "--out", "x.onnx", cwd=tmp_path)
+    assert (done.out.splitlines(), done.err) == ([f"client 0 of {folder} is in x.onnx"], "")
+
+
 def test_what_is_not_installed_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(ct.RequestError, match=r"onnx, onnxscript, onnxruntime .*pip install 'coterie\[export\]'"):

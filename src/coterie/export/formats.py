@@ -1,8 +1,10 @@
 """Three kinds of files. Each whole model is loaded again from its file and must answer as the client's own."""
 
 import json
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,8 +60,7 @@ class OfBytes(nn.Module):
 def write_torchscript(deployed: Deployed, path: Path) -> None:
     """A traced model; torch.jit.load needs nothing of Coterie."""
     about = {METADATA: json.dumps(_described(deployed))}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that TorchScript has successors, and that sizes were recorded: both are tried
+    with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
         made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES))  # type: ignore[no-untyped-call]
         if deployed.preparation is not None:
             made = torch.jit.script(OfBytes(made))
@@ -87,8 +88,7 @@ def _graph(deployed: Deployed) -> Any:
     """By torch.export: the older exporter, which traces, is not developed any more."""
     names: dict[str, Any] = {"input_names": ["input"], "output_names": ["scores"], "dynamic_shapes": ({0: "batch"},)}
     example = (deployed.samples(EXAMPLES),)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter's own parts
+    with silence():  # of the exporter's own parts, and of torchvision, which nobody needs here
         try:
             return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)
         except torch.onnx.OnnxExporterError as error:
@@ -102,6 +102,19 @@ def _session(file: Path) -> Callable[[Tensor], Tensor]:
 
     session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
     return lambda x: torch.from_numpy(session.run(None, {"input": x.numpy()})[0])
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No warnings and no lines of a log: what is left to say is said in a sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _described(deployed: Deployed) -> dict[str, str]:
