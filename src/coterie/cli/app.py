@@ -212,6 +212,37 @@ def bench(
     show_bench(workloads or [], repeats, out)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose model: its number, counted from 0, or all.")],
+    out: Annotated[Path, typer.Option(help="The file to write; with --client all a folder, one file a client.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="safetensors, onnx or torchscript; by default what --out ends with (.onnx, .pt)."),
+    ] = None,
+    form: Annotated[
+        str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorised.")
+    ] = "recovered",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a client's own model into a file that works elsewhere.
+
+    ONNX and TorchScript files contain the normalisation: they take samples as
+    the data set gives them, so images as uint8 from 0 to 255; data that
+    Coterie holds as numbers, such as digits, go in as they are.
+
+    A safetensors file is the state dict alone, for inputs that are normalised;
+    its metadata hold mean and std, and much more.
+
+    ONNX needs pip install 'coterie\\[export]'.
+    """
+    share_cores()
+    from .export import export_models
+
+    export_models(run, client, format, out, form, force)
+
+
 data_app = typer.Typer(help="Data sets: where they lie, which are there, bringing them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
