@@ -6,11 +6,13 @@ Torch's generator belongs to all threads, so nothing that draws random numbers c
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Semaphore, Thread, local
+from queue import Empty, SimpleQueue
+from threading import Thread, local
 
 import torch
 from torch import Tensor
 
+LISTEN = 0.1  # seconds between two looks for a Ctrl-C
 _here = local()  # .crew: what this thread works for, if anything
 
 
@@ -30,7 +32,7 @@ class Crew:
         self.waiting = deque(range(clients))
         self.failed: dict[int, BaseException] = {}
         self.stopped = False
-        self.done = Semaphore(0)  # a thread that has ended
+        self.done: SimpleQueue[None] = SimpleQueue()  # an entry for every thread that has ended
         self.generator: Tensor = torch.default_generator.get_state()
 
     def play(self, workers: int) -> None:
@@ -41,7 +43,7 @@ class Crew:
             for thread in threads:
                 thread.start()
             for _ in threads:
-                self.done.acquire()  # and not join: Python 3.11 takes a thread for dead when that is interrupted
+                self._await_one()
         finally:
             self.stopped = True  # an interruption comes to the thread that waits here: the others have to be told
             for thread in threads:
@@ -52,6 +54,18 @@ class Crew:
         if self.failed:
             raise self.failed[min(self.failed)]
 
+    def _await_one(self) -> None:
+        """Until one more thread has ended, and never for long: a Ctrl-C that comes just before a wait is seen after it.
+
+        Not by join: Python 3.11 takes a thread for dead when that is interrupted. Nor by a semaphore: interrupted
+        between taking its lock and holding it, nobody else ever gets it.
+        """
+        while True:
+            try:
+                return self.done.get(timeout=LISTEN)
+            except Empty:
+                continue
+
     def _work(self, differentiable: bool) -> None:
         """One client after another."""
         _here.crew = self
@@ -60,7 +74,7 @@ class Crew:
                 while (i := self._next()) is not None:
                     self._play_one(i)
         finally:
-            self.done.release()
+            self.done.put(None)
 
     def _play_one(self, i: int) -> None:
         try:
