@@ -298,6 +298,12 @@ class TestWhichRuns:
     def test_a_repetition_is_no_seed(self, folder: Path) -> None:
         assert self.labels(folder / "a", folder / "again") == [["fedper in a", "fedper in again"]]
 
+    def test_cases_of_a_recipe_stay_apart(self, folder: Path) -> None:
+        """Two data sets of a paper, both put on the same other data: equal set-ups, different published numbers."""
+        (record,) = collect([folder / "a"]).records
+        found = setups([replace(record, case="3"), replace(record, case="7")])
+        assert [s.title[:7] for s in found] == ["case 3:", "case 7:"]
+
     def test_named_twice_it_counts_once(self, folder: Path) -> None:
         assert self.labels(folder / "a", folder / "a" / "config.json", folder / ".." / folder.name / "a") == [
             ["fedper"]
@@ -388,7 +394,7 @@ def test_published_numbers_stand_beside_ours(cli: Cli, tmp_path: Path) -> None:
         assert row.one("th").text == result["method"]
         known = [value(cell) for cell in row.all("td")[2:]]
         assert known == pytest.approx([result["published"], fmean(result["ours"]), result["difference"]])
-        assert result["protocol"] in part.text
+        assert f"{result['method']}: {result['protocol']}" in part.text
     cli.succeed("report", "r/case1-dfedalt-seed0", "--out", "one.html", cwd=tmp_path)  # one of its runs alone
     alone = Page(tmp_path / "one.html").root.one(id="published")
     assert [row.one("th").text for row in alone.one("tbody").all("tr")] == ["dfedalt"]

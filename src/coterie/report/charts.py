@@ -138,14 +138,16 @@ def lines(setup: Setup, measure: Measure, over_bytes: bool = False) -> Figure:
             x = curve.bytes if over_bytes else curve.rounds
             traces += [_band(method, curve, x, style)] if len(method.runs) > 1 else []
             traces.append(_line(method, measure, curve, x, style, over_bytes))
-    across = {"title": {"text": "sent"}, "tickformat": "~s", "ticksuffix": "B"} if over_bytes else _counted("round")
+    rounds = max(m.rounds for m in setup.methods)
+    across = {"title": {"text": "sent"}, "tickformat": "~s", "ticksuffix": "B"} if over_bytes else _counted(rounds)
     along: dict[str, Any] = {"title": {"text": f"accuracy, {measure.unit}" if measure.unit else measure.title}}
     along |= {"type": "log", "exponentformat": "power"} if measure.log else {}
     return {"data": traces, "layout": {"xaxis": {**across, "rangemode": "tozero"}, "yaxis": along}}
 
 
-def _counted(what: str) -> dict[str, Any]:
-    return {"title": {"text": what}, "tickformat": ",d"}
+def _counted(rounds: int) -> dict[str, Any]:
+    """An axis of rounds; where there are few, no half ones."""
+    return {"title": {"text": "round"}, "tickformat": ",d", **({"dtick": 1} if rounds <= MARKED // 2 else {})}
 
 
 def _line(

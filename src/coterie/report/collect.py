@@ -32,6 +32,7 @@ class Record:
     census: dict[str, Any]  # {} in folders that were made before it was kept
     folder: Path | None = None
     name: str | None = None  # of the method, where a recipe gives it one of its own
+    case: str | None = None  # of the recipe
     finished: bool = True
     held: Run | None = None
 
@@ -140,6 +141,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
         read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
         folder,
         match["method"] if from_recipe and match else None,
+        match["case"] if from_recipe and match else None,
         finished,
     )
 

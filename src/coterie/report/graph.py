@@ -11,6 +11,7 @@ from .charts import INK, SCALE, Chart, Figure
 from .groups import Method, Setup, grouped
 
 DRAWN = 1500  # links; above it only those of client 0, as single lines could not be told apart
+NUMBERED = 50  # clients whose numbers fit on the circle
 SOLVED = 500  # clients up to which the eigenvalues are computed: they take n^3
 
 Point = tuple[float, float]
@@ -145,16 +146,17 @@ def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]
     fared = [[f"{m}: {100 * each[i]:.1f} %" for m, each in known.items() if each[i] is not None] for i in range(n)]
     told = ["<br>".join([f"client {i}", *lines]) for i, lines in enumerate(fared)]
     size = max(6, min(26, 700 / n))
+    numbered = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step <= NUMBERED)
     bar = {"title": {"text": "accuracy, %", "side": "right"}, "thickness": 12, "outlinewidth": 0, "len": 0.6}
     marker = {"size": size, "line": {"color": INK, "width": 1}, "symbol": "circle"}
     if any(v is not None for v in means):
         marker |= {"color": means, "colorscale": SCALE, "colorbar": bar}
     return {
         "type": "scatter",
-        "mode": "markers+text" if n <= 100 else "markers",
+        "mode": "markers+text",
         "x": [round(x, 3) for x, _ in places],
         "y": [round(y, 3) for _, y in places],
-        "text": [str(i) for i in range(n)],
+        "text": ["" if i % numbered else str(i) for i in range(n)],
         "textposition": [_outside(x, y) for x, y in places],
         "cliponaxis": False,
         "customdata": told,

@@ -80,7 +80,8 @@ def setups(records: Sequence[Record]) -> list[Setup]:
     found = []
     for same in grouped(records, lambda r: _key(_common(r))).values():
         methods = _methods(same)
-        found.append(Setup(_title(same[0].config), methods))
+        case = f"case {same[0].case}: " if same[0].case else ""
+        found.append(Setup(case + _title(same[0].config), methods))
     return found
 
 
@@ -140,7 +141,7 @@ def _common(record: Record) -> dict[str, Any]:
     c = record.config
     unseeded = {k: {n: v for n, v in c[k].items() if n != "seed"} for k in ("data", "model")}
     own = None if "source" in c["data"] else c["fingerprints"]["data"]  # data without a name
-    return {**unseeded, "own": own, "preparation": c.get("preparation"), "loss": c.get("loss")}
+    return {**unseeded, "case": record.case, "own": own, "preparation": c.get("preparation"), "loss": c.get("loss")}
 
 
 def _own(record: Record) -> dict[str, Any]:

@@ -7,12 +7,8 @@ from typing import Any
 
 from .collect import Record
 
-_CERTAINTY = {
-    "reconstructed": "reconstructed: cells ran together in the text",
-    "doubtful": "doubtful",
-    "uncertain": "uncertain",
-    "missing": "missing",
-}
+PRINTED = "printed"  # how sure a published number is, where nothing need be said
+RECONSTRUCTED = "reconstructed: cells ran together in the text and were told apart by their order"
 
 
 def published_tables(recipes: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> str:
@@ -34,12 +30,22 @@ def _table(recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> s
             ("difference", "best-high"),
         )
     )
-    sentences = dict.fromkeys(f"{_words(r['metric'])}: {r['protocol']}" for r in results)
+    sentences = [f"{', '.join(methods)}: {told}" for told, methods in _protocols(results).items()]
+    sentences += [RECONSTRUCTED] if any(r["certainty"] == "reconstructed" for r in results) else []
     return f"""<h3>{escape(recipe["recipe"])}</h3>
 <p>{escape(_comparable(recipe))}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Published numbers of {escape(recipe["recipe"])}">
 <table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{"".join(map(_row, results))}</tbody></table></div>
 <ul class="caption">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>"""
+
+
+def _protocols(results: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What the numbers are, and of which methods: one paper's table may mix them."""
+    told: dict[str, list[str]] = {}
+    for result in results:
+        methods = told.setdefault(result["protocol"], [])
+        methods += [] if result["method"] in methods else [result["method"]]
+    return told
 
 
 def _comparable(recipe: Mapping[str, Any]) -> str:
@@ -54,7 +60,7 @@ def _row(result: Mapping[str, Any]) -> str:
     ours = [v for v in result["ours"] if v is not None]
     mean = fmean(ours) if ours and len(ours) == len(result["ours"]) else None
     spread = f"±{pstdev(ours):.2f} seeds" if mean is not None and len(ours) > 1 else ""
-    note = _CERTAINTY.get(result["certainty"] or "", "")
+    note = "" if result["certainty"] in (None, PRINTED) else str(result["certainty"])
     return (
         f'<tr><td>{escape(result["case"])}</td><th scope="row">{escape(result["method"])}</th>'
         f"<td>{escape(_words(result['metric']))}</td>{_number(result['published'], note)}"

@@ -18,8 +18,14 @@ def headline_table(setup: Setup) -> str:
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="Results of all methods">
 <table class="headline sortable"><thead><tr>{_heading("method", "", "text")}{heads}</tr></thead>
 <tbody>{rows}</tbody></table></div>
-<p class="caption">★ marks the best value of a column. A heading sorts by it, once more the other way round.
-<span class="said" aria-live="polite"></span></p>"""
+<p class="caption">{_hint(setup)} <span class="said" aria-live="polite"></span></p>"""
+
+
+def _hint(setup: Setup) -> str:
+    """How to read it, where there is more than one row."""
+    if len(setup.methods) < 2:
+        return ""
+    return "★ marks the best value of a column. A heading sorts by it, once more the other way round."
 
 
 def _head(column: Column) -> str:
