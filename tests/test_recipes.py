@@ -1,12 +1,6 @@
 """Recipes: data that fit our own names, published numbers in their places, and runs that say what they are."""
 
 import json
-import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,16 +21,8 @@ from coterie.recipes.outcome import compared, value
 from coterie.recipes.shorten import Changes, changed, shortenings
 from coterie.recipes.sources import SOURCES, source
 from coterie.text import parse
-from helpers_cli import ENVIRONMENT, Cli, assert_same_run
 
 RECIPES = [load(name) for name in names()]
-SHORT = ("--case", "1", "--data", "digits", "--model", "small-cnn", "--clients", "5", "--rounds", "2", "--seeds", "1")
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 def named(recipe: Recipe) -> str:
@@ -117,8 +103,47 @@ def test_where_paper_and_code_differ_both_are_kept() -> None:
     assert recipe.settings("dfedalt", case="cifar10 pathological:2")["personal_epochs"] == 5
     assert recipe.settings("fedrep", case="cifar10 pathological:2")["personal_epochs"] == 10
     assert load("dfedpgp-t1").settings("dfedpgp", reading="paper")["topology"] == "random-push:10"
+    assert load("dfedpgp-t1").settings("ditto", reading="code")["prox"] == "split"
     assert load("dfedsam-t1").settings("dfedsam", reading="code")["momentum"] == 0.9
     assert load("000-T1").name == "dfedalt-t1"
+
+
+def test_a_reading_names_only_what_it_changes() -> None:
+    for recipe in RECIPES:
+        for method, entry in recipe.methods.items():
+            where = [case for case in recipe.cases if method in case.methods] or recipe.cases
+            for reading in READINGS:
+                for key, other in getattr(entry, reading).items():
+                    taken = [recipe.settings(method, case, reading)[key] for case in where]
+                    assert entry.settings[key] != other, (recipe.name, method, reading, key)
+                    assert other in taken, (recipe.name, method, reading, key)
+
+
+def test_directed_and_undirected_graphs_differ_where_the_paper_compares_them() -> None:
+    """Else DFedAvgM and OSGP, and DFedAvgM-P and DFedPGP, would be the same runs under two names."""
+    kinds = {"doubly": {"dfedavgm", "dfedavgm-p", "dispfl"}, "row": {"osgp", "dfedpgp"}}
+    for recipe in (r for r in RECIPES if r.paper == "dfedpgp" and len(r.methods) > 1):
+        for kind, methods in kinds.items():
+            for method in methods & set(recipe.methods):
+                graph = recipe.settings(method)["topology"]
+                assert topology.build(graph, 100).stochastic == kind, (recipe.name, method)
+
+
+def test_what_nobody_states_is_said_to_be_assumed() -> None:
+    for recipe in RECIPES:
+        if recipe.seeds == 1 and recipe.protocol.metric != "none":
+            assert "the number of seeds is not stated: 1" in recipe.assumed, recipe.name
+
+
+def test_outer_steps_are_those_of_the_theory() -> None:
+    for recipe in (r for r in RECIPES if r.paper == "fedavg-p"):
+        for case in recipe.cases:
+            (method,) = case.methods
+            s = recipe.settings(method, case)
+            m = round(10 * s["participation"])
+            assert s["outer_lr"] == pytest.approx(m**0.5, rel=1e-4)
+            assert s["personal_outer_lr"] == pytest.approx((10 / m) ** 0.5, rel=1e-4)
+            assert s["lr"] * s["outer_lr"] == pytest.approx(s["personal_lr"] * s["personal_outer_lr"])  # gamma
 
 
 def test_every_published_number_has_a_place_or_a_reason() -> None:
@@ -184,12 +209,34 @@ def test_values_follow_the_protocol() -> None:
     assert value("rounds_to_90", recipe, alt, rows, 1.0) == 2
     assert value("rounds_to_90", recipe, avg, rows, 1.0) == 1
     assert value("rounds_to_99", recipe, alt, rows, 1.0) is None
+    exactly = [{"round": 1, "personal_accuracy_after_mix": 0.29}]  # 100 * 0.29 is less than 29
+    assert value("rounds_to_29", recipe, alt, exactly, 1.0) == 1
     assert value("personal_accuracy", load("dfedalt-t1"), alt, rows, 1.0) == pytest.approx(95)
     assert value("global_accuracy", load("fedlmt-t3"), alt, rows, 1.0) == pytest.approx(60)
     gradients = [{"gradient_norm_shared": 7.0, "gradient_norm_personal": 10.0}]
     assert value("gradient_norm", load("fedavg-p-f1a"), alt, gradients, 0.9) == pytest.approx(4)
     sent = [{"parameters_sent": 3_000_000_000}] * 2
     assert value("comm_gparams", load("fedlmt-t2-image"), alt, sent, 0.1) == pytest.approx(3)
+
+
+def test_without_published_numbers_all_metrics_of_the_experiment_are_told() -> None:
+    row = {
+        "round": 1,
+        "personal_accuracy_after_mix": 0.71,
+        "personal_accuracy_after_train": 0.8,
+        "global_accuracy": 0.3,
+    }
+    both = compared(load("dfedalt-f1"), 1, "dfedavg", [[row]])
+    assert [(r.metric, r.ours) for r in both] == [("personal_accuracy", [71]), ("global_accuracy_val", [30])]
+    speed = compared(load("fedlmt-f4"), 1, "fedlmt", [[row]])
+    assert [(r.metric, r.ours) for r in speed] == [("global_accuracy", [71]), ("rounds_to_70", [1])]
+
+
+def test_rounds_have_no_mean_unless_all_seeds_reach_the_target() -> None:
+    runs = [[{"round": 1, "personal_accuracy_after_mix": accuracy}] for accuracy in (0.9, 0.1)]
+    (result,) = compared(load("dfedalt-t2"), 1, "dfedalt", runs)
+    assert result.ours == [1, None]
+    assert result.mean is result.difference is None
 
 
 def test_difference_is_ours_minus_theirs() -> None:
@@ -215,75 +262,6 @@ def test_fewer_clients_get_graphs_that_fit() -> None:
 def test_the_published_size_is_no_shortening() -> None:
     recipe = load("fedlmt-t2-image")
     assert shortenings(recipe, recipe.cases[0], Changes(rounds=2000, clients=100, data="cifar10"), seeds=1) == []
-
-
-def test_list_and_show_need_no_torch() -> None:
-    program = (
-        "import sys; from coterie.cli.recipe_show import show_recipe, show_recipes; from coterie.recipes import names\n"
-        "show_recipes(None)\nfor name in names(): show_recipe(name)\nassert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    for text in ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?"):
-        assert text in done.stdout
-
-
-def test_a_shortened_run_stands_beside_the_published_numbers_and_says_so(cli: Cli, tmp_path: Path) -> None:
-    done = cli.succeed("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT, "--out", "a", cwd=tmp_path)
-    assert "SHORTENED, not comparable" in done.out
-    told = ("2 of 500 rounds", "5 of 100 clients", "1 of 3 seeds", "digits instead of cifar10", "small-cnn instead of")
-    assert [text for text in told if text not in " ".join(done.out.split())] == []
-    assert "84.17" in done.out
-    assert "88.85" in done.out
-    assert "after local training" in done.out
-    assert "after mixing" in done.out
-    saved = json.loads((tmp_path / "a" / "recipe.json").read_text())
-    assert [r["method"] for r in saved["results"]] == ["fedavg", "dfedalt"]
-    assert saved["shortened"]
-    best = max(json.loads(line)["personal_accuracy_after_mix"] for line in metrics(tmp_path / "a/case1-dfedalt-seed0"))
-    assert saved["results"][1]["ours"] == [pytest.approx(100 * best)]
-
-
-def metrics(folder: Path) -> list[str]:
-    return (folder / "metrics.jsonl").read_text().splitlines()
-
-
-def test_an_interrupted_recipe_is_resumed_to_the_same_numbers(cli: Cli, tmp_path: Path) -> None:
-    command = ("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT)
-    cli.succeed(*command, "--out", "whole", cwd=tmp_path)
-    killed = cli.run(*command, "--out", "cut", cwd=tmp_path, at="rename cut/case1-dfedalt-seed0/checkpoint/*2.json")
-    assert killed.status == -signal.SIGKILL
-    cli.refuse(*command, "--out", "cut", cwd=tmp_path, names=("already exists", "--resume"))
-    cli.succeed(*command, "--out", "cut", "--resume", cwd=tmp_path)
-    for method in ("fedavg", "dfedalt"):
-        assert_same_run(tmp_path / "whole" / f"case1-{method}-seed0", tmp_path / "cut" / f"case1-{method}-seed0")
-    one, other = (json.loads((tmp_path / a / "recipe.json").read_text()) for a in ("whole", "cut"))
-    assert one == other
-    shutil.rmtree(tmp_path / "cut")
-
-
-WRONG = {
-    "unknown recipe": (("run", "dfedalt-t9"), ("did you mean dfedalt-t",)),
-    "unknown recipe shown": (("show", "nothing"), ("nothing",)),
-    "unknown paper": (("list", "--paper", "dfedatl"), ("dfedalt",)),
-    "method of another recipe": (("run", "dfedalt-t3", "--methods", "fedavg"), ("dfedalt-t3", "fedavg")),
-    "case out of range": (("run", "dfedalt-t3", "--case", "3"), ("1 to 2",)),
-    "case without meaning": (("run", "dfedalt-t3", "--case", "svhn"), ("svhn", "cifar10 dirichlet:0.3")),
-    "unknown reading": (("run", "dfedalt-t3", "--reading", "notes"), ("paper", "code")),
-    "method not run in this case": (("run", "fedlmt-t3", "--case", "2", "--methods", "fedavg"), ("fedavg", "--case")),
-    "nothing to train": (("run", "fedlmt-t1"), ("coterie capacity",)),
-    "nothing at all": (("run", "dfedpgp-f4"), ("nothing is trained",)),
-    "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),
-    "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
-    "resume of nothing": (("run", "dfedalt-t3", "--resume"), ("--out",)),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_cannot_be_run_is_refused_in_one_sentence(cli: Cli, tmp_path: Path, wrong: str) -> None:
-    arguments, told = WRONG[wrong]
-    cli.refuse("recipe", *arguments, cwd=tmp_path, names=told)
-    assert not list(tmp_path.iterdir())
 
 
 def test_in_python_the_same_sentences() -> None:

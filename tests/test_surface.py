@@ -13,6 +13,7 @@ from torch import nn
 import coterie as ct
 from coterie import cli
 from coterie.algorithms.settings import settings_of
+from coterie.errors import RequestError
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "2"]
 
@@ -53,6 +54,34 @@ def test_from_tensors_and_any_module() -> None:
     assert run.config["model"] == {"module": "Linear"}
     assert run.clients[0].personal.keys() == {"weight", "bias"}
     assert run.clients[0].shared == {}
+
+
+UNFIT = {
+    "built for fewer classes": (lambda fed: ct.models.build("mlp", fed, classes=3), "has 3 outputs.*4 classes"),
+    "your own with fewer classes": (lambda fed: nn.Linear(20, 3), "has 3 outputs.*have 4 classes.*build it for 4"),
+    "built for other samples": (lambda fed: ct.models.build("mlp", classes=4, input_shape=(7,)), r"\(7,\).*\(20,\)"),
+    "your own for other samples": (lambda fed: nn.Linear(7, 4), r"fails.*have \(20,\)"),
+    "a number and no scores": (lambda fed: nn.Sequential(nn.Linear(20, 1), nn.Flatten(0)), r"\(2,\).*\[samples, 4\]"),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", "serial", "vectorised"])
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence(unfit: str, engine: str) -> None:
+    fed = ct.data.federate("synthetic:size=80,classes=4", clients=2, partition="iid")
+    build, told = UNFIT[unfit]
+    with pytest.raises(RequestError, match=told):
+        ct.fit(build(fed), fed, ct.algorithms.fedavg(), rounds=1, engine=engine, progress=False)
+
+
+def test_a_model_with_a_loss_of_its_own_may_have_any_outputs() -> None:
+    fed = ct.data.federate("synthetic:size=80,classes=4", clients=2, partition="iid")
+
+    def squares(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.squeeze(1) - targets).pow(2).mean()
+
+    run = ct.fit(nn.Linear(20, 1), fed, ct.algorithms.fedavg(lr=0.01), rounds=1, loss=squares, progress=False)
+    assert len(run.history) == 1
 
 
 def test_a_callable_model_depends_on_the_seed_alone() -> None:

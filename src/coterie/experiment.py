@@ -218,7 +218,7 @@ class Experiment:
 
     def clients(self, state: Any) -> list[Client]:
         """Every client's own model, in memory of its own; one that was fine-tuned is its own in all parts."""
-        tuned = self._finetuned(state, self.rounds)
+        tuned = self._finetuned(state, max(0, self.rounds - 1))  # the models whose accuracy the last row tells
         models, shared = (self.program.models(state), self.program.shared) if tuned is None else (tuned, frozenset())
         out = []
         for i in range(self.federation.clients):

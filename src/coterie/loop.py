@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from . import chance
+from . import chance, memory
 from .algorithms.base import Algorithm
 from .batches import Batch
 from .census import census
@@ -80,7 +80,7 @@ def fit(
     experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
     config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
-    with Progress(algorithm.name, rounds, shown=progress) as bar:
+    with Progress(algorithm.name, rounds, shown=progress) as bar, memory.kept():
         now, history = _begin(experiment, folder, continued, config, bar)
         return _play(experiment, folder, config, now, history, bar)
 
@@ -160,14 +160,39 @@ def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _check_fit(model: Model, federation: Federation) -> None:
-    """Refuses a model that cannot take the data, with both shapes."""
-    have, built = tuple(federation.input_shape), getattr(model.module, "origin", {}).get("input_shape")
+    """Refuses a model that cannot take the data, or has no score for some of their classes."""
+    origin = getattr(model.module, "origin", {})
+    classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
+    _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
+    outputs = _outputs(model, federation, origin.get("input_shape"))
+    if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise RequestError(
+            f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
+            "outputs, or give a loss of your own"
+        )
+    _check_classes(outputs.shape[1] if classes else None, classes)
+
+
+def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:
+    """What the model answers to the first samples; refused with both shapes where it cannot take them."""
+    have = tuple(federation.input_shape)
     try:
         with torch.no_grad():
-            model.evaluation(federation.sample(2))
-    except RuntimeError as error:
-        takes = f"is built for samples of shape {tuple(built)}" if built else f"fails ({str(error).splitlines()[0]})"
+            return model.evaluation(federation.sample(2))
+    except (RuntimeError, IndexError) as error:
+        takes = f"fails ({str(error).splitlines()[0]})"
+        if built is not None and tuple(built) != have:
+            takes = f"is built for samples of shape {tuple(built)}"
         raise RequestError(f"the model {takes}, the data have {have}: build it for these data") from error
+
+
+def _check_classes(outputs: int | None, classes: int | None) -> None:
+    """Labels must not point beside the outputs: on a GPU that ends the whole process."""
+    if outputs is not None and classes is not None and outputs < classes:
+        raise RequestError(
+            f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
+        )
 
 
 def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int) -> Choice:

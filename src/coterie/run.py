@@ -70,23 +70,30 @@ def client_tensors(client: Client) -> Tensors:
 
 def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
     """A finished run from its folder. ``model``: needed for ``module()`` where the run used a module of its own."""
-    folder = RunFolder(Path(path))
+    folder = finished(path)
     config = folder.config()
-    if not (folder.path / SUMMARY).exists():
-        raise RequestError(f"{path} is not finished: continue it with `coterie run {path} --resume` first")
     checkpoint = folder.latest(say=print)
-    known = _model(config, model)
+    known = model_of(config, model)
     return Run(
         config=config,
         history=_history(folder.path / METRICS),
         summary=read_json(folder.path / SUMMARY),
-        clients=[_client(folder.path, i, known) for i in range(config["data"]["clients"])],
+        clients=[client_of(folder.path, i, known) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
         census=folder.census(),
     )
 
 
-def _model(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None) -> Model | None:
+def finished(path: str | Path) -> RunFolder:
+    """The folder of a run that is complete."""
+    folder = RunFolder(Path(path))
+    folder.config()  # says so where there is no run
+    if not (folder.path / SUMMARY).exists():
+        raise RequestError(f"{path} is not finished: continue it with `coterie run {path} --resume` first")
+    return folder
+
+
+def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
     """The module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
@@ -103,7 +110,8 @@ def _history(path: Path) -> list[Row]:
         raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 
 
-def _client(path: Path, i: int, model: Model | None) -> Client:
+def client_of(path: Path, i: int, model: Model | None) -> Client:
+    """One client of a finished run, from its file."""
     file = client_file(path, i)
     try:
         tensors = load_file(file)

@@ -1,6 +1,5 @@
 """The commands and their options. What they do is imported when they run, so that help comes at once."""
 
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
+from .process import look_in, share_cores
 from .recipe import recipe
 
 if TYPE_CHECKING:
@@ -70,24 +70,6 @@ Precision = Annotated[
 ]
 
 
-def _share_cores() -> None:
-    """Makes idle OpenMP threads sleep soon, before torch is loaded.
-
-    Training goes on for long beside other work. Threads that spin while they wait gain little on an empty machine and
-    are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside two other torch processes, 3 s this way.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-
-def _look_in(folder: Path | None) -> None:
-    """Makes --data-dir hold for everything in this process: it says where data lie, not what a run is."""
-    if folder is not None:
-        from ..data.place import VARIABLE
-
-        os.environ[VARIABLE] = str(folder)
-
-
 def _wishes(typed: dict[str, Any]) -> "Wishes":
     """The options that ``run`` and ``compare`` have in common, from all that was typed."""
     from .request import Wishes
@@ -135,8 +117,8 @@ def run(
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     typed = locals()
-    _share_cores()
-    _look_in(data_dir)
+    share_cores()
+    look_in(data_dir)
     from .train import run_method
 
     run_method(method, _wishes(typed), out, resume)
@@ -164,14 +146,20 @@ def compare(
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,
+    format: Annotated[
+        str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
+    ] = "table",
+    target: Annotated[float, typer.Option(help="The personal accuracy in % that rounds are counted to.")] = 80.0,
 ) -> None:
-    """Train several methods on the same clients and print one table. `--set dfedalt.lr=0.1` is for one of them."""
+    """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
+    for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
     typed = locals()
-    _share_cores()
-    _look_in(data_dir)
+    share_cores()
+    look_in(data_dir)
+    from .show import Style
     from .train import compare_methods
 
-    compare_methods(methods, _wishes(typed), seeds, out, resume)
+    compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target))
 
 
 @app.command()
@@ -182,7 +170,7 @@ def report(
     ] = None,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
-    _share_cores()
+    share_cores()
     from .report import show_report
 
     show_report(runs, out)
@@ -232,10 +220,41 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
 ) -> None:
     """Measure Coterie against a plain PyTorch loop, side by side in one process."""
-    _share_cores()
+    share_cores()
     from .bench import show_bench
 
     show_bench(workloads or [], repeats, out)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose model: its number, counted from 0, or all.")],
+    out: Annotated[Path, typer.Option(help="The file to write; with --client all a folder, one file a client.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="safetensors, onnx or torchscript; by default what --out ends with (.onnx, .pt)."),
+    ] = None,
+    form: Annotated[
+        str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorised.")
+    ] = "recovered",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Write a client's own model into a file that works elsewhere.
+
+    ONNX and TorchScript files contain the normalisation: they take samples as
+    the data set gives them, so images as uint8 from 0 to 255; data that
+    Coterie holds as numbers, such as digits, go in as they are.
+
+    A safetensors file is the state dict alone, for inputs that are normalised;
+    its metadata hold mean and std, and much more.
+
+    ONNX needs pip install 'coterie\\[export]'.
+    """
+    share_cores()
+    from .export import export_models
+
+    export_models(run, client, format, out, form, force)
 
 
 data_app = typer.Typer(help="Data sets: where they lie, which are there, bringing them.", no_args_is_help=True)

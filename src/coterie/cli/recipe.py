@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .process import look_in, share_cores
+
 recipe = typer.Typer(
     help="Published experiments: list them, show their facts and numbers, run them beside the published numbers.",
     no_args_is_help=True,
@@ -53,13 +55,15 @@ def run(
     engine: Annotated[str, typer.Option(help="auto, serial, vectorised, graphed.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16.")] = "fp32",
-    data_dir: Annotated[Path | None, typer.Option(help="Where the data sets lie; else COTERIE_DATA.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
+    ] = None,
 ) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""
     typed = locals()
-    from .app import _share_cores
-
-    _share_cores()
+    share_cores()
+    look_in(data_dir)
     from .recipe_run import Wishes, run_recipe
 
     run_recipe(Wishes(**{field.name: typed[field.name] for field in fields(Wishes)}))

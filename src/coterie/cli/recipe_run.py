@@ -1,6 +1,5 @@
 """``coterie recipe run``: a published experiment through the same loop as every other run, beside its numbers."""
 
-import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,8 @@ from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.costs import SPEED_OF, cost, duration, scaled
-from ..recipes.outcome import Compared, compared, protocol
-from ..recipes.shorten import Changes, changed, shortenings
+from ..recipes.outcome import Compared, compared, protocol, unmeasured
+from ..recipes.shorten import Changes, changed, other_graphs, shortenings
 from ..report.collect import RECIPE
 from ..store.files import write_json
 from .recipe_show import MARKS, printed, table, wide_console
@@ -44,7 +43,6 @@ class Wishes:
     engine: str
     device: str
     precision: str
-    data_dir: Path | None
 
     @property
     def changes(self) -> Changes:
@@ -72,17 +70,18 @@ class Plan:
     @cached_property
     def cells(self) -> list[tuple[int, str]]:
         """Cases, counted from 1, and methods."""
-        typed = [m.strip().replace("_", "-") for m in (self.wishes.methods or "").split(",") if m.strip()]
+        recipe = self.published
+        pairs = [(n, m) for n in recipe.find(self.wishes.case) for m in recipe.cases[n - 1].methods]
+        if self.wishes.methods is None:
+            return pairs
+        typed = [m.strip().replace("_", "-") for m in self.wishes.methods.split(",") if m.strip()]
+        if not typed:
+            raise RequestError(f"--methods names none: choose among {', '.join(recipe.methods)}, or leave it out")
         for method in typed:
-            self.published.entry(method)
-        pairs = ((n, m) for n in self.published.find(self.wishes.case) for m in self.published.cases[n - 1].methods)
-        chosen = [(n, m) for n, m in pairs if not typed or m in typed]
-        if not chosen:
-            why = next((d for m in typed if (d := self.published.entry(m).differs)), "it was not run there")
-            raise RequestError(
-                f"{', '.join(typed)} cannot be run in this case ({why}): choose another --case or method"
-            )
-        return chosen
+            why = recipe.entry(method).differs or "it was not run there"
+            if method not in (m for _, m in pairs):
+                raise RequestError(f"{method} cannot be run in this case ({why}): choose another --case or method")
+        return [(n, m) for n, m in pairs if m in typed]
 
     def check(self) -> None:
         """Refuses whatever cannot be run before the first run begins."""
@@ -116,8 +115,6 @@ def run_recipe(wishes: Wishes) -> None:
     """Trains every method of every chosen case with every seed, and prints one table."""
     plan = Plan(_trainable(load(wishes.name)), wishes)
     folder = _folder(plan)
-    if wishes.data_dir is not None:
-        os.environ["COTERIE_DATA"] = str(wishes.data_dir)
     plan.check()
     _announce(plan)
     results: list[Compared] = []
@@ -127,7 +124,7 @@ def run_recipe(wishes: Wishes) -> None:
             results += compared(plan.published, number, method, runs)
         write_json(folder / RECIPE, _saved(plan, results))
         _show(plan, results, folder)
-        leave_report(folder, typed_command())
+        leave_report(folder, typed_command(), sys.stdout)
 
 
 def _trainable(recipe: Recipe) -> Recipe:
@@ -166,7 +163,8 @@ def _shortened(plan: Plan) -> list[str]:
     numbers = dict.fromkeys(n for n, _ in plan.cells)
     cases = [plan.published.cases[n - 1] for n in numbers]
     words = (w for case in cases for w in shortenings(plan.published, case, plan.wishes.changes, plan.seeds))
-    return list(dict.fromkeys(words))
+    graphs = other_graphs(plan.published, plan.recipe, plan.cells, plan.wishes.reading)
+    return [*dict.fromkeys(words), *graphs]
 
 
 def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
@@ -203,8 +201,11 @@ def _show(plan: Plan, results: list[Compared], folder: Path) -> None:
     apart = [f"{m}: {d}" for m in dict.fromkeys(r.method for r in results) if (d := recipe.entry(m).differs)]
     for sentence in (*recipe.differs, *apart):
         console.print(f"differs: {sentence}", style="dim", markup=False)
+    if left_out := [metric.replace("_", " ") for metric in unmeasured(recipe, plan.cells)]:
+        console.print(f"published, but not measured by a run: {', '.join(left_out)}", style="dim", markup=False)
     if shortened:
-        console.print(f"SHORTENED, not comparable with the published numbers: {', '.join(shortened)}", markup=False)
+        words = ", ".join(shortened)
+        console.print(f"SHORTENED OR CHANGED, not comparable with the published numbers: {words}", markup=False)
     else:
         console.print("the published size; numbers and their certainty: coterie recipe show " + recipe.name)
     console.print(f"results: {folder}", markup=False)
@@ -221,10 +222,28 @@ def _table(recipe: Recipe, results: list[Compared]) -> Table:
 
 def _ours(result: Compared) -> str:
     if result.mean is None:
-        return "not reached" if result.metric.startswith("rounds_to") else "-"
-    spread = "" if result.spread is None else f" ±{result.spread:.2f}"
-    return (f"{result.mean:.2f}" if abs(result.mean) >= 0.1 else f"{result.mean:.3g}") + spread
+        return _not_reached(result) if result.metric.startswith("rounds_to") else "-"
+    return _digits(result.mean) + ("" if result.spread is None else f" ±{_digits(result.spread)}")
+
+
+def _not_reached(result: Compared) -> str:
+    """Rounds have no mean unless all seeds reach the target.
+
+    >>> _not_reached(Compared(1, "dfedalt", "rounds_to_80", None, [131, None, 140]))
+    'reached by 2 of 3 seeds'
+    """
+    reached = sum(value is not None for value in result.ours)
+    return f"reached by {reached} of {len(result.ours)} seeds" if reached else "not reached"
+
+
+def _digits(value: float, sign: str = "") -> str:
+    """Two digits behind the point, or three that count where these would be noughts.
+
+    >>> _digits(-2.345, "+"), _digits(0.00131), _digits(0.0)
+    ('-2.35', '0.00131', '0.00')
+    """
+    return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
 
 
 def _signed(difference: float | None) -> str:
-    return "-" if difference is None else f"{difference:+.2f}"
+    return "-" if difference is None else _digits(difference, "+")

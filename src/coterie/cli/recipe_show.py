@@ -10,6 +10,7 @@ from rich.table import Table
 from ..errors import unknown
 from ..recipes import READINGS, Case, Entry, Published, Recipe, load, names, papers, published
 from ..recipes.costs import SPEED_OF, Cost, cost, duration, scaled
+from ..recipes.outcome import POINTS
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
@@ -82,8 +83,7 @@ def show_recipe(name: str) -> None:
     console = wide_console()
     console.print(f"[bold]{recipe.name}[/bold]: {recipe.about}. {recipe.where} of {facts['title']}")
     console.print(f"released code: {facts['code']}")
-    reported = recipe.protocol
-    console.print(f"reported: {reported.metric.replace('_', ' ')}, {reported.over_rounds} round, {reported.clients}")
+    console.print(f"reported: {_reported(recipe)}", markup=False)
     console.print(f"seeds: {recipe.seeds}; all of it: {', '.join(_costs(cost(recipe)))} ({SPEED_OF})")
     console.print(_cases(recipe))
     if recipe.methods:
@@ -100,6 +100,16 @@ def show_recipe(name: str) -> None:
     _sentences(console, "Differs from what was published", [*recipe.differs, *apart])
     _sentences(console, "What the paper concludes", recipe.claims)
     _show_published(console, published(recipe.name))
+
+
+def _reported(recipe: Recipe) -> str:
+    """What numbers the experiment has; nothing where nothing is trained."""
+    protocol = recipe.protocol
+    if protocol.metric == "none":
+        return protocol.clients
+    names = dict.fromkeys(name for case in recipe.cases for name in protocol.metrics(case.target))
+    when = "" if protocol.over_rounds == "first" else f", {protocol.over_rounds} round"
+    return f"{', '.join(names).replace('_', ' ')}{when}, {protocol.clients}"
 
 
 def _sentences(console: Console, title: str, sentences: Sequence[str]) -> None:
@@ -136,11 +146,11 @@ def _common(recipe: Recipe) -> dict[str, Any]:
 
 
 def _methods(recipe: Recipe, common: Collection[str]) -> Table:
-    made = table("method", "settings we take", *(f"{reading} instead" for reading in READINGS))
+    made = table("method", "measured", "settings we take", *(f"{reading} instead" for reading in READINGS))
     for key, entry in recipe.methods.items():
         name = key if key == entry.builder else f"{key} ({entry.builder})"
         own = {k: v for k, v in _told(entry).items() if k not in common}
-        made.add_row(name, _text(own), _text(entry.paper), _text(entry.code))
+        made.add_row(name, POINTS[entry.point], _text(own), _text(entry.paper), _text(entry.code))
     return made
 
 

@@ -4,8 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import TextIO
 
 from ..errors import RequestError
 from ..report import write
@@ -14,18 +13,21 @@ from ..report.library import compressed_library
 from ..store.files import replace
 
 PAGE = "report.html"
-ALWAYS_NEW = "--out"  # not repeated: the folder exists by then
+NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
 
 
 def show_report(runs: Sequence[Path], out: Path | None) -> None:
     """Writes the page into the folder it is about, or here where there are several, and says where it is."""
     alone = runs[0].parent if runs[0].is_file() else runs[0]
     path = out or (alone / PAGE if len(runs) == 1 else Path(PAGE))
-    _say_where(write(list(runs), path, _say))
+    print(f"report: {write(list(runs), path, _say)}")
 
 
-def leave_report(folder: Path, typed: Sequence[str]) -> None:
-    """At the end of several runs: the typed command and the page; without plotly a sentence takes its place."""
+def leave_report(folder: Path, typed: Sequence[str], where: TextIO) -> None:
+    """At the end of several runs: the typed command and the page, its path printed to ``where``.
+
+    Without plotly a sentence takes its place.
+    """
     command = shlex.join(["coterie", *repeating(typed)])
     replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n"))
     try:
@@ -33,7 +35,7 @@ def leave_report(folder: Path, typed: Sequence[str]) -> None:
     except RequestError as error:
         _say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
         return
-    _say_where(write([folder], folder / PAGE, _say))
+    print(f"report: {write([folder], folder / PAGE, _say)}", file=where)
 
 
 def repeating(typed: Sequence[str]) -> list[str]:
@@ -44,16 +46,12 @@ def repeating(typed: Sequence[str]) -> list[str]:
     """
     words, given = [], iter(typed)
     for word in given:
-        if word == ALWAYS_NEW:
+        if word in NOT_REPEATED:
             next(given, None)
-        elif word != "--resume" and not word.startswith(f"{ALWAYS_NEW}="):
+        elif word != "--resume" and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
             words.append(word)
     return words
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _say_where(path: Path) -> None:
-    Console(highlight=False, soft_wrap=True).print(f"report: {path}", markup=False)

@@ -1,76 +1,62 @@
-"""The table of results. No accuracy stands in it without its protocol."""
+"""The table of results for a terminal, and what its numbers are. No accuracy stands in it without its protocol."""
 
 from collections.abc import Sequence
-from statistics import fmean, pstdev
-from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from ..measure import FINETUNED
-from .topology import readable
+from .results import Column, Result
 
-
-class Result(NamedTuple):
-    """One method's summaries, one a seed."""
-
-    method: str
-    summaries: list[dict[str, Any]]
+BEST = "*"  # beside bold type, which does not survive a pipe
+FEWEST = 2  # columns of numbers that stay, however little room there is
 
 
-def finetuned(results: Sequence[Result]) -> bool:
-    """Whether some method fine-tunes for the measurement."""
-    return any(FINETUNED in s["personal_accuracy"] for r in results for s in r.summaries)
+def protocol(results: Sequence[Result], clients: int, rounds: int, shown: Sequence[Column], mark: str) -> list[str]:
+    """What the numbers of the columns are; ``mark``: how the best is told from the others."""
+    seeds = len(results[0].outcomes)
+    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    over = f"the mean over {clients} clients" + ("" if seeds > 1 else " ± std over them")
+    best = f" {mark} the best of a column." if len(results) > 1 else ""
+    personal = (
+        "after mixing, after training: personal accuracy, each client's own model on its own test samples, "
+        f"after the exchange and after local work before it; {over}"
+    )
+    first = f"After round {rounds}, {spread}. Accuracies in %.{best}"
+    return [first, personal, *(f"{c.title}: {c.means}" for c in shown if c.means)]
 
 
-def protocol(seeds: int, clients: int, rounds: int, tuned: bool) -> str:
-    """What the numbers of the table are."""
-    extra = "fine-tuned: the same after fine-tuning for the measurement, for methods that do so\n" if tuned else ""
-    over = f"the mean over {clients} clients" if seeds > 1 else f"{clients} clients"
-    spread = f"mean ± std over {seeds} seeds of {over}" if seeds > 1 else f"mean ± std over {over}"
-    return f"""After round {rounds}. All accuracies in %.
-after mixing, after training: personal accuracy, each client's own model on its own test
-  samples, after the exchange and after local work before it; {spread} (worst client)
-{extra}global: the mean of all models on all test samples, after mixing
-distance: mean squared distance of the shared parts from their consensus, after mixing
-sent: over all links, both directions; sec: seconds of training and mixing, without evaluation"""
-
-
-def results_table(results: Sequence[Result]) -> Table:
-    """One row a method."""
+def results_table(results: Sequence[Result], shown: Sequence[Column]) -> Table:
+    """One row a method; the best of every column in bold and with a mark."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("method", style="bold", no_wrap=True)
-    protocols = {"after mixing": "after_mix", "after training": "after_train"}
-    protocols |= {"fine-tuned": FINETUNED} if finetuned(results) else {}
-    for heading in (*protocols, "global", "distance", "sent", "sec"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(*_cells(result, list(protocols.values())))
+    table.add_column("method", no_wrap=True, vertical="bottom")
+    for column in shown:
+        table.add_column("\n".join(column.heading), justify="right", no_wrap=True, vertical="bottom")
+    winners = [c.winners(results) for c in shown]
+    marked = [any(column) for column in winners]
+    for i, result in enumerate(results):
+        cells = [_cell(c, result, won[i], m) for c, won, m in zip(shown, winners, marked, strict=True)]
+        table.add_row(Text(result.method, "bold"), *cells)
     return table
 
 
-def _cells(result: Result, protocols: Sequence[str]) -> list[str]:
-    def mean(name: str) -> float | None:
-        values = [s[name] for s in result.summaries if s[name] is not None]
-        return fmean(values) if values else None
-
-    distance, accuracy = mean("consensus_distance"), mean("global_accuracy")
-    return [
-        result.method,
-        *(_accuracy(result, p) for p in protocols),
-        "-" if accuracy is None else f"{100 * accuracy:.1f}",
-        "-" if distance is None else f"{distance:.3g}",
-        readable(round(mean("bytes_sent") or 0)),
-        f"{mean('seconds') or 0:.1f}",
-    ]
+def _cell(column: Column, result: Result, won: bool, marked: bool) -> Text:
+    """A number and its spread; where a column has a mark, the others leave room for it."""
+    cell = column.cell(result)
+    text = cell.text if cell.spread is None else f"{cell.text} ±{cell.spread}"
+    return Text(text + (BEST if won else " " if marked else ""), "bold green" if won else "")
 
 
-def _accuracy(result: Result, protocol: str) -> str:
-    """Mean, spread and worst client: over the clients of one run, or over the seeds of several."""
-    known = [a for s in result.summaries if (a := s["personal_accuracy"].get(protocol))]
-    if not known:
-        return "-"
-    finals = [100 * a["final"] for a in known]
-    spread = pstdev(finals) if len(finals) > 1 else 100 * known[0]["std"]
-    worst = min(100 * a["worst"] for a in known)
-    return f"{fmean(finals):.1f} ±{spread:.1f} ({worst:.0f})"
+def fitting(results: Sequence[Result], every: Sequence[Column], width: int) -> list[Column]:
+    """The columns that have room, without those that matter least; no cell is ever cut."""
+    shown = list(every)
+    while len(shown) > FEWEST and needed(results_table(results, shown)) > width:
+        shown.remove(min(shown, key=lambda c: c.keep))
+    return shown
+
+
+def needed(table: Table) -> int:
+    """How many characters a table is wide if nothing is cut."""
+    console = Console(width=10_000)
+    return console.measure(table).maximum

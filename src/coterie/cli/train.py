@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from .. import algorithms
 from ..config import rebuild
 from ..engines import Serial
@@ -24,7 +22,8 @@ from ..store.folder import CONFIG
 from ..tensors import entries
 from .report import leave_report
 from .request import Plan, Wishes, check_settings, known_options
-from .tables import Result, finetuned, protocol, results_table
+from .results import Result
+from .show import TABLE, Style, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -36,7 +35,7 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> N
         run, folder = _run_again(saved, wishes, out, resume)
     else:
         run, folder = _run_new(method, wishes, out, resume)
-    show([Result(run.summary["method"], [run.summary])], run.config, folder)
+    show([Result.of(run.summary["method"], [run])], run.config, folder, Style())
     print(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}", file=sys.stderr)
 
 
@@ -113,7 +112,9 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
     )
 
 
-def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool) -> None:
+def compare_methods(
+    methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool, style: Style
+) -> None:
     """Trains all methods on the same clients, seed by seed, and prints one table."""
     if len(set(methods)) != len(methods):
         raise RequestError("a method is named twice: name each once")
@@ -146,10 +147,10 @@ def compare_methods(methods: Sequence[str], wishes: Wishes, seeds: int, out: Pat
                 train(plan, algorithm.name, methods, s, folder / f"{algorithm.name}-seed{s}", resume)
                 for s in range(first, first + seeds)
             ]
-            results.append(Result(algorithm.name, [r.summary for r in runs]))
+            results.append(Result.of(algorithm.name, runs))
         write_json(folder / COMPARISON, [{"method": r.method, "runs": r.summaries} for r in results])
-        show(results, runs[-1].config, folder)
-        leave_report(folder, typed_command())
+        show(results, runs[-1].config, folder, style)
+        leave_report(folder, typed_command(), sys.stdout if style.format == TABLE else sys.stderr)
 
 
 def typed_command() -> list[str]:
@@ -162,16 +163,6 @@ def _announce(method: str, config: dict[str, Any]) -> None:
         f"{method} as saved: {config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}",
         file=sys.stderr,
     )
-
-
-def show(results: Sequence[Result], config: dict[str, Any], folder: Path) -> None:
-    """The table, what its numbers are, who computed them, and where the files lie."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(results_table(results))
-    seeds, clients = len(results[0].summaries), config["data"]["clients"]
-    console.print(protocol(seeds, clients, config["rounds"], finetuned(results)), style="dim")
-    console.print(f"engine: {config['engine']} on {config['device']} ({config['engine_reason']})", style="dim")
-    console.print(f"results: {folder}", markup=False)
 
 
 def fresh_folder(name: str) -> Path:

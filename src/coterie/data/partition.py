@@ -98,7 +98,7 @@ def dirichlet_by_class(
     >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 10
     (400, True)
 
-    Reference: Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019.
+    Reference: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019.
     """
     _check_clients(labels, clients)
     _check_alpha(alpha)

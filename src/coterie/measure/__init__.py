@@ -3,7 +3,7 @@
 from .accuracy import global_accuracy, personal_accuracies
 from .consensus import averaged, consensus_distance
 from .convergence import MEASURES, check_measure
-from .report import ACCURACIES, FINETUNED, accuracy_row, summarise, unmeasured
+from .report import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarise, unmeasured
 
 __all__ = [
     "ACCURACIES",
@@ -15,6 +15,7 @@ __all__ = [
     "consensus_distance",
     "global_accuracy",
     "personal_accuracies",
+    "rounds_to",
     "summarise",
     "unmeasured",
 ]

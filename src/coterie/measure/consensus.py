@@ -3,8 +3,11 @@
 from collections.abc import Collection
 
 import torch
+from torch import Tensor
 
 from ..tensors import Tensors, floating, split
+
+AT_ONCE = 2**20  # numbers that are looked at together: they stay in the cache
 
 
 def consensus_distance(models: Tensors, shared: Collection[str], centre: Tensors | None = None) -> float | None:
@@ -18,14 +21,23 @@ def consensus_distance(models: Tensors, shared: Collection[str], centre: Tensors
     u = floating(split(models, shared)[0])
     if not u:
         return None
-    total = 0.0
-    for k, v in u.items():
-        if centre is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
-            continue
-        offset = v.to(torch.float64) - v[:1]  # from the first client: exactly zero where all are equal
-        middle = offset.mean(0) if centre is None else centre[k].to(torch.float64) - v[0]
-        total += float((offset - middle).square().sum()) / len(v)
-    return total
+    return sum(_spread(v, None if centre is None else centre[k]) for k, v in u.items())
+
+
+def _spread(v: Tensor, centre: Tensor | None) -> float:
+    """The mean squared distance of one tensor, some of its numbers at a time: all of them in float64 are too many."""
+    if centre is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
+        return 0.0
+    flat = v.reshape(len(v), -1)
+    width = max(1, AT_ONCE // len(v))
+    total = torch.zeros((), dtype=torch.float64, device=v.device)
+    for start in range(0, flat.shape[1], width):
+        here = slice(start, start + width)
+        first = flat[0, here].to(torch.float64)
+        offset = flat[:, here].to(torch.float64) - first  # from the first client: exactly zero where all are equal
+        middle = offset.mean(0) if centre is None else centre.reshape(-1)[here].to(torch.float64) - first
+        total += offset.sub_(middle).square_().sum()
+    return float(total) / len(v)
 
 
 def averaged(models: Tensors) -> Tensors:

@@ -48,7 +48,7 @@ def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, An
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,
         **{k: sum(row[k] for row in history) for k in ("bytes_sent", "parameters_sent", "flops", "seconds")},
-        "rounds_to": {str(t): _rounds_to(measured, t / 100) for t in TARGETS},
+        "rounds_to": {str(t): rounds_to(measured, t / 100) for t in TARGETS},
     }
 
 
@@ -67,7 +67,7 @@ def _accuracy(rows: Sequence[Row], name: str) -> dict[str, float] | None:
     }
 
 
-def _rounds_to(rows: Sequence[Row], target: float) -> int | None:
+def rounds_to(rows: Sequence[Row], target: float) -> int | None:
     """The first measured round whose mean personal accuracy after mixing reaches the target."""
-    reached = (row["round"] for row in rows if row["personal_accuracy_after_mix"] >= target)
-    return next(reached, None)
+    known = ((row["round"], row["personal_accuracy_after_mix"]) for row in rows)
+    return next((t for t, accuracy in known if accuracy is not None and accuracy >= target), None)

@@ -1,6 +1,6 @@
 """A run's numbers as the papers print them, and beside them what was published."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import sqrt
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -58,8 +58,7 @@ def compared(recipe: Recipe, case: int, method: str, runs: Sequence[Rows]) -> li
     theirs = [p for p in published(recipe.name) if (p.case, p.method, p.reason) == (case, method, "")]
     wanted: list[tuple[str, Published | None]] = [(p.metric, p) for p in theirs if measured(p.metric)]
     if not wanted:
-        target = recipe.cases[case - 1].target
-        wanted = [(f"rounds_to_{target}" if recipe.protocol.metric == "rounds_to" else recipe.protocol.metric, None)]
+        wanted = [(metric, None) for metric in recipe.protocol.metrics(recipe.cases[case - 1].target)]
     share = float(recipe.settings(method, case).get("participation", 1.0))
     return [Compared(case, method, m, p, [value(m, recipe, entry, rows, share) for rows in runs]) for m, p in wanted]
 
@@ -67,6 +66,18 @@ def compared(recipe: Recipe, case: int, method: str, runs: Sequence[Rows]) -> li
 def measured(metric: str) -> bool:
     """Whether a run tells the number the paper prints."""
     return metric.startswith("rounds_to_") or metric in _FIELDS or metric == "comm_gparams"
+
+
+def unmeasured(recipe: Recipe, cells: Iterable[tuple[int, str]]) -> list[str]:
+    """The metrics that were published for these cases and methods, and that no run tells.
+
+    >>> from .recipe import load
+    >>> unmeasured(load("dfedsam-t1"), [(1, "dfedsam")])
+    ['global_accuracy_train', 'generalization_gap']
+    """
+    chosen = set(cells)
+    numbers = (p for p in published(recipe.name) if (p.case, p.method) in chosen and p.value is not None)
+    return list(dict.fromkeys(p.metric for p in numbers if not p.reason and not measured(p.metric)))
 
 
 # The field of a row and the factor that makes the printed unit of it; {point}: where the method's accuracy is taken.
@@ -102,7 +113,8 @@ def _field(row: Mapping[str, Any], field: str, share: float) -> float | None:
 
 def _rounds_to(target: float, entry: Entry, rows: Rows) -> float | None:
     field = f"personal_accuracy_{entry.point}"
-    reached = (row["round"] for row in rows if row.get(field) is not None and 100 * row[field] >= target)
+    share = target / 100  # 100 times an accuracy could fall short of it by rounding
+    reached = (row["round"] for row in rows if row.get(field) is not None and row[field] >= share)
     return next(reached, None)
 
 
@@ -118,10 +130,12 @@ def protocol(metric: str, recipe: Recipe, entry: Entry) -> str:
     if metric == "comm_gparams":
         return "parameters sent in one direction, in 1e9, over all rounds"
     if metric.startswith("rounds_to_"):
-        return f"rounds until {metric.rpartition('_')[2]} % personal accuracy {POINTS[entry.point]}, {whom}"
+        of = "personal accuracy" if recipe.protocol.metric in ("personal_accuracy", "rounds_to") else "accuracy"
+        goal = metric.rpartition("_")[2]
+        return f"rounds until {goal} % {of} {POINTS[entry.point]}, the first one counted as 1, {whom}"
     if metric in ("personal_accuracy", "global_accuracy", "test_accuracy"):
         point = entry.point if metric == "personal_accuracy" else "after_mix"
         return f"{metric.replace('_', ' ')} in % {POINTS[point]}, {when}, {whom}"
     if metric == "global_accuracy_val":
-        return f"global accuracy in % after mixing, {when}, {whom}"
+        return f"global accuracy in % after mixing, {when}, the mean of all models on all test samples"
     return f"{metric.replace('_', ' ')} after mixing, {when}, {whom}"

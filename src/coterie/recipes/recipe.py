@@ -37,6 +37,16 @@ class Protocol(NamedTuple):
     metric: str
     over_rounds: str  # best, final, first (that reaches a target), smallest
     clients: str  # mean over which
+    also: Sequence[str] = ()  # further metrics of the same runs
+
+    def metrics(self, target: int | None) -> list[str]:
+        """All an experiment reports, the rounds until a target accuracy included where it has one.
+
+        >>> Protocol("global_accuracy", "final", "all clients").metrics(target=70)
+        ['global_accuracy', 'rounds_to_70']
+        """
+        counted = [] if target is None else [f"rounds_to_{target}"]
+        return [*([] if self.metric == "rounds_to" else [self.metric]), *self.also, *counted]
 
 
 class Entry(NamedTuple):
@@ -102,6 +112,10 @@ class Recipe:
         if which is None:
             return list(range(1, len(self.cases) + 1))
         text = str(which).strip()
+        if not text:
+            raise RequestError(
+                f"an empty text chooses no case of {self.name}: choose 1 to {len(self.cases)}, or a part of a label"
+            )
         if text.isdigit():
             if not 1 <= int(text) <= len(self.cases):
                 raise RequestError(
@@ -190,7 +204,7 @@ def load(name: str) -> Recipe:
         if key.startswith(f"{facts['number']}-"):
             key = paper + key.removeprefix(facts["number"])
     if key not in names():
-        raise unknown("recipe", name, names())
+        raise unknown("recipe", key, names())
     raw = json.loads(_FILES.joinpath(f"{key}.json").read_text(encoding="utf-8"))
     return Recipe(
         **{

@@ -1,6 +1,6 @@
 """A recipe made smaller, or put on other data, and what that changes: such numbers are not the published experiment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,16 +65,33 @@ def fitting(graph: str, clients: int) -> str:
 
 
 def shortenings(recipe: Recipe, case: Case, changes: Changes, seeds: int) -> list[str]:
-    """What is smaller or other than published in one case, in words.
+    """What is smaller or other than published in one case, in words; more seeds are no other experiment.
 
     >>> from .recipe import load
     >>> recipe = load("dfedalt-t1")
-    >>> shortenings(recipe, recipe.cases[0], Changes(rounds=2, data="digits"), seeds=1)
-    ['2 of 500 rounds', '1 of 3 seeds', 'data digits instead of cifar10']
+    >>> shortenings(recipe, recipe.cases[0], Changes(rounds=2, clients=200, data="digits"), seeds=1)
+    ['2 of 500 rounds', '200 clients instead of 100', '1 of 3 seeds', 'data digits instead of cifar10']
     """
     published: Mapping[str, Any] = vars(case)
     counts = {"rounds": changes.rounds, "clients": changes.clients}
-    words = [f"{n} of {published[k]} {k}" for k, n in counts.items() if n is not None and n != published[k]]
-    words += [f"{seeds} of {recipe.seeds} seeds"] if seeds < recipe.seeds else []
+    words = [_counted(n, published[k], k) for k, n in counts.items() if n not in (None, published[k])]
+    words += [_counted(seeds, recipe.seeds, "seeds")] if seeds < recipe.seeds else []
     other = {"data": changes.data, "model": changes.model, "partition": changes.partition}
     return words + [f"{k} {v} instead of {published[k]}" for k, v in other.items() if v not in (None, published[k])]
+
+
+def _counted(ours: int | None, published: int, what: str) -> str:
+    assert ours is not None
+    return f"{ours} of {published} {what}" if ours < published else f"{ours} {what} instead of {published}"
+
+
+def other_graphs(published: Recipe, small: Recipe, cells: Iterable[tuple[int, str]], reading: str | None) -> list[str]:
+    """The graphs that fewer clients ask for, in words.
+
+    >>> from .recipe import load
+    >>> recipe = load("dfedalt-t1")
+    >>> other_graphs(recipe, changed(recipe, Changes(clients=6), None), [(1, "dfedalt"), (1, "fedavg")], None)
+    ['topology random-pull:5 instead of random-pull:10']
+    """
+    pairs = ((r.settings(m, n, reading).get("topology") for r in (small, published)) for n, m in cells)
+    return list(dict.fromkeys(f"topology {ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ..measure import FINETUNED
 from ..measure.report import TARGETS
+from ..recipes.costs import scaled
 from .collect import Record
 from .groups import Method, Setup
 
@@ -108,19 +109,6 @@ def seconds(method: Method) -> Cell:
 def _total(method: Method, name: str, unit: str) -> Cell:
     mean = fmean(run.summary[name] for run in method.runs)
     return Cell(mean, scaled(mean, unit))
-
-
-def scaled(number: float, unit: str) -> str:
-    """A number in the decimal unit that leaves one to three digits before the point.
-
-    >>> scaled(16_711_680, "B"), scaled(0, "B"), scaled(29_779_476_480, "FLOP")
-    ('16.7 MB', '0 B', '29.8 GFLOP')
-    """
-    for prefix in ("", "k", "M", "G", "T", "P", "E"):
-        if number < 999.5 or prefix == "E":
-            break
-        number /= 1000
-    return f"{number:.3g} {prefix}{unit}"
 
 
 def _accuracies(method: Method, point: str) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ def _comparable(recipe: Mapping[str, Any]) -> str:
     """Whether the numbers may be compared at all."""
     seeds = f"{recipe['seeds']} seed{'s' if recipe['seeds'] > 1 else ''}, reading: {recipe['reading']}"
     if recipe["shortened"]:
-        return f"SHORTENED, not comparable with the published numbers: {', '.join(recipe['shortened'])} ({seeds})."
+        return f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(recipe['shortened'])} ({seeds})."
     return f"The published size ({seeds})."
 
 

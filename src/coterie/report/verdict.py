@@ -1,8 +1,11 @@
-"""The page in a few sentences. A lead that the seeds do not bear out is called so."""
+"""The page in a few sentences. A lead that clients or seeds do not bear out is called so."""
 
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
+import numpy as np
+
+from ..measure.paired import FEWEST, Numbers, against
 from .groups import Method, Setup
 from .headline import POINTS, accuracy, finals, scaled, worst
 
@@ -18,7 +21,7 @@ def verdict(setup: Setup) -> list[str]:
     return [
         *(_winner(measured, point) for point in ("after_mix", "after_train")),
         _left_behind(measured),
-        *_beside_alone(ranked[0], measured),
+        *_client_by_client(ranked),
         _price(ranked[0], measured),
     ]
 
@@ -54,24 +57,27 @@ def _left_behind(methods: Sequence[Method]) -> str:
     )
 
 
-def _beside_alone(winner: Method, methods: Sequence[Method]) -> list[str]:
-    """How many clients are better off than if they had trained alone."""
-    alone = next((m for m in methods if m.first.config["method"] == ALONE), None)
-    if alone is None or alone is winner:
+def _client_by_client(ranked: Sequence[Method]) -> list[str]:
+    """The best method against the next, and against training alone, over the same clients."""
+    accuracies = _of_clients(ranked)
+    if accuracies is None or accuracies.shape[1] < FEWEST:
         return []
-    together, apart = ({r.seed: r.census.get("accuracy", {}).get("after_mix") for r in m.runs} for m in (winner, alone))
-    pairs = [
-        (a, b)
-        for seed, each in together.items()
-        if each and apart.get(seed)
-        for a, b in zip(each, apart[seed] or [], strict=True)
-        if a is not None and b is not None
-    ]
-    if not pairs:
-        return []
-    better, worse = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
-    whose = " of all seeds" if len(winner.runs) > 1 else ""
-    return [f"With {winner.label}, {better} of {len(pairs)} clients{whose} do better than alone, {worse} do worse."]
+    beside = [j for j, m in enumerate(ranked) if j == 1 or (j and m.first.config["method"] == ALONE)]
+    found, pairs = against(0, accuracies), len(ranked) * (len(ranked) - 1) // 2
+    corrected = f", Holm-corrected for all {pairs} pairs of methods" if pairs > 1 else ""
+    told = "; ".join(f"{ranked[0].label} against {ranked[j].label}: {found[j].said}" for j in beside)
+    return [f"Client by client after mixing (sign-flip test, two-sided{corrected}): {told}."]
+
+
+def _of_clients(methods: Sequence[Method]) -> Numbers | None:
+    """[methods, clients] each client's accuracy after mixing, mean over the seeds; None unless all have the same."""
+    if len({tuple(run.seed for run in m.runs) for m in methods}) > 1:
+        return None
+    each = [[run.census.get("accuracy", {}).get("after_mix") for run in m.runs] for m in methods]
+    if not all(known for runs in each for known in runs):
+        return None
+    means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without test samples, becomes NaN
+    return means[:, ~np.isnan(means).any(axis=0)]
 
 
 def _price(winner: Method, methods: Sequence[Method]) -> str:

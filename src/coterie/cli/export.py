@@ -1,0 +1,21 @@
+"""``coterie export``."""
+
+from pathlib import Path
+
+from ..errors import RequestError
+from ..export import save, save_all
+
+EVERYBODY = "all"
+
+
+def export_models(run: Path, client: str, format: str | None, out: Path, form: str, force: bool) -> None:
+    """Writes one client's model, or everybody's, and says where."""
+    if client == EVERYBODY:
+        written = sum(1 for _ in save_all(run, out, format, form, force))
+        print(f"{written} models are in {out}")
+        return
+    try:
+        number = int(client)
+    except ValueError:
+        raise RequestError(f"--client {client} is no client: give its number, counted from 0, or all") from None
+    print(f"client {number} of {run} is in {save(run, number, out, format, form, force)}")

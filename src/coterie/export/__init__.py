@@ -1,0 +1,81 @@
+"""What was trained, in files that others can use: a client's model as safetensors, ONNX or TorchScript.
+
+ONNX and TorchScript files hold the whole model, normalisation included: they take samples as the data set gives them.
+Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that are held as numbers go in as they are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import RequestError, unknown
+from ..run import Run
+from .formats import FORMATS, Format
+from .forms import FORMS
+from .opened import Opened
+from .restore import load
+
+__all__ = ["FORMATS", "FORMS", "load", "save", "save_all"]
+
+
+def save(
+    run: Run | str | Path,
+    client: int,
+    path: str | Path,
+    format: str | None = None,
+    form: str = "recovered",
+    force: bool = False,
+) -> Path:
+    """Writes one client's model into a file.
+
+    run: a finished run or its folder; format: "safetensors", "onnx" or "torchscript", by default what the file's name
+    ends with (.safetensors, .onnx, .pt); form: of a model of low rank, "recovered" (ordinary layers) or "factorised";
+    force: replaces a file that exists.
+
+    >>> import coterie as ct, tempfile
+    >>> fed = ct.data.federate("synthetic", clients=2, partition="iid", seed=0)
+    >>> run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.local(epochs=1), rounds=1, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = ct.export.save(run, 1, f"{folder}/mine.safetensors")
+    ...     bool((ct.export.load(file)(fed.x) == run.clients[1].module()(fed.x)).all())
+    True
+    """
+    path = Path(path)
+    chosen = _format(format, path)
+    opened = Opened.of(run)
+    _absent(path, force)
+    chosen.write(opened.deployed(client, form), path)
+    return path
+
+
+def save_all(
+    run: Run | str | Path, folder: str | Path, format: str | None = None, form: str = "recovered", force: bool = False
+) -> Iterator[Path]:
+    """Writes every client's model into a folder, as client-0003.onnx; gives the files as they get there."""
+    chosen = _format(format or "safetensors", Path(folder))
+    opened = Opened.of(run)
+    files = [Path(folder) / f"client-{i:04d}{chosen.suffix}" for i in range(opened.clients)]
+    for file in files:  # before the first one is written
+        _absent(file, force)
+    for i, file in enumerate(files):
+        chosen.write(opened.deployed(i, form), file)
+        yield file
+
+
+def _format(name: str | None, path: Path) -> Format:
+    """The format of that name, or that a file's name ends with; with all packages it needs."""
+    if name is not None and name not in FORMATS:
+        raise unknown("format", name, FORMATS)
+    meant = [f for known, f in FORMATS.items() if (known == name if name else f.suffix == path.suffix)]
+    if not meant:
+        raise RequestError(f"{path.name} does not tell the format: add --format, one of {', '.join(FORMATS)}")
+    meant[0].check()
+    return meant[0]
+
+
+def _absent(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder: name a file with --out, or take --client all")
+    if path.exists() and not force:
+        raise RequestError(f"{path} already exists: choose another --out, or replace it with --force")
+    if not path.parent.is_dir() and path.parent.exists():
+        raise RequestError(f"{path.parent} is a file: name a folder with --out")

@@ -1,0 +1,78 @@
+"""A finished run, of which single clients are read: a hundred models need not be in memory to write one."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data import Preparation
+from ..errors import RequestError
+from ..measure.report import FINETUNED
+from ..run import Client, Run, client_of, finished, model_of
+from .deployed import Deployed
+from .forms import formed
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is known of a run, and a way to its clients."""
+
+    config: Mapping[str, Any]
+    census: Mapping[str, Any]
+    client: Callable[[int], Client]
+
+    @classmethod
+    def of(cls, run: Run | str | Path) -> "Opened":
+        """A run in memory, or in its folder."""
+        if isinstance(run, Run):
+            return cls(run.config, run.census, run.clients.__getitem__)
+        folder = finished(run)
+        config = folder.config()
+        if "name" not in config["model"]:
+            raise RequestError(
+                f"{run} was made with a module of its own: give coterie.export.save the run that "
+                "coterie.load(path, model=...) returns"
+            )
+        model = model_of(config)
+        return cls(config, folder.census(), lambda i: client_of(folder.path, i, model))
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return int(self.config["data"]["clients"])
+
+    def deployed(self, client: int, form: str) -> Deployed:
+        """One client's model in the form that is asked for."""
+        if not 0 <= client < self.clients:
+            raise RequestError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
+        made = formed(self.client(client).module(), self.config, client, form)
+        prepared = self.config["preparation"]
+        preparation = None if prepared is None else Preparation(prepared["mean"], prepared["std"])
+        known = {"client": client, **self._origin(), **made.about}
+        known |= self._accuracy(client) if made.measured else {}
+        shape = self.config["model"].get("input_shape")
+        return Deployed(made.module.cpu(), preparation, None if shape is None else tuple(shape), _texts(known))
+
+    def _origin(self) -> dict[str, Any]:
+        """What was trained, how and on what; all that is needed to build the module again."""
+        model, data = dict(self.config["model"]), self.config["data"]
+        name = model.pop("name", model.get("module"))
+        described = {"classes": model.pop("classes", None), "input_shape": model.pop("input_shape", None)}
+        about = {"method": self.config["method"], "settings": self.config["settings"], "round": self.config["rounds"]}
+        source = {"data": data.get("source"), "partition": data.get("partition")}
+        return {"model": name, **described, "model_options": model, **about, "seed": self.config["seed"], **source}
+
+    def _accuracy(self, client: int) -> dict[str, Any]:
+        """What the run measured of this very model: on the client's own test samples, after the last round."""
+        known = self.census.get("accuracy") or {}
+        protocol = FINETUNED if FINETUNED in known else "after_mix"
+        if protocol not in known:
+            return {}
+        samples = self.census["test_samples"][client]
+        return {"accuracy": known[protocol][client], "protocol": protocol, "test_samples": samples}
+
+
+def _texts(known: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out."""
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items() if v is not None}

@@ -1,0 +1,34 @@
+"""Memory that is freed and wanted again."""
+
+import platform
+import resource
+
+import pytest
+import torch
+
+from coterie import memory
+
+BLOCK = 64 * 2**20  # more than any threshold at which glibc keeps a block by itself
+PAGES = BLOCK // resource.getpagesize()
+
+
+def faults(blocks: int) -> int:
+    """How many pages some blocks, one after another, are given by the system."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(blocks):
+        torch.ones(BLOCK // 4)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator has these options")
+def test_a_block_is_taken_from_the_system_once() -> None:
+    with memory.kept():
+        faults(8)  # the first few still find no room among what was there before
+        assert faults(4) < PAGES / 2
+    assert faults(4) >= PAGES / 2  # as before: what is freed goes back
+
+
+def test_an_error_ends_it() -> None:
+    with pytest.raises(ValueError, match="inside"), memory.kept():
+        raise ValueError("inside")
+    assert faults(0) == 0

@@ -1,0 +1,124 @@
+"""``coterie recipe``: what it prints, what it refuses, and that an interruption changes no number."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers_cli import ENVIRONMENT, Cli, assert_same_run
+
+SMALL = ("--data", "digits", "--model", "small-cnn", "--rounds", "2", "--seeds", "1")
+SHORT = (*SMALL, "--case", "1", "--clients", "5")
+
+
+@pytest.fixture(scope="module")
+def cli() -> Iterator[Cli]:
+    with Cli() as started:
+        yield started
+
+
+def test_list_and_show_need_no_torch() -> None:
+    program = (
+        "import sys; from coterie.cli.recipe_show import show_recipe, show_recipes; from coterie.recipes import names\n"
+        "show_recipes(None)\nfor name in names(): show_recipe(name)\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    for text in ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?"):
+        assert text in done.stdout
+
+
+def test_a_shortened_run_stands_beside_the_published_numbers_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    done = cli.succeed("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT, "--out", "a", cwd=tmp_path)
+    assert "SHORTENED OR CHANGED, not comparable" in done.out
+    told = (
+        "2 of 500 rounds",
+        "5 of 100 clients",
+        "1 of 3 seeds",
+        "digits instead of cifar10",
+        "small-cnn instead of",
+        "topology random-pull:4 instead of random-pull:10",
+    )
+    assert [text for text in told if text not in " ".join(done.out.split())] == []
+    assert "84.17" in done.out
+    assert "88.85" in done.out
+    assert "after local training" in done.out
+    assert "after mixing" in done.out
+    saved = json.loads((tmp_path / "a" / "recipe.json").read_text())
+    assert [r["method"] for r in saved["results"]] == ["fedavg", "dfedalt"]
+    assert saved["shortened"]
+    best = max(json.loads(line)["personal_accuracy_after_mix"] for line in metrics(tmp_path / "a/case1-dfedalt-seed0"))
+    assert saved["results"][1]["ours"] == [pytest.approx(100 * best)]
+
+
+def metrics(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_an_interrupted_recipe_is_resumed_to_the_same_numbers(cli: Cli, tmp_path: Path) -> None:
+    command = ("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT)
+    cli.succeed(*command, "--out", "whole", cwd=tmp_path)
+    killed = cli.run(*command, "--out", "cut", cwd=tmp_path, at="rename cut/case1-dfedalt-seed0/checkpoint/*2.json")
+    assert killed.status == -signal.SIGKILL
+    cli.refuse(*command, "--out", "cut", cwd=tmp_path, names=("already exists", "--resume"))
+    cli.succeed(*command, "--out", "cut", "--resume", cwd=tmp_path)
+    for method in ("fedavg", "dfedalt"):
+        assert_same_run(tmp_path / "whole" / f"case1-{method}-seed0", tmp_path / "cut" / f"case1-{method}-seed0")
+    one, other = (json.loads((tmp_path / a / "recipe.json").read_text()) for a in ("whole", "cut"))
+    assert one == other
+    shutil.rmtree(tmp_path / "cut")
+
+
+WRONG = {
+    "unknown recipe": (("run", "dfedalt-t9"), ("did you mean dfedalt-t",)),
+    "unknown by its number": (("show", "000-t1x"), ("did you mean dfedalt-t1",)),
+    "unknown recipe shown": (("show", "nothing"), ("nothing",)),
+    "unknown paper": (("list", "--paper", "dfedatl"), ("dfedalt",)),
+    "method of another recipe": (("run", "dfedalt-t3", "--methods", "fedavg"), ("dfedalt-t3", "fedavg")),
+    "no method": (("run", "dfedalt-t3", "--methods", ","), ("--methods", "dfedsalt-uv")),
+    "no case": (("run", "dfedalt-t3", "--case", ""), ("1 to 2",)),
+    "case out of range": (("run", "dfedalt-t3", "--case", "3"), ("1 to 2",)),
+    "case without meaning": (("run", "dfedalt-t3", "--case", "svhn"), ("svhn", "cifar10 dirichlet:0.3")),
+    "unknown reading": (("run", "dfedalt-t3", "--reading", "notes"), ("paper", "code")),
+    "method not run in this case": (("run", "fedlmt-t3", "--case", "2", "--methods", "fedavg"), ("fedavg", "--case")),
+    "one of two not run in this case": (
+        ("run", "fedlmt-t3", "--case", "2", "--methods", "fedlmt,fedavg"),
+        ("fedavg", "--case"),
+    ),
+    "clients for a grid": (
+        ("run", "dfedalt-f4", *SMALL, "--case", "grid", "--clients", "7", "--methods", "dfedalt"),
+        ("ring", "8 clients"),
+    ),
+    "more clients than samples": (("run", "dfedalt-t3", *SMALL, "--clients", "9000"), ("9000", "1352")),
+    "images too small for the model": (("run", "dfedsam-t1", *SHORT, "--model", "vgg11-gn"), ("8 x 8", "small-cnn")),
+    "a model of tokens for images": (("run", "dfedalt-t3", *SHORT, "--model", "transformer-mlm"), ("[1, 8, 8]",)),
+    "nothing to train": (("run", "fedlmt-t1"), ("coterie capacity",)),
+    "nothing at all": (("run", "dfedpgp-f4"), ("nothing is trained",)),
+    "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),
+    "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
+    "resume of nothing": (("run", "dfedalt-t3", "--resume"), ("--out",)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_cannot_be_run_is_refused_in_one_sentence(cli: Cli, tmp_path: Path, wrong: str) -> None:
+    arguments, told = WRONG[wrong]
+    cli.refuse("recipe", *arguments, cwd=tmp_path, names=told)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rounds_to_a_target_count_from_one(cli: Cli, tmp_path: Path) -> None:
+    command = ("recipe", "run", "dfedalt-t6", "--methods", "dfedalt,fedrep", *SHORT, "--out", "a")
+    done = cli.succeed(*command, cwd=tmp_path)  # 20 % are soon reached on ten digits
+    assert "rounds until 20 % personal accuracy after mixing, the first one counted as 1" in " ".join(done.out.split())
+    assert "published, but not measured by a run: speedup to 20" in done.out
+    for result in json.loads((tmp_path / "a" / "recipe.json").read_text())["results"]:
+        rows = [json.loads(line) for line in metrics(tmp_path / f"a/case1-{result['method']}-seed0")]
+        reached = [i for i, row in enumerate(rows, 1) if row["personal_accuracy_after_mix"] >= 0.2]
+        assert result["metric"] == "rounds_to_20"
+        assert result["ours"] == [reached[0] if reached else None]
