@@ -52,7 +52,8 @@ def _comparable(recipe: Mapping[str, Any]) -> str:
     """Whether the numbers may be compared at all."""
     seeds = f"{recipe['seeds']} seed{'s' if recipe['seeds'] > 1 else ''}, reading: {recipe['reading']}"
     if recipe["shortened"]:
-        return f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(recipe['shortened'])} ({seeds})."
+        words = ", ".join(recipe["shortened"])
+        return f"SHORTENED OR CHANGED, not comparable with the published numbers: {words} ({seeds})."
     return f"The published size ({seeds})."
 
 
