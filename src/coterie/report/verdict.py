@@ -6,8 +6,9 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from ..measure.paired import FEWEST, Numbers, against
+from ..recipes.costs import scaled
 from .groups import Method, Setup
-from .headline import POINTS, accuracy, finals, scaled, worst
+from .headline import POINTS, accuracy, finals, worst
 
 ALONE = "local"  # the method without any exchange
 
@@ -77,7 +78,8 @@ def _of_clients(methods: Sequence[Method]) -> Numbers | None:
     if not all(known for runs in each for known in runs):
         return None
     means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without test samples, becomes NaN
-    return means[:, ~np.isnan(means).any(axis=0)]
+    known: Numbers = means[:, ~np.isnan(means).any(axis=0)]
+    return known
 
 
 def _price(winner: Method, methods: Sequence[Method]) -> str:
