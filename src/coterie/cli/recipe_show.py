@@ -70,10 +70,11 @@ def _rounds(recipe: Recipe) -> str:
     return ", ".join(map(str, sorted({case.rounds for case in recipe.cases})))
 
 
-def _costs(spent: Cost) -> tuple[str, str, str]:
+def _costs(spent: Cost, unit: str = "") -> tuple[str, str, str]:
+    """``unit``: of the operations, where no heading says it."""
     if not spent.flops:
         return "-", "-", "-"
-    return scaled(spent.flops, ""), scaled(spent.bytes, "B"), duration(spent.seconds)
+    return scaled(spent.flops, unit), scaled(spent.bytes, "B"), duration(spent.seconds)
 
 
 def show_recipe(name: str) -> None:
@@ -84,7 +85,7 @@ def show_recipe(name: str) -> None:
     console.print(f"[bold]{recipe.name}[/bold]: {recipe.about}. {recipe.where} of {facts['title']}")
     console.print(f"released code: {facts['code']}")
     console.print(f"reported: {_reported(recipe)}", markup=False)
-    console.print(f"seeds: {recipe.seeds}; all of it: {', '.join(_costs(cost(recipe)))} ({SPEED_OF})")
+    console.print(f"seeds: {recipe.seeds}; all of it: {', '.join(_costs(cost(recipe), 'FLOP'))} ({SPEED_OF})")
     console.print(_cases(recipe))
     if recipe.methods:
         common = _common(recipe)
