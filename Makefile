@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types bench-peers setup clean
+.PHONY: demo test lint types browser bench-peers setup clean
 
 demo: setup
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -17,6 +17,10 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Chromium for the tests of the report, where the system has none; without it they are skipped.
+browser: setup
+	$(BIN)/playwright install --with-deps chromium
 
 # Beside other frameworks, each in an environment of its own under .venvs: make bench-peers PEERS=flower REPEATS=5
 PEERS ?= flower pfl fedjax

@@ -24,10 +24,12 @@ def run(code: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
     return names
 
 
-def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     names = run(blocks("README.md")[0])
     assert "final" in capsys.readouterr().out
     assert len(names["run"].clients) == 20
+    assert Path("report.html").exists()
 
 
 def test_the_readme_lists_every_method() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import algorithms, data, engines, export, models, recipes, topology
+    from . import algorithms, data, engines, export, models, recipes, report, topology
     from .errors import RequestError
     from .loop import fit
     from .run import Client, Run, load
@@ -23,6 +23,7 @@ __all__ = [
     "load",
     "models",
     "recipes",
+    "report",
     "topology",
 ]
 

@@ -55,6 +55,12 @@ class Run:
         folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.census)
         return folder.path
 
+    def report(self, path: str | Path) -> Path:
+        """One HTML page to look at, that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
+        from .report import write  # of the layer above this one: only here, where it is asked for
+
+        return write([self], path)
+
 
 def client_tensors(client: Client) -> Tensors:
     """A client's model as its file holds it: ``shared/name`` and ``personal/name``."""

@@ -162,6 +162,20 @@ def compare(
     compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target))
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or those of a comparison or a recipe's runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the folder, or here for several.")
+    ] = None,
+) -> None:
+    """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
+    share_cores()
+    from .report import show_report
+
+    show_report(runs, out)
+
+
 @app.command(name="list")
 def list_() -> None:
     """Show the methods, data, partitions, topologies and models there are."""

@@ -17,9 +17,11 @@ from ..recipes import READINGS, Recipe, load
 from ..recipes.costs import SPEED_OF, cost, duration, scaled
 from ..recipes.outcome import Compared, compared, protocol, unmeasured
 from ..recipes.shorten import Changes, changed, other_graphs, shortenings
+from ..report.collect import RECIPE
 from ..store.files import write_json
 from .recipe_show import MARKS, printed, table, wide_console
-from .train import fresh_folder, interruptible
+from .report import leave_report
+from .train import fresh_folder, interruptible, typed_command
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,9 @@ def run_recipe(wishes: Wishes) -> None:
         for number, method in plan.cells:
             runs = [plan.train(number, method, seed, folder) for seed in range(plan.seeds)]
             results += compared(plan.published, number, method, runs)
-        write_json(folder / "recipe.json", _saved(plan, results))
-    _show(plan, results, folder)
+        write_json(folder / RECIPE, _saved(plan, results))
+        _show(plan, results, folder)
+        leave_report(folder, typed_command(), sys.stdout)
 
 
 def _trainable(recipe: Recipe) -> Recipe:

@@ -14,14 +14,16 @@ from ..errors import RequestError
 from ..experiment import Experiment
 from ..loop import fit
 from ..problem import Model, cross_entropy
+from ..report.collect import COMPARISON
 from ..run import Run
 from ..store import RunFolder, read_json
 from ..store.files import write_json
 from ..store.folder import CONFIG
 from ..tensors import entries
+from .report import leave_report
 from .request import Plan, Wishes, check_settings, known_options
 from .results import Result
-from .show import Style, show
+from .show import TABLE, Style, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -34,6 +36,7 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> N
     else:
         run, folder = _run_new(method, wishes, out, resume)
     show([Result.of(run.summary["method"], [run])], run.config, folder, Style())
+    print(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}", file=sys.stderr)
 
 
 def _saved_config(text: str) -> Path | None:
@@ -145,11 +148,13 @@ def compare_methods(
                 for s in range(first, first + seeds)
             ]
             results.append(Result.of(algorithm.name, runs))
-        write_json(folder / "compare.json", [{"method": r.method, "runs": r.summaries} for r in results])
-    show(results, runs[-1].config, folder, style)
+        write_json(folder / COMPARISON, [{"method": r.method, "runs": r.summaries} for r in results])
+        show(results, runs[-1].config, folder, style)
+        leave_report(folder, typed_command(), sys.stdout if style.format == TABLE else sys.stderr)
 
 
-def _typed_command() -> list[str]:
+def typed_command() -> list[str]:
+    """The words after ``coterie``."""
     return sys.argv[1:]
 
 
@@ -182,4 +187,4 @@ def _continuation(folder: Path, out: Path | None, resume: bool) -> list[str]:
     if RunFolder(folder).exists:
         named = algorithms.known(str(folder)) or str(folder).startswith("-")
         return ["run", f"./{folder}" if named else str(folder), "--resume"]
-    return [*_typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]
+    return [*typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..measure.paired import FEWEST, Numbers, Paired, against
+from ..measure.paired import FEWEST, Numbers, against
 from .results import Result
-
-CLEAR = 0.05  # p below which a difference is called one
 
 
 def verdict(results: Sequence[Result]) -> list[str]:
@@ -25,7 +23,10 @@ def verdict(results: Sequence[Result]) -> list[str]:
     return [
         f"Personal accuracy after mixing{each}: {results[best].method} has the highest mean of {clients} clients. "
         f"Sign-flip test, two-sided{corrected}.",
-        *(_sentence(results[best], results[j], found) for j, found in against(best, accuracies).items()),
+        *(
+            f"{results[best].method} against {results[j].method}: {p.said}"
+            for j, p in against(best, accuracies).items()
+        ),
     ]
 
 
@@ -35,19 +36,3 @@ def _of_clients(results: Sequence[Result]) -> Numbers:
     means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without test samples, becomes NaN
     known: Numbers = means[:, ~np.isnan(means).any(axis=0)]
     return known
-
-
-def _sentence(best: Result, other: Result, found: Paired) -> str:
-    over = f"better for {found.better} of {found.clients} clients"
-    p = f"paired test over clients, {_p(found.p)}"
-    said = f"{over} ({p})" if found.p < CLEAR else f"no clear difference ({over}; {p})"
-    return f"{best.method} against {other.method}: {said}"
-
-
-def _p(p: float) -> str:
-    """As many digits as it takes to see on which side of 0.05 it is.
-
-    >>> _p(0.0312), _p(1.0), _p(1e-9)
-    ('p = 0.031', 'p = 1.000', 'p < 0.0001')
-    """
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"

@@ -12,6 +12,7 @@ Numbers = NDArray[np.float64]
 FEWEST = 6  # clients: with five even a difference that all of them share has p = 2 / 2^5 > 0.05
 EXACT = 32  # clients up to which all 2^n flips are counted
 FLIPS, AT_ONCE = 20_000, 500  # that are drawn beyond
+CLEAR = 0.05  # p below which a difference is called one
 _DECIMALS = 12  # of a difference: means over seeds that are equal differ by less
 _ROUNDING = 1e-9  # accuracies are fractions, so sums are often equal, but for rounding
 
@@ -22,6 +23,25 @@ class Paired(NamedTuple):
     better: int  # clients that have a higher accuracy with the first
     clients: int
     p: float  # two-sided, corrected for all that was compared
+
+    @property
+    def said(self) -> str:
+        """In words that claim no more than the test does.
+
+        >>> Paired(9, 10, 0.0312).said
+        'better for 9 of 10 clients (paired test over clients, p = 0.031)'
+        """
+        over, p = f"better for {self.better} of {self.clients} clients", f"paired test over clients, {_p(self.p)}"
+        return f"{over} ({p})" if self.p < CLEAR else f"no clear difference ({over}; {p})"
+
+
+def _p(p: float) -> str:
+    """As many digits as it takes to see on which side of 0.05 it is.
+
+    >>> _p(0.0312), _p(1.0), _p(1e-9)
+    ('p = 0.031', 'p = 1.000', 'p < 0.0001')
+    """
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
 
 
 def sign_flip(differences: Numbers) -> float:

@@ -1,0 +1,57 @@
+"""``coterie report``, and the page that ``compare`` and ``recipe run`` leave behind."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from ..errors import RequestError
+from ..report import write
+from ..report.collect import COMMAND
+from ..report.library import compressed_library
+from ..store.files import replace
+
+PAGE = "report.html"
+NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
+
+
+def show_report(runs: Sequence[Path], out: Path | None) -> None:
+    """Writes the page into the folder it is about, or here where there are several, and says where it is."""
+    alone = runs[0].parent if runs[0].is_file() else runs[0]
+    path = out or (alone / PAGE if len(runs) == 1 else Path(PAGE))
+    print(f"report: {write(list(runs), path, _say)}")
+
+
+def leave_report(folder: Path, typed: Sequence[str], where: TextIO) -> None:
+    """At the end of several runs: the typed command and the page, its path printed to ``where``.
+
+    Without plotly a sentence takes its place.
+    """
+    command = shlex.join(["coterie", *repeating(typed)])
+    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n"))
+    try:
+        compressed_library()
+    except RequestError as error:
+        _say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
+        return
+    print(f"report: {write([folder], folder / PAGE, _say)}", file=where)
+
+
+def repeating(typed: Sequence[str]) -> list[str]:
+    """The words that do the same once more, in a folder of its own.
+
+    >>> repeating(["compare", "local", "fedavg", "--out", "a", "--resume", "--seeds", "2"])
+    ['compare', 'local', 'fedavg', '--seeds', '2']
+    """
+    words, given = [], iter(typed)
+    for word in given:
+        if word in NOT_REPEATED:
+            next(given, None)
+        elif word != "--resume" and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
+            words.append(word)
+    return words
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,37 @@
+"""One HTML page of one or more runs: who won, for whom, at what cost and why. It needs no network and no other file.
+
+    coterie.report.write(["runs/a", "runs/b"], "report.html")
+
+Whatever is drawn is plain data for plotly.js, whose bundle is taken from the package plotly of the extra
+``coterie[report]`` and packed into the page.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import RequestError
+from ..store.files import replace
+from .collect import Source, collect
+from .library import compressed_library
+from .page import page
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+__all__ = ["write"]
+
+
+def write(runs: "Sequence[Run | str | Path]", path: str | Path, say: Callable[[str], object] | None = None) -> Path:
+    """Writes the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
+
+    ``say`` is told what takes more than a moment.
+    """
+    file = Path(path)
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise RequestError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
+    library = compressed_library()
+    sources: list[Source] = list(runs)
+    text = page(collect(sources), library, say or (lambda _: None))
+    replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return file

@@ -1,0 +1,160 @@
+"""From runs and folders to plain data. Models are not loaded."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import RequestError
+from ..measure import summarise
+from ..measure.report import Row
+from ..run import Client, Run, load
+from ..store import RunFolder, read_json
+from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+
+COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
+
+Source = Run | str | Path
+
+_NAME = re.compile(r"(?:case(?P<case>\d+)-)?(?P<method>.+)-seed(?P<seed>\d+)$")
+_NEEDED = ("method", "settings", "data", "model", "rounds", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One run, as its files or a Run in memory tell it."""
+
+    config: dict[str, Any]
+    history: list[Row]
+    summary: dict[str, Any]
+    census: dict[str, Any]  # {} in folders that were made before it was kept
+    folder: Path | None = None
+    name: str | None = None  # of the method, where a recipe gives it one of its own
+    case: str | None = None  # of the recipe
+    finished: bool = True
+    held: Run | None = None
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.config["seed"])
+
+    def clients(self) -> list[Client]:
+        """Every client's own model, loaded now."""
+        if self.held is not None:
+            return self.held.clients
+        assert self.folder is not None
+        return load(self.folder).clients
+
+
+class Collected(NamedTuple):
+    """All a page is made of."""
+
+    records: list[Record]
+    recipes: list[dict[str, Any]]  # what ``coterie recipe run`` saved beside the runs
+    commands: list[str]  # as they were typed
+
+
+@dataclass
+class _Found:
+    """What is gathered folder by folder; a run that is named twice counts once."""
+
+    records: dict[Path | int, Record] = field(default_factory=dict)
+    recipes: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    commands: dict[str, None] = field(default_factory=dict)
+
+
+def collect(sources: Sequence[Source]) -> Collected:
+    """The runs behind folders and Runs, in the order in which they are named."""
+    if not sources:
+        raise RequestError("a report needs at least one run: name its folder")
+    found = _Found()
+    for source in sources:
+        if isinstance(source, Run):
+            found.records[id(source)] = Record(
+                source.config, source.history, source.summary, source.census, held=source
+            )
+        else:
+            _look_into(Path(source), found)
+    return Collected(list(found.records.values()), list(found.recipes.values()), list(found.commands))
+
+
+def _look_into(path: Path, found: _Found) -> None:
+    """A run folder, or one that holds the runs of a comparison or a recipe."""
+    if path.name == CONFIG:
+        path = path.parent
+    if RunFolder(path).exists:
+        folders, home = [path], path.absolute().parent
+    else:
+        folders, home = _inside(path), path
+    recipe = read_json(home / RECIPE) if (home / RECIPE).exists() else None
+    if recipe is not None:
+        found.recipes[home.resolve()] = recipe
+    if (path / COMMAND).exists():
+        found.commands[(path / COMMAND).read_text().strip()] = None
+    for folder in folders:
+        found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
+
+
+def _inside(path: Path) -> list[Path]:
+    """The run folders in a folder: by case, then as the methods were named, then by seed."""
+    folders = [p.parent for p in path.glob(f"*/{CONFIG}")] if path.is_dir() else []
+    if not folders:
+        raise RequestError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
+    named = list(dict.fromkeys(_methods_named(path)))
+
+    def place(folder: Path) -> tuple[int, int, str, int]:
+        match = _NAME.match(folder.name)
+        if match is None:
+            return 0, len(named), folder.name, 0
+        method = match["method"]
+        rank = named.index(method) if method in named else len(named)
+        return int(match["case"] or 0), rank, method, int(match["seed"])
+
+    return sorted(folders, key=place)
+
+
+def _methods_named(path: Path) -> list[str]:
+    if (path / RECIPE).exists():
+        return [str(result["method"]) for result in read_json(path / RECIPE)["results"]]
+    if (path / COMPARISON).exists():
+        return [str(result["method"]) for result in json.loads((path / COMPARISON).read_text())]
+    return []
+
+
+def _record(folder: Path, from_recipe: bool) -> Record:
+    config = read_json(folder / CONFIG)
+    lacking = [key for key in _NEEDED if key not in config]
+    if lacking:
+        raise RequestError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
+    history = _history(folder / METRICS)
+    if not history:
+        raise RequestError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
+    match = _NAME.match(folder.name)
+    finished = (folder / SUMMARY).exists()
+    return Record(
+        config,
+        history,
+        read_json(folder / SUMMARY) if finished else summarise(config, history),
+        read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
+        folder,
+        match["method"] if from_recipe and match else None,
+        match["case"] if from_recipe and match else None,
+        finished,
+    )
+
+
+def _history(path: Path) -> list[Row]:
+    """The rows there are; a run that is under way may just be writing its last one."""
+    rows: list[Row] = []
+    try:
+        for line in path.read_text().splitlines():
+            rows.append(json.loads(line))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        if not rows:
+            raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
+    return rows

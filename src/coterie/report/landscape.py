@@ -1,0 +1,134 @@
+"""The loss around the clients' last models, for methods that look for flat places, beside the others.
+
+Computed when the page is made, from the saved models and the data of the configuration, on as many samples as fit
+a budget; where one of these is missing, a sentence says so.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..batches import Samples
+from ..config import rebuild
+from ..data import Federation
+from ..engines import Serial
+from ..errors import RequestError
+from ..loop import find_device
+from ..measure.sharpness import loss_slice
+from ..models.cost import cost
+from ..problem import Model, cross_entropy
+from ..tensors import stack
+from .charts import INK, SCALE, Chart, Figure
+from .collect import Record
+from .groups import Setup
+
+SIDE = 11  # places along each direction
+GRID = [2 * i / (SIDE - 1) - 1 for i in range(SIDE)]
+BUDGET = {"cpu": 3e10, "cuda": 5e13}  # multiply-adds for all slices together: some seconds
+LEAST = 4  # samples a client, below which a loss says nothing
+
+
+class Slice(NamedTuple):
+    """F(x + a d + b e) for a and b in GRID, mean over the clients."""
+
+    losses: list[list[float]]
+    samples: int  # a client at most
+
+
+def sharpness_aware(setup: Setup) -> bool:
+    """Whether some method climbs before it descends."""
+    return any(m.first.config["settings"].get("rho") for m in setup.methods)
+
+
+def landscapes(setup: Setup, say: Callable[[str], object]) -> tuple[list[Chart], str]:
+    """A chart for every method and what is to be said of them; no charts where they cannot be had."""
+    if not sharpness_aware(setup):
+        return [], ""
+    say(f"computing the loss around the models of {len(setup.methods)} methods for the report")
+    budget = BUDGET[find_device("auto").type] / len(setup.methods)
+    try:
+        found = {method: slice_of(method.first, budget) for method in setup.methods}
+    except RequestError as error:
+        return [], f"The loss around the models is left out: {error}."
+    tops = [max(map(max, s.losses)) for s in found.values()]
+    lows = [min(map(min, s.losses)) for s in found.values()]
+    charts = [
+        Chart(f"landscape-{i}", method.label, _rise(s), {"": _contours(s, min(lows), max(tops))}, height=320)
+        for i, (method, s) in enumerate(found.items())
+    ]
+    samples = max(s.samples for s in found.values())
+    return charts, (
+        "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
+        "a and b from -1 to 1: each client's own model after the last round on its own samples (at most "
+        f"{samples} a client), mean over the clients, seed {setup.methods[0].first.seed}. All colours are on one scale."
+    )
+
+
+def slice_of(record: Record, budget: float) -> Slice:
+    """The slice of a run's models, for so many multiply-adds."""
+    if not record.finished:
+        raise RequestError("a run is not finished")
+    device = find_device("auto")
+    model, federation = _problem(record, device)
+    samples, most = _some(federation, model, budget)  # before all models are loaded
+    stacked = {k: v.to(device) for k, v in stack([c.shared | c.personal for c in record.clients()]).items()}
+    each = loss_slice(Serial(), model, stacked, samples, GRID, seed=record.seed)
+    mean = torch.nanmean(each, 0)
+    if not bool(mean.isfinite().all()):
+        raise RequestError("around some models it is not finite")
+    return Slice(mean.tolist(), most)
+
+
+def _problem(record: Record, device: torch.device) -> tuple[Model, Federation]:
+    """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
+    module, federation, algorithm = rebuild(record.config)
+    if federation.fingerprint() != record.config["fingerprints"]["data"]:
+        raise RequestError("the data are not those of the run any more")
+    return algorithm.adapt(Model(module.to(device), cross_entropy)), federation.to(device)
+
+
+def _some(federation: Federation, model: Model, budget: float) -> tuple[Samples, int]:
+    """As many training samples of every client as the budget allows."""
+    one = max(1, cost(model.evaluation, federation.sample(2)).macs * SIDE**2 * federation.clients)
+    most = min(int(federation.sizes.max()), int(budget / one))
+    if most < LEAST:
+        raise RequestError(
+            f"{LEAST} samples a client would take {LEAST * one:.1e} multiply-adds; "
+            "coterie.measure.sharpness.loss_slice computes it in Python"
+        )
+    owned = tuple(part[:most] for part in federation.train)
+    return Samples(federation.x, federation.y, owned, federation.preparation), most
+
+
+def _rise(s: Slice) -> str:
+    """How steep it is, in a number."""
+    middle = s.losses[SIDE // 2][SIDE // 2]
+    around = _ring(s.losses)
+    return f"Loss {middle:.3g} in the middle, {sum(around) / len(around):.3g} on average half way to the edges."
+
+
+def _ring(losses: Sequence[Sequence[float]]) -> list[float]:
+    """The values on the square half way between the middle and the edge."""
+    near, far = SIDE // 4 + SIDE % 2, SIDE - 1 - SIDE // 4 - SIDE % 2
+    places = range(near, far + 1)
+    return [losses[a][b] for a in places for b in places if near in (a, b) or far in (a, b)]
+
+
+def _contours(s: Slice, low: float, high: float) -> Figure:
+    trace = {
+        "type": "contour",
+        "x": GRID,
+        "y": GRID,
+        "z": s.losses,
+        "zmin": low,
+        "zmax": high,
+        "colorscale": SCALE,
+        "contours": {"coloring": "heatmap", "showlabels": True, "labelfont": {"color": INK}},
+        "line": {"width": 0.7, "color": INK},
+        "colorbar": {"title": {"text": "loss", "side": "right"}, "thickness": 10, "outlinewidth": 0},
+        "hovertemplate": "a %{y:.2f}, b %{x:.2f}: loss %{z:.4~g}<extra></extra>",
+    }
+    axis = {"showgrid": False, "zeroline": False, "constrain": "domain", "dtick": 0.5}
+    across, along = ({"title": {"text": name}, **axis} for name in "ba")
+    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {**along, "scaleanchor": "x"}}}

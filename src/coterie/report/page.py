@@ -1,0 +1,141 @@
+"""The page itself: words and tables in HTML that need no script, charts drawn by plotly.js into their places."""
+
+import json
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from .. import __version__
+from .charts import Chart, consensus, progress, recorded
+from .collect import Collected
+from .graph import topology
+from .groups import Method, Setup, setups
+from .headline import protocol
+from .landscape import landscapes
+from .library import packed_json
+from .pictures import distribution, labels
+from .published import published_tables
+from .table import headline_table
+from .verdict import verdict
+
+_FILES = files(__package__).joinpath("files")
+
+
+def page(collected: Collected, library: str, say: Callable[[str], object]) -> str:
+    """The whole HTML text; ``library``: plotly.js, packed."""
+    found = setups(collected.records)
+    charts: dict[str, Any] = {}
+    bodies = [_setup(s, f"s{i}", charts, say) for i, s in enumerate(found, 1)]
+    title = _title(found)
+    text: str = (_FILES / "page.html").read_text(encoding="utf-8")
+    parts = {
+        "title": escape(title),
+        "style": (_FILES / "page.css").read_text(encoding="utf-8"),
+        "contents": _contents(found),
+        "setups": "\n".join(bodies),
+        "published": published_tables(collected.recipes, collected.records),
+        "commands": _commands(collected.commands),
+        "version": escape(__version__),
+        "charts": packed_json(charts),
+        "library": library,
+        "script": (_FILES / "page.js").read_text(encoding="utf-8"),
+    }
+    for name, value in parts.items():  # not string.Template: the parts hold dollars and braces of their own
+        text = text.replace(f"<!--{name}-->", value)
+    return text
+
+
+def _title(found: Sequence[Setup]) -> str:
+    methods = list(dict.fromkeys(m.label for s in found for m in s.methods))
+    return ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods compared"
+
+
+def _contents(found: Sequence[Setup]) -> str:
+    if len(found) < 2:
+        return ""
+    items = "".join(f'<li><a href="#s{i}">{escape(s.title)}</a></li>' for i, s in enumerate(found, 1))
+    return f"<nav aria-label='Set-ups'><ol>{items}</ol></nav>"
+
+
+def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object]) -> str:
+    """Everything about one set-up."""
+    said = _items(verdict(setup))
+    clients = [distribution(setup), labels(setup), topology(setup)]
+    slices, about = landscapes(setup, say)
+
+    def drawn(*wanted: Chart | None) -> str:
+        return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
+
+    around = f'<h3>The loss around the models</h3><p class="caption">{escape(about)}</p>' if about else ""
+    lacking = "" if all(clients[:2]) else f'<p class="caption">{_lacking(setup)}</p>'
+    return f"""<section id="{name}" class="setup">
+<h2>{escape(setup.title)}</h2>
+<ul class="verdict">{said}</ul>
+{headline_table(setup)}
+<div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
+{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup))}
+{around}<div class="tiles">{drawn(*slices)}</div>
+<section class="configuration"><h3>Configuration, and the command that repeats it</h3>
+{"".join(_configuration(m) for m in setup.methods)}</section>
+</section>"""
+
+
+def _items(sentences: Sequence[str]) -> str:
+    return "".join(f"<li>{_prose(sentence)}</li>" for sentence in sentences)
+
+
+def _prose(sentence: str) -> str:
+    """Words in which no number is parted from its per cent."""
+    return escape(sentence).replace(" %", "&nbsp;%")
+
+
+def _lacking(setup: Setup) -> str:
+    """Why there is no picture of the clients."""
+    if not any(m.first.census for m in setup.methods):
+        return "These runs keep no clients.json (they are unfinished, or were made before it was written)."
+    return "There is no picture of the clients' labels or accuracies: their targets are no classes, or far too many."
+
+
+def _chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
+    """The place of a chart, with buttons where it has several views."""
+    charts[name] = {"height": chart.height, "square": chart.square, "views": dict(chart.views)}
+    choices = ""
+    if len(chart.views) > 1:
+        buttons = "".join(
+            f'<label><input type="radio" name="{name}-view" value="{escape(view)}"{" checked" if i == 0 else ""}>'
+            f"<span>{escape(view)}</span></label>"
+            for i, view in enumerate(chart.views)
+        )
+        choices = f'<fieldset><legend class="unseen">{escape(chart.title)}: what is shown</legend>{buttons}</fieldset>'
+    title, caption = escape(chart.title), escape(chart.caption)
+    return f"""<figure id="{name}"><h3>{title}</h3>{choices}
+<div class="plot" role="img" aria-label="{title}. {caption}" style="height:{chart.height}px"></div>
+<figcaption class="caption">{caption}</figcaption></figure>"""
+
+
+def _configuration(method: Method) -> str:
+    seeds = ", ".join(str(run.seed) for run in method.runs)
+    repeats = "\n".join(_repeats(run.folder, run.config) for run in method.runs)
+    return f"""<details><summary>{escape(method.label)} <small>seed {seeds}</small></summary>
+<pre class="command">{escape(repeats)}</pre>
+<pre>{escape(json.dumps(method.first.config, indent=2))}</pre></details>"""
+
+
+def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
+    """The command that repeats a run, to the last bit."""
+    own = "source" not in config["data"] or "name" not in config["model"] or config.get("loss") != "cross_entropy"
+    if own:
+        return "# made in Python with data, a module or a loss of its own: repeat it from there"
+    if folder is None:
+        return "# save the configuration below as config.json, then:\ncoterie run config.json"
+    return join(["coterie", "run", f"{folder}/config.json"])
+
+
+def _commands(commands: Sequence[str]) -> str:
+    if not commands:
+        return ""
+    lines = escape("\n".join(commands))
+    return f'<section id="command"><h2>The command</h2><pre class="command">{lines}</pre></section>'

@@ -1,0 +1,100 @@
+"""The clients: what they hold and how they fare."""
+
+from typing import Any
+
+from .charts import SCALE, Chart, Figure, Style, styles
+from .collect import Record
+from .groups import Method, Setup
+from .headline import POINTS
+
+ROW = 56  # pixels a method takes
+
+
+def distribution(setup: Setup) -> Chart | None:
+    """Every client's accuracy as a mark, method by method."""
+    views = {title: figure for point, title in POINTS.items() if (figure := _strips(setup, point))["data"]}
+    if not views:
+        return None
+    many = " of all seeds" if setup.seeds > 1 else ""
+    caption = (
+        f"A mark is a client{many}: its own model on its own test samples after the last round. A box spans the middle "
+        "half of the clients, its line is the median; whoever lies far to the left is left behind."
+    )
+    return Chart("clients", "The clients, one by one", caption, views, height=120 + ROW * len(setup.methods))
+
+
+def _strips(setup: Setup, point: str) -> Figure:
+    traces = [_strip(m, s, point) for m, s in zip(setup.methods, styles(setup.methods), strict=True)]
+    across = {"title": {"text": f"personal accuracy {POINTS[point]}, %"}}
+    along = {"autorange": "reversed", "automargin": True, "ticksuffix": " "}
+    return {"data": [t for t in traces if t["x"]], "layout": {"xaxis": across, "yaxis": along, "showlegend": False}}
+
+
+def _strip(method: Method, style: Style, point: str) -> dict[str, Any]:
+    known = [
+        (100 * value, _about(run, i, len(method.runs) > 1))
+        for run in method.runs
+        for i, value in enumerate(run.census.get("accuracy", {}).get(point, []))
+        if value is not None
+    ]
+    return {
+        "type": "box",
+        "orientation": "h",
+        "name": method.label,
+        "x": [value for value, _ in known],
+        "text": [about for _, about in known],
+        "boxpoints": "all",
+        "pointpos": 0,
+        "jitter": 0.6,
+        "fillcolor": "rgba(0,0,0,0)",
+        "line": {"color": style.colour, "width": 1.5},
+        "marker": {"color": style.colour, "symbol": style.symbol, "size": 6, "opacity": 0.65},
+        "hoveron": "points",
+        "hovertemplate": "<b>%{fullData.name}</b><br>%{text}<br>%{x:.1f} %<extra></extra>",
+    }
+
+
+def _about(run: Record, client: int, several: bool) -> str:
+    """A client in few words: its number, and what it holds."""
+    seed = f", seed {run.seed}" if several else ""
+    labels = run.census.get("labels")
+    mostly = ""
+    if labels and sum(labels[client]):
+        most = max(range(len(labels[client])), key=lambda c: labels[client][c])
+        mostly = f", {100 * labels[client][most] / sum(labels[client]):.0f} % of class {most}"
+    return f"client {client}{seed}: {run.census['train_samples'][client]} samples{mostly}"
+
+
+def labels(setup: Setup) -> Chart | None:
+    """Who holds how many training samples of which class."""
+    views: dict[str, Figure] = {}
+    for run in (run for m in setup.methods for run in m.runs):
+        if run.census.get("labels"):
+            views.setdefault(f"seed {run.seed}", _heat_map(run))
+    if not views:
+        return None
+    caption = (
+        "Training samples of every class a client holds; where there is no colour, it holds none. All methods see the "
+        "same clients with the same seed."
+    )
+    classes = max(len(view["data"][0]["y"]) for view in views.values())
+    return Chart("labels", "What the clients hold", caption, views, height=160 + max(200, min(600, 22 * classes)))
+
+
+def _heat_map(run: Record) -> Figure:
+    counts = run.census["labels"]
+    trace = {
+        "type": "heatmap",
+        "x": list(range(len(counts))),
+        "y": list(range(len(counts[0]))),
+        "z": [[row[c] or None for row in counts] for c in range(len(counts[0]))],
+        "colorscale": SCALE,
+        "hoverongaps": False,
+        "xgap": 1 if len(counts) <= 60 else 0,
+        "ygap": 1 if len(counts[0]) <= 40 else 0,
+        "colorbar": {"title": {"text": "samples", "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>",
+    }
+    axes = {"tickformat": "d", "showgrid": False, "zeroline": False}
+    along = {"title": {"text": "class"}, **axes, **({"dtick": 1} if len(counts[0]) <= 20 else {})}
+    return {"data": [trace], "layout": {"xaxis": {"title": {"text": "client"}, **axes}, "yaxis": along}}

@@ -1,0 +1,179 @@
+"""The report in a real browser: nothing complains, nothing is loaded, tables sort, pointing tells numbers."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie as ct
+
+pytest.importorskip("plotly", reason="a report needs plotly: pip install 'coterie[report]'")
+driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'coterie[dev]'")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PHONE, DESK = 390, 1200  # pixels
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium: the one playwright brought, else the system's."""
+    with driver.sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+        path = own if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
+        if path is None:
+            pytest.skip("there is no Chromium: run playwright install chromium, or install it with the system")
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of three small real runs."""
+    fed = ct.data.federate("digits", clients=6, partition="dirichlet:0.1", seed=0)
+    common: dict[str, Any] = {"lr": 0.02, "epochs": 1, "batch_size": 16}
+    runs = [
+        ct.fit(ct.models.build("small-cnn", fed), fed, algorithm, rounds=2, progress=False)
+        for algorithm in (
+            ct.algorithms.local(**common),
+            ct.algorithms.fedavg(**common, participation=1.0),
+            ct.algorithms.dfedavg(**common, topology="random-pull:2"),
+        )
+    ]
+    return ct.report.write(runs, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@contextmanager
+def opened(browser: Any, report: Path, width: int = DESK, scheme: str = "light") -> Iterator[Any]:
+    """The page, drawn; afterwards nothing may have complained or been asked for."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    try:
+        yield page
+        assert said == [report.as_uri()]
+        assert page.is_hidden("#trouble")
+    finally:
+        context.close()
+
+
+def column(page: Any, number: int) -> list[str]:
+    return [text.strip() for text in page.locator(f"#s1 tbody tr > :nth-child({number})").all_inner_texts()]
+
+
+def numbers(page: Any, number: int) -> list[float]:
+    cells = page.locator(f"#s1 tbody tr > :nth-child({number})").all()
+    return [float(v) for cell in cells if (v := cell.get_attribute("data-value"))]
+
+
+def test_a_table_sorts_by_click(browser: Any, report: Path) -> None:
+    with opened(browser, report) as page:
+        assert column(page, 1) == ["local", "fedavg", "dfedavg"]
+        heading = page.locator("#s1 thead th").nth(1)
+        for order in ("descending", "ascending", "descending"):  # the better first
+            heading.locator("button").click()
+            assert heading.get_attribute("aria-sort") == order
+            assert numbers(page, 2) == sorted(numbers(page, 2), reverse=order == "descending")
+        sent = page.locator("#s1 thead button", has_text="sent")
+        sent.click()
+        assert heading.get_attribute("aria-sort") is None
+        assert column(page, 1)[0] == "local"  # sends nothing
+        assert "Sorted by sent, ascending" in page.inner_text("#s1 .said")
+
+
+def test_a_table_sorts_by_keyboard(browser: Any, report: Path) -> None:
+    with opened(browser, report) as page:
+        page.focus("#s1 .scroll")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert column(page, 1) == ["dfedavg", "fedavg", "local"]
+        page.keyboard.press("Space")
+        assert column(page, 1) == ["local", "fedavg", "dfedavg"]
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert numbers(page, 2) == sorted(numbers(page, 2), reverse=True)
+
+
+def point_at(page: Any, chart: str, trace: str, place: int) -> str:
+    """Moves the mouse to a point of a trace, the first for which ``trace`` holds, and reads what appears."""
+    page.locator(f"#{chart} .plot").scroll_into_view_if_needed()
+    x, y = page.evaluate(
+        f"""() => {{
+            const plot = document.querySelector("#{chart} .plot"), box = plot.getBoundingClientRect();
+            const trace = plot.data.find((t) => {trace}), layout = plot._fullLayout;
+            return [box.left + layout.xaxis._offset + layout.xaxis.d2p(trace.x[{place}]),
+                    box.top + layout.yaxis._offset + layout.yaxis.d2p(trace.y[{place}])];
+        }}"""
+    )
+    page.mouse.move(x - 40, y + 3)
+    page.mouse.move(x, y, steps=4)
+    page.wait_for_selector(f"#{chart} .hoverlayer .hovertext", timeout=10_000)
+    return str(page.text_content(f"#{chart} .hoverlayer .hovertext"))
+
+
+def test_pointing_tells_numbers(browser: Any, report: Path) -> None:
+    with opened(browser, report) as page:
+        assert "round 2" in point_at(page, "s1-rounds", "t.name === 'fedavg'", 1)
+        told = point_at(page, "s1-topology", "t.text && String(t.text[0]).includes('weight')", 0)
+        assert "→" in told
+        assert "weight 0.333" in told  # of three: itself and two others
+
+
+def test_views_are_chosen(browser: Any, report: Path) -> None:
+    with opened(browser, report) as page:
+        before = page.evaluate("document.querySelector('#s1-rounds .plot').data.map((t) => t.y)")
+        page.locator("#s1-rounds label", has_text="training loss").click()
+        after = page.evaluate("document.querySelector('#s1-rounds .plot').data.map((t) => t.y)")
+        assert before != after
+        assert page.locator("#s1-rounds .ytitle").text_content() == "training loss"
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_the_page_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
+    with opened(browser, report, width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for chart in page.locator(".plot .main-svg").all():
+            assert chart.bounding_box()["width"] <= width
+
+
+def test_by_night_the_ink_is_light(browser: Any, report: Path) -> None:
+    inks = {}
+    for scheme in ("light", "dark"):
+        with opened(browser, report, scheme=scheme) as page:
+            inks[scheme] = page.evaluate(
+                "[getComputedStyle(document.body).color, document.querySelector('.plot')._fullLayout.font.color]"
+            )
+            if scheme == "light":  # and it changes while the page is open
+                page.emulate_media(color_scheme="dark")
+                page.wait_for_function("document.querySelector('.plot')._fullLayout.font.color === '#e8eaee'")
+    assert inks == {"light": ["rgb(31, 36, 48)", "#1f2430"], "dark": ["rgb(232, 234, 238)", "#e8eaee"]}
+
+
+def test_printed_it_is_light_and_fits_the_paper(browser: Any, report: Path) -> None:
+    with opened(browser, report, scheme="dark") as page:
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        seen = page.evaluate(
+            "[getComputedStyle(document.body).backgroundColor, document.querySelector('.plot').layout]"
+        )
+        assert seen[0] == "rgb(255, 255, 255)"
+        assert (seen[1]["font"]["color"], seen[1]["width"]) == ("#1f2430", 680)
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("document.querySelector('.plot').layout.font.color") == "#e8eaee"
+
+
+def test_without_scripts_the_table_is_there(browser: Any, report: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    assert page.locator("#s1 tbody tr").count() == 3
+    assert page.locator("noscript").inner_text()
+    context.close()
