@@ -124,7 +124,7 @@ def clock(seconds: float | None) -> str:
     return "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-class _Left(ProgressColumn):
+class _Time(ProgressColumn):
     """The time that is left, counting down while a round lasts."""
 
     def __init__(self, progress: "Progress") -> None:
@@ -132,7 +132,7 @@ class _Left(ProgressColumn):
         self.progress = progress
 
     def render(self, task: Task) -> Text:
-        return Text(f"ETA {self.progress.left}")
+        return Text(self.progress.time)
 
 
 class _TwoLines(Bars):
@@ -155,7 +155,7 @@ class Progress:
         console = Console(stderr=True)
         self.bar: Bars | None = None
         if shown and console.is_terminal:
-            columns = (TextColumn(name, markup=False), BarColumn(bar_width=None), MofNCompleteColumn(), _Left(self))
+            columns = (TextColumn(name, markup=False), BarColumn(bar_width=None), MofNCompleteColumn(), _Time(self))
             self.bar = _TwoLines(*columns, TextColumn(where, markup=False), console=console, expand=True)
             self.task = self.bar.add_task(name, total=rounds, said="")
 
@@ -171,9 +171,12 @@ class Progress:
             self.bar.stop()
 
     @property
-    def left(self) -> str:
-        """Until the last round is over, at the pace of this process."""
-        return clock(self.pace.left(self.rounds, time.monotonic()))
+    def time(self) -> str:
+        """Until the last round is over, at the pace of this process; in the end what it took."""
+        (_, began), (done, ended) = self.pace.marks[0], self.pace.marks[-1]
+        if done == self.rounds:
+            return f"took {clock(ended - began)}"
+        return f"ETA {clock(self.pace.left(self.rounds, time.monotonic()))}"
 
     def say(self, text: str) -> None:
         """A line that stays, unless all is to be quiet."""
@@ -202,7 +205,7 @@ class Progress:
         self.pace.seen(done, now)
         self._draw(done)
         if self.bar is None and self.shown and self.rhythm.due(done, now):
-            self.warn(f"{self.name}: round {done}/{self.rounds}, {self.measured.said}, ETA {self.left}, {self.where}")
+            self.warn(f"{self.name}: round {done}/{self.rounds}, {self.measured.said}, {self.time}, {self.where}")
 
     def _draw(self, done: int) -> None:
         if self.bar is not None:

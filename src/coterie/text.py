@@ -1,4 +1,4 @@
-"""Short texts: what people type for things with arguments (``ring``, ``random:10``, ``synthetic:classes=5``), and sizes."""
+"""Short texts: those people type for things with arguments (``ring``, ``random:10``, ``npz:FILE``), and sizes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -119,7 +119,8 @@ class _Lines:
             rhythm = self.rhythms.setdefault(run, Rhythm(how.done, how.rounds or 0, time.monotonic()))
             new = self.states.get(run) != how.state
             self.states[run] = how.state
-            if new or (how.state == RUNNING and how.done > rhythm.told and rhythm.due(how.done, time.monotonic())):
+            further = how.done > rhythm.told and rhythm.due(how.done, time.monotonic())
+            if new or further:
                 print(f"{run.name}: {_said(run, how)}", flush=True)
 
 
@@ -147,7 +148,10 @@ class _Screen:
 def _table(seen: dict[Followed, Seen], room: int) -> Table:
     """One row a run; where there is not room for all, those under way before the others."""
     chosen = sorted(seen, key=lambda run: seen[run].state in (FINISHED, WAITING))[:room]
-    made = table("run", ">round", ">accuracy after mixing", ">train loss", ">sent", ">ETA", ">last round", "state")
+    made = table(
+        "run", ">round", ">accuracy after mixing", ">train loss", ">sent", ">ETA", ">since last round", "state"
+    )
+    made.columns[0].no_wrap = made.columns[-1].no_wrap = True
     for run, how in ((run, how) for run, how in seen.items() if run in chosen):
         round = "-" if how.rounds is None else f"{how.done}/{how.rounds}"
         measured = run.measured
@@ -162,7 +166,7 @@ def _table(seen: dict[Followed, Seen], room: int) -> Table:
 
 def _said(run: Followed, how: Seen) -> str:
     parts = [how.state, "" if how.rounds is None else f"round {how.done}/{how.rounds}", run.measured.said]
-    times = {"ETA": _left(how), "last change": _age(how)}
+    times = {"ETA": _left(how), "since the last round": _age(how)}
     return ", ".join([p for p in parts if p] + [f"{k} {v}" for k, v in times.items() if v])
 
 
@@ -171,7 +175,7 @@ def _left(how: Seen) -> str:
 
 
 def _age(how: Seen) -> str:
-    return "" if how.age is None else f"{clock(how.age)} ago"
+    return "" if how.age is None else clock(how.age)
 
 
 def _say(text: str) -> None:
