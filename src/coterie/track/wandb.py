@@ -52,7 +52,7 @@ class WandB:
 
     def round(self, row: Row) -> None:
         """A round that was logged before an interruption is passed over by W&B: steps only grow."""
-        self.run.log(scalars(row), step=row["round"])
+        self.run.log(scalars(row), step=row["round"], commit=True)  # else it waits for the next round
 
     def end(self, summary: Mapping[str, Any] | None) -> None:
         """What the run comes to."""
