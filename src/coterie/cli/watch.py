@@ -25,6 +25,7 @@ from .report import PAGE
 from .train import INTERRUPTED
 
 FRAME = 5  # lines around the rows of the table, headings of three included
+SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one
 SHARE = 0.1  # of the time may be spent on making pages
 COLOURS = {RUNNING: "green", STALLED: "red", FINISHED: "blue", WAITING: "dim"}
 NOTHING = "nothing is there yet; waiting for a run to begin"
@@ -74,7 +75,7 @@ class Page:
         now, of = time.monotonic(), [(run.state, run.done) for run in seen.values()]
         if of == self.of or now < self.due:
             return
-        if self.write(reload=self.every) and not self.of:
+        if self.write(reload=max(self.every, SOONEST)) and not self.of:
             _say(f"page: {self.path}, written again while runs are under way")
         self.of = of if self.text else []
         self.due = now + (time.monotonic() - now) / SHARE

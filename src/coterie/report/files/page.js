@@ -156,10 +156,11 @@ function reloadWhenSeen() {
 }
 
 try { restorePlace(); } catch { /* see above */ }
-if (live) setTimeout(reloadWhenSeen, 1000 * Number(live.dataset.seconds));
 
 start().catch((error) => {
   const trouble = document.getElementById("trouble");
   trouble.hidden = false;
   trouble.textContent = `The charts cannot be drawn here (${error.message}): open this page in a browser of 2023 or later.`;
+}).finally(() => {
+  if (live) setTimeout(reloadWhenSeen, 1000 * Number(live.dataset.seconds));
 });
