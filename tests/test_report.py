@@ -469,6 +469,7 @@ class TestWithoutPlotly:
             "compare.json",
             "fedavg-seed0",
             "local-seed0",
+            "plan.json",
         ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Protocol
 
 from ..errors import RequestError
@@ -40,6 +41,15 @@ def needed(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise RequestError(f"{extra} is not installed: run pip install 'coterie[{extra}]'") from error
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error, or as much of it as a sentence bears.
+
+    >>> reason(OSError("gone\\nat line 3")), reason(KeyError())
+    ('gone', 'KeyError')
+    """
+    return shorten((str(error).strip() or type(error).__name__).splitlines()[0], 200, placeholder=" ...")
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..measure.report import Row
-from .base import flat, mark, name_of, needed, remember, scalars
+from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 LONGEST = 500  # characters of a parameter that every server takes
 AT_ONCE = 100  # parameters a request
@@ -33,9 +33,8 @@ class MLflow:
             self.client = mlflow.MlflowClient(tracking_uri=uri)
             self.experiment = self._experiment(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "coterie"))
         except Exception as error:
-            reason = str(error).strip().splitlines()[0]
             raise RequestError(
-                f"MLflow cannot be used at {uri} ({reason}): set MLFLOW_TRACKING_URI to a server that answers or to "
+                f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers or to "
                 "sqlite:///FILE, or leave mlflow out"
             ) from error
         self.uri, self.entities = uri, needed("mlflow.entities", self.name)

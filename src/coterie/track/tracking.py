@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import RequestError
 from ..measure.report import Row
 from ..progress import Progress
-from .base import Tracker
+from .base import Tracker, reason
 
 
 class Tracking:
@@ -59,5 +59,5 @@ class Tracking:
             raise
         except Exception as error:
             self.told.remove(tracker)
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self.bar.warn(f"{tracker.name} failed and is left out of this run, which goes on without it ({reason})")
+            told = f"{tracker.name} failed and is left out of this run, which goes on without it"
+            self.bar.warn(f"{told} ({reason(error)})")

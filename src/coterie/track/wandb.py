@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..measure.report import Row
-from .base import flat, mark, name_of, needed, remember, scalars
+from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 
 class WandB:
@@ -25,9 +25,8 @@ class WandB:
             if self.wandb.setup().settings.mode == "online":
                 self.wandb.login()
         except Exception as error:
-            reason = str(error).strip().splitlines()[0]
             raise RequestError(
-                f"Weights & Biases cannot be used ({reason}): run wandb login, or set WANDB_MODE=offline"
+                f"Weights & Biases cannot be used ({reason(error)}): run wandb login, or set WANDB_MODE=offline"
             ) from error
         self.run: Any = None
 
