@@ -11,6 +11,7 @@ from typing import Any
 from .. import __version__
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected
+from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
 from .headline import protocol
@@ -76,7 +77,7 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
 <ul class="verdict">{said}</ul>
 {headline_table(setup)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup))}
+{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), factors(setup))}
 {around}<div class="tiles">{drawn(*slices)}</div>
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
