@@ -17,6 +17,7 @@ from ..engines import Serial
 from ..errors import RequestError
 from ..loop import find_device
 from ..measure.sharpness import loss_slice
+from ..models import is_own
 from ..models.cost import cost
 from ..problem import Model, cross_entropy
 from ..tensors import stack
@@ -85,6 +86,9 @@ def slice_of(record: Record, budget: float) -> Slice:
 
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation]:
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
+    about = record.config["model"]
+    if is_own(about.get("name", about.get("module", ""))):
+        raise RequestError("the model is made by a function of its own")  # somebody's runs do not say what runs here
     module, federation, algorithm = rebuild(record.config)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise RequestError("the data are not those of the run any more")

@@ -9,6 +9,7 @@ from shlex import join
 from typing import Any
 
 from .. import __version__
+from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected
 from .factors import factors
@@ -127,8 +128,7 @@ def _configuration(method: Method) -> str:
 
 def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
     """The command that repeats a run, to the last bit."""
-    own = "source" not in config["data"] or "name" not in config["model"] or config.get("loss") != "cross_entropy"
-    if own:
+    if not repeatable(config):
         return "# made in Python with data, a module or a loss of its own: repeat it from there"
     if folder is None:
         return "# save the configuration below as config.json, then:\ncoterie run config.json"
