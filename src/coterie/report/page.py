@@ -10,8 +10,10 @@ from shlex import join
 from typing import Any
 
 from .. import __version__
+from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
+from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
 from .headline import protocol
@@ -83,6 +85,7 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
     said = _items(verdict(setup))
     clients = [distribution(setup), labels(setup), topology(setup)]
     slices, about = ([], "") if say is None else landscapes(setup, say)
+    rank = None if say is None else factors(setup)
 
     def drawn(*wanted: Chart | None) -> str:
         return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
@@ -94,7 +97,7 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
 <ul class="verdict">{said}</ul>
 {headline_table(setup)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup))}
+{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), rank)}
 {around}<div class="tiles">{drawn(*slices)}</div>
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
@@ -144,8 +147,7 @@ def _configuration(method: Method) -> str:
 
 def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
     """The command that repeats a run, to the last bit."""
-    own = "source" not in config["data"] or "name" not in config["model"] or config.get("loss") != "cross_entropy"
-    if own:
+    if not repeatable(config):
         return "# made in Python with data, a module or a loss of its own: repeat it from there"
     if folder is None:
         return "# save the configuration below as config.json, then:\ncoterie run config.json"

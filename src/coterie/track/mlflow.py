@@ -34,8 +34,8 @@ class MLflow:
             self.experiment = self._experiment(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "coterie"))
         except Exception as error:
             raise RequestError(
-                f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers or to "
-                "sqlite:///FILE, or leave mlflow out"
+                f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers "
+                "or to sqlite:///FILE, or leave mlflow out"
             ) from error
         self.uri, self.entities = uri, needed("mlflow.entities", self.name)
         self.run, self.last, self.summed = "", 0, False
