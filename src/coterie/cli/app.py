@@ -198,8 +198,11 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Look once, make the page, and end.")] = False,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the folder.")] = None,
 ) -> None:
-    """Follow runs that another process trains, here or on a machine whose folder is mounted or copied here again and
-    again: a table in the terminal, and a page that a browser keeps up with. Ends when all of them are finished."""
+    """Follow runs that another process trains: a table in the terminal, and a page that a browser keeps up with.
+
+    Only files are read: the folder may be mounted, or copied here again and again, from another machine. Ends when all
+    runs are finished.
+    """
     share_cores()
     from .watch import watch_runs
 

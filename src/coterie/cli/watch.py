@@ -24,7 +24,11 @@ from .recipe_show import table
 from .report import PAGE
 from .train import INTERRUPTED
 
-FRAME = 5  # lines around the rows of the table, headings of three included
+FRAME = 8  # lines around the rows of the table
+NUMBERS = (
+    "accuracy: personal, after mixing, mean over the clients, as last measured; loss: of training; age: of the last "
+    "round; ≥: evaluations not counted"
+)
 SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one
 SHARE = 0.1  # of the time may be spent on making pages
 COLOURS = {RUNNING: "green", STALLED: "red", FINISHED: "blue", WAITING: "dim"}
@@ -149,19 +153,17 @@ class _Screen:
 def _table(seen: dict[Followed, Seen], room: int) -> Table:
     """One row a run; where there is not room for all, those under way before the others."""
     chosen = sorted(seen, key=lambda run: seen[run].state in (FINISHED, WAITING))[:room]
-    made = table(
-        "run", ">round", ">accuracy after mixing", ">train loss", ">sent", ">ETA", ">since last round", "state"
-    )
+    made = table("run", ">round", ">accuracy", ">loss", ">sent", ">ETA", ">age", "state")
     made.columns[0].no_wrap = made.columns[-1].no_wrap = True
     for run, how in ((run, how) for run, how in seen.items() if run in chosen):
         round = "-" if how.rounds is None else f"{how.done}/{how.rounds}"
-        measured = run.measured
-        sent = scaled(measured.bytes, "B") if how.done else ""
+        accuracy = "" if run.measured.accuracy is None else f"{100 * run.measured.accuracy[0]:.1f} %"
+        sent = scaled(run.measured.bytes, "B") if how.done else ""
         state = f"[{COLOURS.get(how.state, 'default')}]{how.state}"
-        made.add_row(run.name, round, measured.accuracy_text, measured.loss_text, sent, _left(how), _age(how), state)
+        made.add_row(run.name, round, accuracy, run.measured.loss_text, sent, _left(how), _age(how), state)
     left_out = Counter(how.state for run, how in seen.items() if run not in chosen)
-    if left_out:
-        made.caption = "no room for: " + ", ".join(f"{count} {state}" for state, count in left_out.items())
+    no_room = "no room for: " + ", ".join(f"{count} {state}" for state, count in left_out.items()) + "\n"
+    made.caption, made.caption_justify = (no_room if left_out else "") + NUMBERS, "left"
     return made
 
 
@@ -172,7 +174,7 @@ def _said(run: Followed, how: Seen) -> str:
 
 
 def _left(how: Seen) -> str:
-    return "" if how.left is None or how.state == STALLED else f"{'≥ ' if how.at_least else ''}{clock(how.left)}"
+    return "" if how.left is None or how.state == STALLED else f"{'≥' if how.at_least else ''}{clock(how.left)}"
 
 
 def _age(how: Seen) -> str:
