@@ -87,12 +87,12 @@ class Cli:
     """``coterie ARGUMENTS`` in forked processes; use it in a ``with`` statement."""
 
     def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            pytest.skip("commands run in forks, which this system has not")
         self.logs = TemporaryDirectory()
         self.started = 0
 
     def __enter__(self) -> "Cli":
-        if not hasattr(os, "fork"):
-            pytest.skip("commands run in forks, which this system has not")
         self.server = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
         )
