@@ -76,8 +76,9 @@ def test_the_sdist_holds_what_the_tests_need(dist: Path) -> None:
     (found,) = dist.glob("*.tar.gz")
     with tarfile.open(found) as archive:
         names = {n.partition("/")[2] for n in archive.getnames()}
-    for folder in ("src/coterie", "tests", "docs", "notebooks", "bench"):
+    for folder in ("src/coterie", "tests", "docs", "bench"):
         assert {f"{folder}/{n}" for n in inside(ROOT / folder) if not n.endswith(".jsonl")} <= names
+    assert {f"notebooks/{p.name}" for p in (ROOT / "notebooks").glob("*.ipynb")} <= names
     assert {name for name in BESIDE if (ROOT / name).is_file()} <= names
     assert not [n for n in names if n.endswith(".pyc")]
 
