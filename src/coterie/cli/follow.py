@@ -72,7 +72,7 @@ class Followed:
     def _read_config(self) -> None:
         if self.config is None:
             try:
-                found = json.loads((self.folder / CONFIG).read_text())
+                found = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
                 self.config = found if isinstance(found, dict) and {"method", "rounds"} <= found.keys() else None
                 self.changed = self._time_of((self.folder / CONFIG).stat().st_mtime)
             except (OSError, ValueError):  # not there yet, or half of it

@@ -30,7 +30,7 @@ def show_report(runs: Sequence[Path], out: Path | None) -> None:
 def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str]) -> None:
     """Before the first of several runs: the typed command, and the folders there will be, for whoever watches."""
     command = shlex.join(["coterie", *repeating(typed)])
-    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n"))
+    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
     write_json(folder / PLAN, {"runs": list(runs)})
 
 
