@@ -46,7 +46,9 @@ def depthfl(
     'b4-b3-b2'
 
     Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
-    Differs from the released code in: its heads (see ``coterie.views.depth``), and no dynamic regularisation.
+    Differs from the paper in: its heads, which are those that give the FLOPs of FedLMT's Table 1 (see
+    ``coterie.views.depth``), and no dynamic regularisation. distill="deepest" is how FedLMT's experiments rebuilt
+    it.
     """
     check_server(participation, weighting, 1.0)
     check_choice("distill", distill, ("mutual", "deepest", "none"))
@@ -100,7 +102,9 @@ def progfed(
     1
 
     Reference: Wang et al., "ProgFed: Effective, Communication, and Computation Efficient Federated Learning by
-    Progressive Training", 2022. Differs from the released code in: no rounds that train a new stage alone.
+    Progressive Training", 2022.
+    Differs from the paper in: no rounds that train a new stage alone, of which the released code has 25. FedLMT's
+    text prints other lengths of the stages; only these sum to T and give its Table 7.
     """
     check_server(participation, weighting, 1.0)
     t = LMT_PAPER.given(options)

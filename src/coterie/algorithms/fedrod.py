@@ -93,7 +93,8 @@ def fedrod(
     1.0
 
     Reference: Chen and Chao, "On Bridging Generic and Personalized Federated Learning", 2022.
-    Differs from the paper in: q_i starts at zero. There is no released code; two public versions disagree.
+    Differs from the paper in: q_i starts at zero, and no hypernetwork unless asked. There is no released code, and
+    two public versions disagree; taken is the one with detached features whose answers are added.
     """
     check_server(participation, weighting, 1.0)
     check_range("gamma", gamma, 0, float("inf"))
