@@ -53,8 +53,8 @@ def dfedpgp(
     Reference: DFedPGP, Algorithm 1 and Appendix B.
     Differs from the paper in: nothing on a graph that pushes, the default, but that a sender counts itself among
     its receivers, which the listing's 1/|N_out| leaves open. Experiments and released code are the second reading
-    (random-pull), without mu: DFedAlt on a directed graph. Weight decay is 5e-4 as in the code; its text prints
-    0.005. personal_lr is the code's too.
+    (random-pull), without mu: DFedAlt on a directed graph. Weight decay is 5e-4 as in its appendix and the code,
+    its text prints 0.005; the rate decays by 0.99 as in its text and the code, its appendix prints 0.9.
     """
     own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
     t, first = Training().given(options), personal_amount(own)
