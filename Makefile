@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types browser bench-peers setup clean
+.PHONY: demo test lint types docs browser bench-peers setup clean
 
 demo: setup
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -12,11 +12,15 @@ test: setup lint types
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench docs/generate
+	$(BIN)/ruff format --check src tests bench docs/generate
 
 types: setup
 	$(BIN)/mypy
+
+# The documentation as a site, into site/: open site/index.html. Nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Chromium for the tests of the report, where the system has none; without it they are skipped.
 browser: setup
@@ -39,4 +43,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -42,8 +42,8 @@ def one_line(paragraph: str) -> str:
     return " ".join(paragraph.split()).replace("``", "`")
 
 
-_WORDS = {"<-": "←", "sum": "Σ", "grad": "∇", "rho": "ρ", "mu": "μ", "lam": "λ", "gamma": "γ", "tau": "τ"}
-_LETTER = r"(?<![\w.])([A-Za-z]|sum|grad|mean|mu|rate|head|SVD|body)"
+_WORDS = {"<-": "←", "sum": "Σ", "grad": "∇", "rho": "ρ", "mu": "μ", "lam": "λ", "gamma": "γ", "tau": "τ"}  # noqa: RUF001
+_LETTER = r"(?<!\w)([A-Za-z]|sum|grad|mean|mu|rate|ratio|head|SVD|body)"
 
 
 def formula(recurrence: str) -> str:

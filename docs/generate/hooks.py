@@ -7,12 +7,12 @@ import re
 from functools import partial
 from pathlib import Path
 
-import methods
-import tables
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import methods
+import tables
 from coterie import algorithms
 
 ROOT = Path(__file__).parent.parent.parent

@@ -1,18 +1,18 @@
 """The page of a method, made of its docstring, its settings and a round of it."""
 
 import re
+from types import NoneType
 from typing import Any
 
 import tables
-from docstrings import About, about, formula
-from drawing import picture
-from played import AT, CLIENTS, MODEL, Played, graph, played
-from words import LETTERS, SETTINGS, SPECIAL
-
 from coterie import algorithms
 from coterie.algorithms.options import Training
 from coterie.algorithms.settings import settings_of, spelled
 from coterie.presets import PRESETS, STAGED
+from docstrings import About, about, formula
+from drawing import picture
+from played import AT, CLIENTS, MODEL, Played, graph, played
+from words import LETTERS, SETTINGS, SPECIAL
 
 SECTIONS = (
     "Try it",
@@ -35,12 +35,20 @@ def page(method: str) -> str:
         shown(method, a, p),
         settings(method, a),
         tables.cited(a.reference),
-        f"{a.differs[0].upper()}{a.differs[1:]}",
+        linked(f"{a.differs[0].upper()}{a.differs[1:]}", method),
         papers(method),
         tables.ours(method) or "No study of ours has run it; `coterie compare` does.",
     )
     parts = [f"## {title}\n\n{text}" for title, text in zip(SECTIONS, texts, strict=True)]
     return "\n\n".join([f"---\ndescription: {a.title}\n---\n# {a.title}", f"`{method}` · {where(p)}", a.what, *parts])
+
+
+def linked(text: str, here: str) -> str:
+    """A text in which the names of other methods lead to their pages."""
+    names = {m.replace("-", "_"): m for m in algorithms.BUILDERS if m not in (here, "local")}
+    return re.sub(
+        r"(?<![\w`])([a-z_]+)(?![\w`=])", lambda m: f"[{m[1]}]({names[m[1]]}.md)" if m[1] in names else m[1], text
+    )
 
 
 def where(p: Played) -> str:
@@ -85,13 +93,19 @@ def try_it(method: str) -> str:
         "import coterie as ct",
         "",
         'fed = ct.data.federate("digits", clients=6, partition="dirichlet:0.3", seed=0)',
-        f"alg = ct.algorithms.{method.replace('-', '_')}({small(method)})",
+        call(f"alg = ct.algorithms.{method.replace('-', '_')}", small(method)),
         f'model = ct.models.build("{"resnet8-bn" if staged else "small-cnn"}", fed)',
         f"run = ct.fit(model, fed, alg, rounds={6 if method == 'progfed' else 2}, progress=False)",
         "print(f\"{run.summary['personal_accuracy']['after_mix']['final']:.0%} after mixing\")",
     ]
     code = "\n".join(lines)
     return f"```sh\ncoterie run {method}\n```\n\nor in Python, in a second or two:\n\n```python\n{code}\n```"
+
+
+def call(name: str, arguments: str) -> str:
+    """A call on one line where it is short enough to be read there."""
+    line = f"{name}({arguments})"
+    return line if len(line) <= 100 else f"{name}(\n    {arguments}\n)"
 
 
 def small(method: str) -> str:
@@ -136,12 +150,13 @@ def settings(method: str, a: About) -> str:
     builder = algorithms.builder(method)
     values, known = algorithms.build(method).settings, settings_of(builder)
     own = [k for k in known if k not in Training._fields]
-    rows = [[f"`{k}`", f"`{value(values[k])}`", spelled(known[k]), SPECIAL.get((method, k)) or SETTINGS[k]] for k in own]
-    common = [[f"`{k}`", f"`{value(values[k])}`", spelled(known[k]), SETTINGS[k]] for k in Training._fields]
+    says = {**SETTINGS, **{k: text for (m, k), text in SPECIAL.items() if m == method}}
+    if NoneType in known.get("topology", ()):
+        says["topology"] += "; none: around a server"
+    rows = [[f"`{k}`", f"`{value(values[k])}`", spelled(known[k]), says[k]] for k in (*own, *Training._fields)]
     columns = ["setting", "default", "takes", "what it is"]
-    notes = [f"{note}" for note in a.notes]
     say = "On the command line: `--set NAME=VALUE`. The defaults are those of the experiments the method comes from."
-    return "\n\n".join([*notes, say, tables.table(columns, [*rows, *common])])
+    return "\n\n".join([*a.notes, say, tables.table(columns, rows)])
 
 
 def value(x: Any) -> str:

@@ -61,7 +61,9 @@ def published_of(method: str) -> str:
         if (p.recipe, p.method) in keys and p.metric in ACCURACIES and p.value is not None:
             spread = f" ± {p.std:g}" if p.std is not None else ""
             where = f"{recipes.papers()[p.paper]['number']} {p.table}"
-            rows.append([where, p.printed, p.data, p.setting, ACCURACIES[p.metric], f"{p.value:g}{spread}", p.certainty])
+            rows.append(
+                [where, p.printed, p.data, p.setting, ACCURACIES[p.metric], f"{p.value:g}{spread}", p.certainty]
+            )
     rows = list(map(list, dict.fromkeys(map(tuple, rows))))
     return table(["paper, table", "printed as", "data", "clients", "number", "value", "how sure"], rows) if rows else ""
 

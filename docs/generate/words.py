@@ -18,7 +18,7 @@ SETTINGS = {
     "weighting": "how the server weighs clients: by size, or uniform",
     "outer_lr": "step size of the server",
     "personal": "what never leaves a client: head, or patterns of parameter names",
-    "topology": "who mixes with whom, see [topologies](../own-topology.md); none: around a server",
+    "topology": "who mixes with whom, see [topologies](../own-topology.md)",
     "personal_lr": "learning rate of the personal part; none: lr",
     "personal_epochs": "passes of the personal phase",
     "personal_steps": "instead of personal_epochs: so many batches",
@@ -60,7 +60,7 @@ SPECIAL = {
 }
 
 LETTERS = (
-    (r"\blocal\(", "local(·): the client's own steps, x ← x − lr · direction, batch by batch"),
+    (r"\blocal\(", "local(·): the client's own steps, x ← x - lr · direction, batch by batch"),
     (r"\bF_i", "F<sub>i</sub>: the loss of client i on a batch"),
     (r"\bW\[", "W<sub>ij</sub>: the weight client i gives to what client j sends, in this round's graph"),
     (r"\bP\[", "P<sub>ij</sub>: the same where senders choose the weights, so that columns sum to 1"),

@@ -43,7 +43,7 @@ def dfedsam_mgs(
 ) -> Algorithm:
     """DFedSAM-MGS: DFedSAM with several exchanges over the same graph in every round.
 
-    z_i <- local(x_i);   x <- W^Q z,  Q = gossip_steps
+    z_i <- local(x_i) along grad F_i(x + rho g/|g|);   x <- W^Q z,  Q = gossip_steps
 
     >>> dfedsam_mgs(topology="ring").settings["gossip_steps"]
     4
