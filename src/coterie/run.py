@@ -97,7 +97,7 @@ def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] 
     """The module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
-    module = models.build(**config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    module = models.again(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
     if not algorithms.known(config["method"]):
         return Model(module, cross_entropy)
     return algorithms.build(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
