@@ -23,10 +23,14 @@ PARSED_ONLY = {
 }
 
 
+FENCE = r"^```(\w+)(?: title=\"([\w.]+)\")?\n(.*?)^```"
+
+
 class Block(NamedTuple):
     """A piece of code between two fences."""
 
     language: str
+    file: str  # where a person saves it; empty: nowhere
     code: str
 
 
@@ -38,17 +42,25 @@ def pages() -> list[str]:
 
 def blocks(text: str) -> list[Block]:
     """The blocks of a document that a person can run."""
-    fenced = re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    return [Block(language, code) for language, code in fenced if language in ("python", "sh")]
+    fenced = [Block(*parts) for parts in re.findall(FENCE, text, flags=re.DOTALL | re.MULTILINE)]
+    return [block for block in fenced if block.language in ("python", "sh")]
+
+
+def files() -> dict[str, str]:
+    """The files that documents tell a person to write."""
+    texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages()]
+    return {block.file: block.code for text in texts for block in blocks(text) if block.file}
 
 
 def languages(text: str) -> set[str]:
     """What the fences of a document say is inside."""
-    return set(re.findall(r"^```(\w*)\n.*?^```", text, flags=re.DOTALL | re.MULTILINE))
+    return set(re.findall(r"^```(\w*)[^\n]*\n.*?^```", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def run(text: str, cli: Cli, folder: Path) -> None:
     """All blocks of a document, in order; Python's share their names."""
+    for name, code in files().items():
+        (folder / name).write_text(code)
     names: dict[str, Any] = {"__name__": "document"}
     for block in blocks(text):
         if block.language == "python":

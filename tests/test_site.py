@@ -75,6 +75,12 @@ def test_every_link_leads_somewhere(site: Path) -> None:
     assert [x for x in found if x[1]] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_in_the_repository_lead_to_files(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [x for x in links if not webpages.elsewhere(x) and not (ROOT / x).exists()] == []
+
+
 def test_a_wrong_link_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text(
