@@ -13,6 +13,7 @@ from helpers_cli import Cli
 ROOT = Path(__file__).parent.parent
 SMALL = ("--clients", "6", "--rounds", "1")  # put behind what trains: the last one counts
 SHORT = ("--set", "epochs=1")
+GROWING = ("--rounds", "6")  # progfed takes two rounds a stage
 # Not run but parsed by the command line itself, each for a reason.
 PARSED_ONLY = {
     "bench": "it measures for half a minute; tests/test_bench.py runs it",
@@ -98,7 +99,7 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
         parse(words)
     elif words[0] in ("run", "compare") and not (folder / words[1]).exists():
         short = () if any(word.startswith("epochs=") for word in words) else SHORT
-        cli.succeed(*words, *SMALL, *short, cwd=folder)
+        cli.succeed(*words, *SMALL, *short, *(GROWING if "progfed" in words else ()), cwd=folder)
     else:
         cli.succeed(*words, cwd=folder)
 

@@ -112,13 +112,19 @@ def test_the_code_of_a_page_runs(page: str, cli: Cli, tmp_path: Path, monkeypatc
 def test_the_code_of_a_method_runs(
     method: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program as it stands; of the command, all but its length is what a person gets."""
     monkeypatch.chdir(tmp_path)
-    command, program = blocks.blocks(method_pages.page(method))
-    exec(compile(program.code, "a document", "exec"), {})
+    text = method_pages.page(method)
+    assert [block.language for block in blocks.blocks(text)] == ["sh", "python"]
+    blocks.run(text, cli, tmp_path)
     assert "% after mixing" in capsys.readouterr().out
-    assert command.code == f"coterie run {method}\n"
-    blocks.parse(["run", method])
+
+
+def test_the_scripts_behind_the_evidence_are_there() -> None:
+    """They take minutes to hours, so nothing here runs them; what a page tells to call exists."""
+    texts = [p.read_text(encoding="utf-8") for p in (ROOT / "docs").rglob("*.md")]
+    named = {name for text in texts for name in re.findall(r"python ((?:docs|bench)/[\w/]+\.py)", text)}
+    assert len(named) > 8
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_what_is_not_run_has_a_reason() -> None:

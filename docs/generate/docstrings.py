@@ -51,7 +51,7 @@ def formula(recurrence: str) -> str:
 
     Names of settings stay as they are typed. It needs no script and no font: formulas of one line are all there is.
     """
-    statements = [s for line in recurrence.splitlines() for s in re.split(r";\s{2,}|;\s*$", line) if s.strip()]
+    statements = [s for line in recurrence.splitlines() for s in re.split(r"[;,]\s{2,}|;\s*$", line) if s.strip()]
     return "".join(f'<div class="statement">{_pretty(s.strip())}</div>' for s in statements)
 
 

@@ -4,6 +4,7 @@ In the repository a page is read beside README and CONTRIBUTING; on the site the
 """
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from coterie import algorithms
 
 ROOT = Path(__file__).parent.parent.parent
 BORROWED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-INSERTED = {
+INSERTED: dict[str, Callable[[], str]] = {
     "<!-- all recipes -->": tables.all_recipes,
     "<!-- all papers -->": tables.all_papers,
     "<!-- published: dfedalt-t1 -->": partial(tables.as_published, "dfedalt-t1"),

@@ -1,5 +1,6 @@
 """The page of a method, made of its docstring, its settings and a round of it."""
 
+import json
 import re
 from types import NoneType
 from typing import Any
@@ -35,12 +36,19 @@ def page(method: str) -> str:
         shown(method, a, p),
         settings(method, a),
         tables.cited(a.reference),
-        linked(f"{a.differs[0].upper()}{a.differs[1:]}", method),
+        linked(sentence(a.differs), method),
         papers(method),
         tables.ours(method) or "No study of ours has run it; `coterie compare` does.",
     )
     parts = [f"## {title}\n\n{text}" for title, text in zip(SECTIONS, texts, strict=True)]
-    return "\n\n".join([f"---\ndescription: {a.title}\n---\n# {a.title}", f"`{method}` · {where(p)}", a.what, *parts])
+    return "\n\n".join(
+        [f"---\ndescription: {a.title}\n---\n# {a.title}", f"`{method}` · {where(p)}", sentence(a.what), *parts]
+    )
+
+
+def sentence(text: str) -> str:
+    """A text that stands alone."""
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def linked(text: str, here: str) -> str:
@@ -116,7 +124,9 @@ def small(method: str) -> str:
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}
     neighbours = graph(method, known)
-    return ", ".join(f"{k}={v!r}" for k, v in {**chosen, **({"topology": neighbours} if neighbours else {})}.items())
+    return ", ".join(
+        f"{k}={json.dumps(v)}" for k, v in {**chosen, **({"topology": neighbours} if neighbours else {})}.items()
+    )
 
 
 def recurrence(a: About) -> str:

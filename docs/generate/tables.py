@@ -105,12 +105,15 @@ def all_papers() -> str:
 
 
 def ours(method: str) -> str:
-    """The rows of a method in the tables of our own evidence, each with the page it stands on."""
-    found = [(page, title, head, row) for page in ("digits", "capacities") for title, head, row in _rows(page, method)]
+    """The rows of a method in the tables of our own evidence, by the page they stand on."""
     out = []
-    for page, title, head, row in found:
-        out.append(f"[{page}](../evidence/{page}.md), {title}:\n\n{table(head, [row])}\n")
-    return "\n".join(out)
+    for page in ("digits", "capacities"):
+        alike: dict[tuple[str, ...], list[list[str]]] = {}
+        for title, head, row in _rows(page, method):
+            alike.setdefault(tuple(head[1:]), []).append([title, *row[1:]])
+        tables = [table(["study", *head], rows) for head, rows in alike.items()]
+        out += [f"From [{page}](../evidence/{page}.md):", *tables] if tables else []
+    return "\n\n".join(out)
 
 
 def _rows(page: str, method: str) -> list[tuple[str, list[str], list[str]]]:

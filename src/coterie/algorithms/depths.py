@@ -36,6 +36,7 @@ def depthfl(
     """DepthFL: a client with less capacity trains the first stages, with a head on each of them.
 
     x_i <- local(stem, stages 1..k_i, heads 1..k_i) for i in S;   every tensor of x <- its mean over those who hold it
+
     distill "mutual": all heads teach each other, more from round to round; "deepest": the last one teaches, with
     weight ``teaching`` at temperature ``tau``; "none": every head by itself
 
@@ -94,7 +95,7 @@ def progfed(
 ) -> Algorithm:
     """ProgFed: FedAvg on the first stage, then on two, until the network is whole.
 
-    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 S) rounds
+    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 stages) rounds
 
     What is measured is the prefix of the round. A new stage starts as it was drawn, with a new head.
 
