@@ -14,6 +14,7 @@ from ..text import Call, parse
 from . import own
 from .parts import need_images, scaled
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
+from .split import split_logreg
 from .transformer import transformer_mlm
 from .vgg import vgg11_gn
 
@@ -89,6 +90,7 @@ def small_cnn(shape: Sequence[int], classes: int, rate: float = 1.0) -> nn.Modul
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "logreg": logreg,
+    "split-logreg": split_logreg,
     "mlp": mlp,
     "cnn": cnn,
     "small-cnn": small_cnn,
