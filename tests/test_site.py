@@ -14,6 +14,7 @@ import blocks
 import coterie as ct
 import methods as method_pages
 import webpages
+from browsers import chromium
 from docstrings import about, formula
 from helpers_cli import Cli
 from played import CLIENTS, played
@@ -73,6 +74,19 @@ def test_every_link_leads_somewhere(site: Path) -> None:
     ]
     assert len(found) > 1000
     assert [x for x in found if x[1]] == []
+
+
+def test_search_works_in_a_folder_and_asks_nobody(site: Path) -> None:
+    asked: list[str] = []
+    with chromium() as browser:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True).new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "methods" / "dfedalt.html").as_uri())
+        page.wait_for_selector(".md-search-result__meta:has-text('Type to start')", state="attached")  # it is ready
+        page.fill(".md-search__input", "push-sum")
+        page.wait_for_selector(".md-search-result__item a[href*='methods/dfedpgp.html']", state="attached")
+    assert asked
+    assert [address for address in asked if not address.startswith("file:")] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

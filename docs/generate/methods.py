@@ -41,9 +41,7 @@ def page(method: str) -> str:
         tables.ours(method) or "No study of ours has run it; `coterie compare` does.",
     )
     parts = [f"## {title}\n\n{text}" for title, text in zip(SECTIONS, texts, strict=True)]
-    return "\n\n".join(
-        [f"---\ndescription: {a.title}\n---\n# {a.title}", f"`{method}` · {where(p)}", sentence(a.what), *parts]
-    )
+    return "\n\n".join([f"# {a.title}", f"`{method}` · {where(p)}", sentence(a.what), *parts])
 
 
 def sentence(text: str) -> str:
@@ -123,10 +121,9 @@ def small(method: str) -> str:
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}
-    neighbours = graph(method, known)
-    return ", ".join(
-        f"{k}={json.dumps(v)}" for k, v in {**chosen, **({"topology": neighbours} if neighbours else {})}.items()
-    )
+    if neighbours := graph(method, known):
+        chosen["topology"] = neighbours
+    return ", ".join(f"{k}={json.dumps(v)}" for k, v in chosen.items())
 
 
 def recurrence(a: About) -> str:
