@@ -1,5 +1,6 @@
 """The report in a real browser: nothing complains, nothing is loaded, tables sort, pointing tells numbers."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,17 +9,25 @@ from typing import Any
 import pytest
 
 import coterie as ct
-from browsers import chromium
 
 pytest.importorskip("plotly", reason="a report needs plotly: pip install 'coterie[report]'")
+driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'coterie[dev]'")
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PHONE, DESK = 390, 1200  # pixels
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
+    """Chromium: the one playwright brought, else the system's."""
+    with driver.sync_playwright() as playwright:
+        own = Path(playwright.chromium.executable_path)
+        path = own if own.exists() else next(filter(None, map(shutil.which, NAMES)), None)
+        if path is None:
+            pytest.skip("there is no Chromium: run playwright install chromium, or install it with the system")
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="module")
