@@ -1,6 +1,5 @@
 """The documentation: it builds without a network, its links lead somewhere, its code runs, its pictures are true."""
 
-import fcntl
 import os
 import re
 import subprocess
@@ -34,6 +33,7 @@ runpy.run_module("mkdocs", run_name="__main__")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site, once for all processes of the tests."""
     pytest.importorskip("mkdocs", reason="the site is built with pip install 'coterie[docs]'")
+    fcntl = pytest.importorskip("fcntl", reason="other systems have no such module")
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     with (shared / "site.lock").open("w") as lock:
