@@ -67,13 +67,14 @@ def written_down(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree,
     writer = Writer(leaves(given))
     with writer:
         out = f(*given)
+    taken, made = (tree_map(lambda v: v.new_empty(0), x) for x in (given, out))  # their forms, without the memory
     if not writer.repeatable:
-        return out, lambda tensors: f(*with_leaves(given, tensors))
-    play, like = writer.written(leaves(out)), tree_map(lambda v: v.new_empty(0), out)
+        return out, lambda tensors: f(*with_leaves(taken, tensors))
+    play = writer.written(leaves(out))
 
     def tape(tensors: Sequence[Tensor]) -> Tree:
         with torch.no_grad():
-            return with_leaves(like, play(*tensors))
+            return with_leaves(made, play(*tensors))
 
     return out, tape
 
