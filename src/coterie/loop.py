@@ -17,6 +17,7 @@ from .data import Federation
 from .engines.choose import Choice, Work, choose
 from .errors import RequestError, unknown
 from .experiment import Experiment, Progressed
+from .history import History
 from .measure import summarise
 from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
@@ -122,7 +123,7 @@ def _play(
                 writer.keep(row, _saved(now))
             bar.update(t + 1, row)
     clients, known = experiment.clients(now.state), census(experiment, now)
-    run = Run(config, history, summarise(config, history), clients, _saved(now), known)
+    run = Run(config, History(history), summarise(config, history), clients, _saved(now), known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
     return run
