@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..models.watch import Watch
 from ..tensors import Tree, leaves, tree_map, with_leaves
 
-KEPT = 256  # kinds: far more than a run has, unless a method makes new steps in every round
+KEPT = 128  # kinds: more than most runs have, unless a method makes new steps in every round
 
 # What another time may do something else than was seen: it draws, or what comes next depends on values.
 UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ class Vectorised(InMemory):
         self.chunk, self.exact, self.taped = chunk, exact, taped
         self.device = device or torch.device("cpu")
         self._tapes = Tapes()
-        self._gradients: dict[Objective, Grad] = {}
 
     @property
     def name(self) -> str:
@@ -46,6 +45,7 @@ class Vectorised(InMemory):
         samples, timeless = batches.samples, step.at([0.0] * len(step.rates))
         kind = next(v.dtype for v in leaves((given, fixed)) if v.is_floating_point())
         rates = torch.tensor(step.rates, dtype=kind, device=self.device)
+        name = timeless, id(samples.x), id(samples.y), samples.preparation
 
         def stepped(carry: Tree, fixed: Tree, drawn: Tensors, rates: Tensor) -> Tree:
             now = step.at(rates.unbind())
@@ -55,8 +55,8 @@ class Vectorised(InMemory):
             block, held = batches.block(which), pick(fixed, which)
             carry = self._play(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
             for k, width in enumerate(block.widths):
-                drawn = {name: v[:, k, :width] for name, v in block.tensors.items()}
-                carry = self._play(stepped, (timeless, id(samples.x), id(samples.y)), carry, held, drawn, rates)
+                drawn = {key: v[:, k, :width] for key, v in block.tensors.items()}
+                carry = self._play(stepped, name, carry, held, drawn, rates)
             return self._play(partial(lift, step.end), (timeless, "end"), carry)
 
         return self._together(played, [batches], keys)
@@ -79,31 +79,35 @@ class Vectorised(InMemory):
         return together
 
     def gradient(self, objective: Objective) -> Grad:
-        """Autograd inside ``torch.func.vjp``, which ``vmap`` can lift; what does not move stays out of its slow hands.
-
-        ``torch.func.grad`` would keep what a second derivative needs, and load the compiler first, for a second.
-        The same function for the same objective, so that equal steps are equal in every round.
-        """
-        if objective in self._gradients:
-            return self._gradients[objective]
-
-        def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            def value(moving: Tensors) -> tuple[Tensor, tuple[Tensors, Seen]]:
-                loss, seen = objective(moving, held, batch)
-                g = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
-                return loss, (dict(zip(moving, g, strict=True)), seen)
-
-            answer: Any = torch.func.vjp(value, x, has_aux=True)
-            g, seen = answer[2]
-            return g, seen
-
-        self._gradients[objective] = grad
-        return grad
+        """Autograd inside ``torch.func.vjp``, which ``vmap`` can lift."""
+        return Gradient(objective)
 
     def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
         for bucket in buckets(batches, self.exact) if batches else [np.arange(clients)]:
             for start in range(0, len(bucket), self.chunk):
                 yield np.sort(bucket[start : start + self.chunk])  # in order: neighbours are seen without a copy
+
+
+class Gradient(NamedTuple):
+    """The gradient of an objective; what does not move stays out of the slow hands of autograd.
+
+    ``torch.func.grad`` would keep what a second derivative needs, and load the compiler first, for a second. A value:
+    steps along the gradient of one objective are equal in every round.
+    """
+
+    objective: Objective
+
+    def __call__(self, x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        """(the gradient in ``x``, what was seen)."""
+
+        def value(moving: Tensors) -> tuple[Tensor, tuple[Tensors, Seen]]:
+            loss, seen = self.objective(moving, held, batch)
+            g = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+            return loss, (dict(zip(moving, g, strict=True)), seen)
+
+        answer: Any = torch.func.vjp(value, x, has_aux=True)
+        g, seen = answer[2]
+        return g, seen
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
