@@ -1,8 +1,9 @@
 """Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +89,8 @@ class Vectorised(InMemory):
                 yield np.sort(bucket[start : start + self.chunk])  # in order: neighbours are seen without a copy
 
 
-class Gradient(NamedTuple):
+@dataclass(frozen=True)
+class Gradient:
     """The gradient of an objective; what does not move stays out of the slow hands of autograd.
 
     ``torch.func.grad`` would keep what a second derivative needs, and load the compiler first, for a second. A value:
