@@ -26,6 +26,7 @@ from .run import Run, client_tensors
 from .store import RunFolder, Writer, flatten, unflatten
 from .tensors import Tensors
 from .text import parse
+from .track import Tracker, Tracking
 
 PROBE = 8  # samples to try a model with
 
@@ -42,20 +43,23 @@ def fit(
     loss: Loss | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    progress: bool = True,
+    progress: bool | str = True,
     evaluate_every: int = 1,
     silent: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
+    trackers: Sequence[Tracker] = (),
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
-    from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
-    silent: how likely a message between peers is dropped; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32",
-    "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision).
+    from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
+    evaluate_every: rounds between two evaluations (the last one always counts); silent: how likely a message between
+    peers is dropped; record: further measures of every evaluated round, "gradients" (G_u and G_v over all data),
+    "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or
+    "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
+    ``coterie.track.TensorBoard()``.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -81,9 +85,11 @@ def fit(
     experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
     config = describe(experiment, given, chosen, evaluate_every)
     experiment.check()
-    with Progress(algorithm.name, rounds, shown=progress) as bar, memory.kept():
+    name, where = progress if isinstance(progress, str) else algorithm.name, f"{config['engine']} on {config['device']}"
+    with Progress(name, rounds, where, shown=bool(progress)) as bar, memory.kept(), Tracking(trackers, bar) as tracking:
         now, history = _begin(experiment, folder, continued, config, bar)
-        return _play(experiment, folder, config, now, history, bar)
+        tracking.begin(config, None if folder is None else folder.path, history)
+        return _play(experiment, folder, config, now, history, bar, tracking)
 
 
 def _begin(
@@ -97,7 +103,7 @@ def _begin(
         folder.begin(config)
         return now, []
     folder.check_same(config)
-    saved = folder.latest(bar.say)
+    saved = folder.latest(bar.warn)
     if saved is None:
         return now, folder.history(0)
     bar.say(f"resuming {folder.path} after round {saved.round}")
@@ -111,21 +117,24 @@ def _play(
     now: Progressed,
     history: list[Row],
     bar: Progress,
+    tracking: Tracking,
 ) -> Run:
     """The rounds that are left."""
     rounds = config["rounds"]
-    bar.update(len(history), history[-1] if history else None)
+    bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
             now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
             history.append(row)
             if writer is not None:
                 writer.keep(row, _saved(now))
-            bar.update(t + 1, row)
+            bar.update(row)
+            tracking.round(row)
     clients, known = experiment.clients(now.state), census(experiment, now)
     run = Run(config, History(history), summarise(config, history), clients, _saved(now), known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
+    tracking.summary = run.summary
     return run
 
 
