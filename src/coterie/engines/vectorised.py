@@ -77,6 +77,7 @@ class Vectorised(InMemory):
                 if together is None:
                     together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
                 write(together, which, part)
+                del part  # before the next chunk makes its own
         return together
 
     def gradient(self, objective: Objective) -> Grad:
