@@ -21,6 +21,7 @@ PARSED_ONLY = {
     "data dir": "it changes what the person has chosen; tests/test_sources.py calls it in a home of its own",
     "recipe run": "it needs the published data and days; tests/test_recipes_cli.py runs one on small data",
     "export .onnx": "it takes ten seconds; tests/test_export.py does it",
+    "run --tensorboard": "it needs a package of its own; tests/test_track.py does it",
 }
 
 
@@ -106,8 +107,8 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
 
 def parsed_only(words: list[str]) -> bool:
     """Whether a command is on the list."""
-    wanted = [key for key in PARSED_ONLY if " ".join(words).startswith(key)]
-    return bool(wanted) or (words[0] == "export" and any(word.endswith(".onnx") for word in words))
+    keys = [key.split() for key in PARSED_ONLY]
+    return any(words[0] == key[0] and all(part in " ".join(words) for part in key) for key in keys)
 
 
 def parse(words: list[str]) -> None:
