@@ -116,6 +116,7 @@ class TestErrors:
 
     @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="this system sends no signals to threads")
     def test_an_interruption_ends_everybody_at_the_next_gradient(self) -> None:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have it ignored
         engine, running, everybody = Serial(workers=3), set(), threading.Barrier(3)
 
         def still(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
@@ -132,8 +133,11 @@ class TestErrors:
             finally:
                 running.remove(threading.get_ident())
 
-        with pytest.raises(KeyboardInterrupt):
-            engine.map(endless, torch.ones(CLIENTS), keys=KEYS)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                engine.map(endless, torch.ones(CLIENTS), keys=KEYS)
+        finally:
+            signal.signal(signal.SIGINT, before)
         assert not running
 
     def test_the_number_of_threads_is_put_back(self) -> None:

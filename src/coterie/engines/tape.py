@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.node import map_aggregate
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef
 
 from ..models.watch import Watch
 from ..tensors import Tree, leaves, tree_map, with_leaves
@@ -79,13 +79,32 @@ def written_down(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree,
     return out, tape
 
 
+class Origins:
+    """Which node has made a tensor.
+
+    Tensors do not live longer for being known here. Nor does anything run when one dies, as with a weak dictionary: an
+    interruption that came meanwhile would be lost.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[TensorWeakRef, Any]] = {}
+
+    def __setitem__(self, v: Tensor, node: Any) -> None:
+        self._known[id(v)] = TensorWeakRef(v), node
+
+    def get(self, v: Tensor) -> Any:
+        """None for a tensor that was never seen; one that is gone may have had the same id."""
+        known, node = self._known.get(id(v), (None, None))
+        return node if known is not None and known() is v else None
+
+
 class Writer(Watch):
     """Writes every operation down as it happens; a tensor that none of them has made is a constant."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
         self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
-        self.nodes = WeakTensorKeyDictionary()  # tensors do not live longer for being known here
+        self.nodes = Origins()
         self.repeatable = True
         for i, v in enumerate(given):
             self.nodes[v] = self.graph.placeholder(f"given_{i}")
@@ -113,11 +132,12 @@ class Writer(Watch):
     def _node(self, v: Any) -> Any:
         if not isinstance(v, Tensor):
             return v
-        if v not in self.nodes:
+        node = self.nodes.get(v)
+        if node is None:
             name = f"constant_{len(self.constants)}"
             self.constants[name] = v
-            self.nodes[v] = self.graph.get_attr(name)
-        return self.nodes[v]
+            node = self.nodes[v] = self.graph.get_attr(name)
+        return node
 
 
 def _same(v: Tensor, view: Tensor) -> bool:
