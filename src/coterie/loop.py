@@ -22,8 +22,7 @@ from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
 from .progress import Progress
 from .run import Run, client_tensors
-from .store import RunFolder, Writer, flatten, unflatten
-from .tensors import Tensors
+from .store import RunFolder, Writer
 from .text import parse
 
 PROBE = 8  # samples to try a model with
@@ -89,18 +88,17 @@ def _begin(
     experiment: Experiment, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
 ) -> tuple[Progressed, list[Row]]:
     """Where the run stands: at its start, or after the last round that was saved."""
-    now = experiment.start()
     if folder is None:
-        return now, []
+        return experiment.start(), []
     if not continued:
         folder.begin(config)
-        return now, []
+        return experiment.start(), []
     folder.check_same(config)
     saved = folder.latest(bar.say)
     if saved is None:
-        return now, folder.history(0)
+        return experiment.start(), folder.history(0)
     bar.say(f"resuming {folder.path} after round {saved.round}")
-    return _restored(now, saved.tensors), folder.history(saved.round)
+    return experiment.restored(saved.tensors), folder.history(saved.round)
 
 
 def _play(
@@ -119,21 +117,13 @@ def _play(
             now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
             history.append(row)
             if writer is not None:
-                writer.keep(row, _saved(now))
+                writer.keep(row, experiment.saved(now))
             bar.update(t + 1, row)
     clients, known = experiment.clients(now.state), census(experiment, now)
-    run = Run(config, history, summarise(config, history), clients, _saved(now), known)
+    run = Run(config, history, summarise(config, history), clients, experiment.saved(now), known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
     return run
-
-
-def _saved(now: Progressed) -> Tensors:
-    return flatten(now.state) | {"measured/after_train": now.after_train}
-
-
-def _restored(template: Progressed, tensors: Tensors) -> Progressed:
-    return Progressed(unflatten(template.state, tensors), tensors["measured/after_train"])
 
 
 def find_device(name: str) -> torch.device:
