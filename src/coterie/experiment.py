@@ -23,6 +23,7 @@ from .models.cost import cost
 from .problem import Model, products
 from .run import Client
 from .store import flatten, unflatten
+from .store.checkpoint import Checkpoint
 from .tensors import Tensors, finite, floating, rows, split
 from .topology import silenced
 
@@ -125,7 +126,7 @@ class Experiment:
         program = self.program
         state = program.init(self.model.start, len(self.here))
         if program.prepare is not None:
-            state = program.prepare(state, self._everybody(0))
+            state = program.prepare(state, self.everybody(0))
         return Progressed(state, self.unmeasured())
 
     def unmeasured(self) -> Tensor:
@@ -136,10 +137,10 @@ class Experiment:
         """Where the clients stand, as a checkpoint holds it."""
         return flatten(now.state) | {AFTER_TRAIN: now.after_train}
 
-    def restored(self, tensors: Tensors) -> Progressed:
-        """What ``saved`` took apart."""
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has them."""
         shape = self.program.init(self.model.start, len(self.here))
-        return Progressed(unflatten(shape, tensors), tensors[AFTER_TRAIN])
+        return Progressed(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
     def round(self, t: int) -> Round:
         """Round ``t``, counted from 0."""
@@ -151,7 +152,7 @@ class Experiment:
         own = whole if self.held is None else whole[np.isin(whole, self.here)]
         return Round(t, own, W, self.train, self.engine, self.seed, whole, self.here)
 
-    def _everybody(self, t: int) -> Round:
+    def everybody(self, t: int) -> Round:
         """Round ``t`` with all clients."""
         return replace(self.round(t), cohort=self.here, whole=np.arange(self.federation.clients))
 
@@ -266,7 +267,7 @@ class Experiment:
         """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
         if self.program.finetune is None:
             return None
-        return self.program.finetune(state, self._everybody(t))
+        return self.program.finetune(state, self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
         """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""

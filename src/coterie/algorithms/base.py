@@ -205,6 +205,7 @@ class Program(NamedTuple, Generic[S]):
     known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
     finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
+    views: Callable[[Round], Sequence[Assigned]] | None = None  # who trains which form; None: all the same
 
 
 def unchanged(model: Model) -> Model:

@@ -237,7 +237,9 @@ def decentralised(
         edges = topologies.edges(r.W)
         return Traffic.of(edges, edges * (gossip_steps - 1), load(split(s.x, shared)[0], stacked=True))
 
-    return Program(shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph)
+    return Program(
+        shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph, views=problem.views
+    )
 
 
 def federated(
@@ -284,6 +286,7 @@ def federated(
         lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
         participation=participation,
         known=lambda s: s.u,
+        views=problem.views,
     )
 
 

@@ -133,6 +133,7 @@ def push_sum(
         graph,
         consensus=mean_numerator,
         keeps="receiver" if graph.stochastic == "row" else "sender",
+        views=problem.views,
     )
 
 

@@ -9,6 +9,7 @@ from ..engines.base import Engine
 from ..experiment import Experiment, Progressed
 from ..measure.parts import Part
 from ..run import client_tensors
+from ..store.checkpoint import Checkpoint
 from ..tensors import Tensors
 from .script import Said, Script
 from .sharded import Sharded
@@ -34,7 +35,7 @@ class Shard:
         self.experiment = replace(scene.experiment, engine=engine, held=engine.here)
         self.after: dict[int, Progressed] = {}  # round -> where its clients stood; the latest two
         if state is not None:
-            self.after[round] = self.experiment.restored(state)
+            self.after[round] = self.experiment.restored(Checkpoint(round, state))
 
     def begin(self, name: str, *args: Any) -> Said:
         """One of the works below, until it needs other shards or has ended."""

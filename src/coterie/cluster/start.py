@@ -1,0 +1,124 @@
+"""Reaching a Ray cluster, or starting one here; whatever is wrong with it becomes one sentence."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..errors import RequestError
+from .wanted import Wanted
+from .worker import Worker
+
+PATIENCE = 60.0  # seconds until a worker must have answered
+
+
+@contextmanager
+def connected(wanted: Wanted) -> Iterator[Any]:
+    """The module ``ray``, with a cluster behind it; one that was there already stays."""
+    ray = _ray()
+    mine = not ray.is_initialized()
+    if mine:
+        _connect(ray, wanted)
+    try:
+        yield ray
+    finally:
+        if mine:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise RequestError("the engine ray needs Ray: pip install 'coterie[ray]'") from None
+    return ray
+
+
+def _connect(ray: Any, wanted: Wanted) -> None:
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if wanted.address is None:
+            cores = max(wanted.workers or 1, len(os.sched_getaffinity(0)))
+            ray.init(address="local", num_cpus=cores, **quiet)
+        else:
+            ray.init(address=wanted.address, log_to_driver=False, logging_level="ERROR")
+    except ConnectionError as error:
+        where = "on this machine" if wanted.address == "auto" else f"at {wanted.address}"
+        raise RequestError(
+            f"there is no Ray cluster {where}: start one with `ray start --head`, or leave --ray-address out"
+        ) from error
+    except RuntimeError as error:
+        if "ersion mismatch" not in str(error):
+            raise
+        raise RequestError(
+            f"the Ray cluster runs other versions than this program ({_differing(str(error))}): install the same"
+        ) from error
+
+
+def _differing(text: str) -> str:
+    """The versions in Ray's own words, in one line."""
+    return "; ".join(line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line)
+
+
+class Hired(NamedTuple):
+    """A worker and the machine it is on."""
+
+    actor: Any
+    node: str
+
+
+def workers(ray: Any, wanted: Wanted, clients: int) -> list[Hired]:
+    """As many as are wanted, and never more than there are clients."""
+    count = min(clients, wanted.workers or _room(ray, wanted))
+    _check_room(ray, wanted, count)
+    return hired(ray, wanted, count)
+
+
+def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
+    """New workers, all of which have answered; refuses those that run another version."""
+    # Copies and checkpoints are made aside, while the training goes on. A lost worker is not started again by Ray: it
+    # would know nothing of its clients.
+    kind = ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
+    actors = [kind.remote() for _ in range(count)]
+    answers = _answers(ray, [actor.about.remote() for actor in actors])
+    mine = Worker().about()
+    for about in answers:
+        if about.versions != mine.versions:
+            there, here = (", ".join(f"{k} {v}" for k, v in each.versions.items()) for each in (about, mine))
+            raise RequestError(f"a worker has {there}, this program {here}: install the same on every machine")
+    return [Hired(actor, about.node) for actor, about in zip(actors, answers, strict=True)]
+
+
+def _answers(ray: Any, asked: list[Any]) -> list[Any]:
+    _, late = ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+    if late:
+        raise RequestError(
+            f"{len(late)} of {len(asked)} workers did not start within {PATIENCE:g} s: free cores or memory of the "
+            "cluster, or lower --workers"
+        )
+    try:
+        found: list[Any] = ray.get(asked)
+    except ray.exceptions.RayError as error:
+        said = str(error).strip().splitlines()[-1]
+        raise RequestError(
+            f"a worker cannot start ({said}): install coterie on every machine of the cluster"
+        ) from error
+    return found
+
+
+def _room(ray: Any, wanted: Wanted) -> int:
+    """How many workers fit."""
+    there = ray.cluster_resources()
+    cores = int(there.get("CPU", 0))
+    return max(1, min(cores, int(there.get("GPU", 0) / wanted.gpus)) if wanted.gpus else cores)
+
+
+def _check_room(ray: Any, wanted: Wanted, count: int) -> None:
+    there = ray.cluster_resources()
+    for name, kind, need, option in (
+        ("GPU", "GPUs", wanted.gpus * count, "--workers or --gpus-per-worker"),
+        ("CPU", "cores", float(count), "--workers"),
+    ):
+        has = there.get(name, 0.0)
+        if need > has:
+            raise RequestError(f"{count} workers need {need:g} {kind}, the cluster has {has:g}: lower {option}")
