@@ -124,9 +124,8 @@ def test_a_diverging_client_is_named() -> None:
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), diverging)
     shards = shards_of(e, OWNERS[5])
     conduct(shards, "start")
-    with pytest.raises(RequestError, match="of client . is not finite any more in round"):
-        for t in range(3):
-            conduct(shards, "play", t, False)
+    with pytest.raises(RequestError, match=r"of client . is not finite any more in round 1"):
+        conduct(shards, "play", 0, False)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

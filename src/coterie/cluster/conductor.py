@@ -3,6 +3,7 @@
 What passes between shards goes from machine to machine through Ray's object store: here are only references to it.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,6 +158,12 @@ class Conductor:
         except errors.RayTaskError as error:
             if isinstance(error.cause, (*gone, errors.OutOfMemoryError)):
                 raise Lost(type(error.cause).__name__) from error
+            missing = re.search(r"No module named '(\S+)'", str(error))
+            if missing:
+                raise RequestError(
+                    f"the workers have no module {missing[1]!r}, which the model, its loss or the method is from: "
+                    "install it on every machine of the cluster"
+                ) from error
             raise
         return found
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
+from ..batches import Integers
 from ..errors import RequestError
 from ..experiment import Experiment, Progressed
 from ..measure.parts import joined, whole
@@ -97,17 +99,25 @@ def spread(
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorised:16.
     """
-    inner = str(parse(engine).args[0]) if parse(engine).args else "auto"
     if experiment.record:
         raise RequestError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
     with connected(wanted) as ray:
         hired = workers(ray, wanted, experiment.federation.clients)
-        owner = assigned(costs(experiment), len(hired))
-        conductor = Conductor(ray, wanted, hired, owner, stacked(experiment), say)
+        conductor = Conductor(ray, wanted, hired, *shards_of(experiment, len(hired)), say)
         try:
-            fed = experiment.federation
-            samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
-            reason = conductor.prepare(Job.of(experiment, "cuda" if wanted.gpus else "cpu"), samples, inner)
+            reason = conductor.prepare(*luggage(experiment, wanted), str((*parse(engine).args, "auto")[0]))
             yield Spread(experiment, conductor), f"ray:{conductor.engine}", f"{len(hired)} workers; {reason}"
         finally:
             conductor.dismiss()
+
+
+def shards_of(experiment: Experiment, workers: int) -> tuple[Integers, frozenset[str]]:
+    """([n] the shard of each client, the names in a state that have a row a client)."""
+    return assigned(costs(experiment), workers), stacked(experiment)
+
+
+def luggage(experiment: Experiment, wanted: Wanted) -> tuple[Job, list[NDArray[Any]]]:
+    """What every worker needs of a run: the job, and the samples as arrays that a machine holds once."""
+    fed = experiment.federation
+    samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
+    return Job.of(experiment, "cuda" if wanted.gpus else "cpu"), samples

@@ -1,6 +1,7 @@
 """Reaching a Ray cluster, or starting one here; whatever is wrong with it becomes one sentence."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -79,7 +80,7 @@ def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
     # Copies and checkpoints are made aside, while the training goes on. A lost worker is not started again by Ray: it
     # would know nothing of its clients.
     kind = ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
-    actors = [kind.remote() for _ in range(count)]
+    actors = [kind.remote(sys.path) for _ in range(count)]
     answers = _answers(ray, [actor.about.remote() for actor in actors])
     mine = Worker().about()
     for about in answers:

@@ -91,7 +91,9 @@ class Job:
 class Worker:
     """Some shards of a run, and copies of what others have."""
 
-    def __init__(self) -> None:
+    def __init__(self, search: Sequence[str] = ()) -> None:
+        """``search``: where the program that began the run finds its own modules; some of it may not exist here."""
+        sys.path.extend(path for path in search if path not in sys.path)
         self.shards: dict[int, Shard] = {}
         self.copies: dict[int, list[Packed]] = {}
 
