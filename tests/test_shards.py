@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie import algorithms, topology
 from coterie.cluster.packed import pack, unpack
 from coterie.cluster.script import Done, Failed, Swap, Total
-from coterie.cluster.shard import Scene, Shard, stacked, tree
+from coterie.cluster.shard import Scene, Shard, outline, tree
 from coterie.cluster.sharded import paths_of
 from coterie.engines import Serial
 from coterie.errors import RequestError
@@ -78,7 +78,7 @@ def test_shards_agree_with_one_place(row: str, workers: int) -> None:
         now, row_ = e.play(now, t, evaluate=t == 1)
         results = conduct(shards, "play", t, t == 1)
     accuracies, there = joined([part for part, _ in results], 1, e.federation, e.program.finetune is not None)
-    assert_close(put_together(shards, [saved for _, saved in results], stacked(e)), e.saved(now))
+    assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
     assert accuracies is not None
     assert now.accuracies is not None
     assert_close(accuracies, now.accuracies)
@@ -100,7 +100,7 @@ def test_an_uncommon_round_is_played_too() -> None:
         for t in range(3):
             now, _ = e.play(now, t, evaluate=False)
             results = conduct(shards, "play", t, False)
-        assert_close(put_together(shards, [saved for _, saved in results], stacked(e)), e.saved(now))
+        assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
 
 
 def test_a_repeated_round_is_the_same_to_the_last_bit() -> None:

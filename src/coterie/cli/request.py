@@ -17,6 +17,7 @@ from ..presets import PRESETS, STAGED, Preset
 from ..text import parse
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
+_WHERE = {"engine", "ray_address", "workers", "gpus_per_worker"}  # options that do not change what is computed
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class Wishes:
     capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
     precision: str | None = None
+    ray_address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
 
     def given(self) -> list[str]:
         """The options that were typed."""
@@ -150,9 +154,10 @@ def _parts(item: str) -> tuple[str, str, str]:
 
 
 def known_options(config: dict[str, Any], wishes: Wishes) -> None:
-    """Refuses options beside a saved configuration, which already says everything."""
-    if wishes.given():
+    """Refuses options beside a saved configuration, which already says everything, but for where it is to be run."""
+    other = replace(wishes, **dict.fromkeys(_WHERE)).given()
+    if other:
         raise RequestError(
-            f"{' '.join(wishes.given())} cannot be combined with a saved configuration of {config.get('method')}: "
+            f"{' '.join(other)} cannot be combined with a saved configuration of {config.get('method')}: "
             "leave it out, or name the method instead of the folder"
         )

@@ -62,7 +62,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             algorithm,
             rounds=config["rounds"],
             seed=config["seed"],
-            engine=config["engine"],
+            engine=wishes.engine or config["engine"],
             device=config["device"],
             out=folder,
             resume=resume,
@@ -70,6 +70,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             silent=config["silent"],
             record=config["record"],
             precision=config["precision"],
+            **cluster(wishes),
         )
     _warn_if_other(config, run)
     return run, folder
@@ -109,7 +110,14 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
         silent=plan.silent(method),
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
+        **cluster(plan.wishes),
     )
+
+
+def cluster(wishes: Wishes) -> dict[str, Any]:
+    """Where the clients are played, if not here."""
+    gpus = wishes.gpus_per_worker or 0.0
+    return {"workers": wishes.workers, "ray_address": wishes.ray_address, "gpus_per_worker": gpus}
 
 
 def compare_methods(

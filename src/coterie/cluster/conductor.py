@@ -4,7 +4,7 @@ What passes between shards goes from machine to machine through Ray's object sto
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +23,6 @@ from .start import PATIENCE, Hired, hired
 from .wanted import Wanted
 from .worker import DONE, FAILED, SWAP, Failure, Job
 
-MEMORY = (MemoryError, torch.OutOfMemoryError)
 ATTEMPTS = 3  # workers started anew, where all were lost, before a round is finished
 ASIDE = "aside"  # what workers do beside the training
 
@@ -33,6 +32,11 @@ T = TypeVar("T")
 
 class Lost(Exception):  # noqa: N818
     """A worker, or what it had, is gone."""
+
+
+def starved(error: BaseException) -> bool:
+    """Whether there was not enough memory; torch says that of a CPU's in words only."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 @dataclass
@@ -116,7 +120,7 @@ class Conductor:
             replies = self._get([answer[0] for answer in answers])
             kinds = {reply.kind for reply in replies}
             if FAILED in kinds:
-                self._fail([reply.result for reply in replies if reply.kind == FAILED])
+                self._fail({s: reply.result for s, reply in enumerate(replies) if reply.kind == FAILED})
             assert len(kinds) == 1, f"the shards are at different places: {kinds}"
             if kinds == {DONE}:
                 return [reply.result for reply in replies], [answer[1] for answer in answers]
@@ -158,6 +162,8 @@ class Conductor:
         except errors.RayTaskError as error:
             if isinstance(error.cause, (*gone, errors.OutOfMemoryError)):
                 raise Lost(type(error.cause).__name__) from error
+            if isinstance(error.cause, RequestError):
+                raise error.cause from None
             missing = re.search(r"No module named '(\S+)'", str(error))
             if missing:
                 raise RequestError(
@@ -167,14 +173,16 @@ class Conductor:
             raise
         return found
 
-    def _fail(self, failures: Sequence[Failure]) -> NoReturn:
-        """Raises what went wrong on a shard, with its own traceback; one that ran out of memory is lost."""
-        first = min(failures, key=lambda f: str(f.error))  # of several clients the same one every time
-        if isinstance(first.error, MEMORY):
-            raise Lost(type(first.error).__name__) from first.error
-        if not isinstance(first.error, RequestError):
-            first.error.add_note(f"It happened on a worker:\n{first.trace}")
-        raise first.error
+    def _fail(self, failures: Mapping[int, Failure]) -> NoReturn:
+        """Raises what went wrong on a shard, with its own traceback; a worker that ran out of memory is lost."""
+        for shard, failure in failures.items():
+            if starved(failure.error):
+                self.ray.kill(self.hosts[shard].actor)
+                raise Lost("out of memory") from failure.error
+        error, trace = min(failures.values(), key=lambda f: str(f.error))  # of several clients the same one every time
+        if not isinstance(error, RequestError):
+            error.add_note(f"It happened on a worker:\n{trace}")
+        raise error
 
     def _recover(self, why: str) -> None:
         """Every shard of a lost worker goes to one that is left, as it was after the last finished round."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..batches import Integers
 from ..engines.base import Engine
@@ -10,7 +10,7 @@ from ..experiment import Experiment, Progressed
 from ..measure.parts import Part
 from ..run import client_tensors
 from ..store.checkpoint import Checkpoint
-from ..tensors import Tensors
+from ..tensors import Tensors, size_in_bytes
 from .script import Said, Script
 from .sharded import Sharded
 
@@ -82,15 +82,20 @@ def tree(parts: Sequence[T], add: Callable[[int, T, T], T]) -> T:
     return held[0][1]
 
 
-def stacked(experiment: Experiment) -> frozenset[str]:
-    """The names in a saved state that have a row a client; the others are the server's, the same on every shard.
+class Outline(NamedTuple):
+    """What the saved state of a run looks like."""
 
-    Found by trying: with the first client alone, and with it twice.
-    """
+    stacked: frozenset[str]  # names that have a row a client; the others are the server's, the same on every shard
+    bytes: int  # of a client's rows
+
+
+def outline(experiment: Experiment) -> Outline:
+    """Found by trying: with the first client alone, and with it twice."""
     shapes = []
     for held in (experiment.here[[0]], experiment.here[[0, 0]]):
         one = replace(experiment, held=held)
         state = one.program.init(one.model.start, len(held))
         saved = one.saved(Progressed(state, one.unmeasured()))
         shapes.append({k: v.shape for k, v in saved.items()})
-    return frozenset(k for k, shape in shapes[0].items() if shape != shapes[1][k])
+    rows = frozenset(k for k, shape in shapes[0].items() if shape != shapes[1][k])
+    return Outline(rows, size_in_bytes(v for k, v in saved.items() if k in rows) // 2)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ..batches import Integers
 from ..errors import RequestError
 from ..experiment import Experiment, Progressed
 from ..measure.parts import joined, whole
@@ -20,7 +19,7 @@ from ..tensors import Tensors
 from ..text import parse
 from .assignment import assigned, costs
 from .conductor import Conductor
-from .shard import stacked
+from .shard import outline
 from .start import connected, workers
 from .wanted import Wanted
 from .worker import Job
@@ -103,7 +102,9 @@ def spread(
         raise RequestError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
     with connected(wanted) as ray:
         hired = workers(ray, wanted, experiment.federation.clients)
-        conductor = Conductor(ray, wanted, hired, *shards_of(experiment, len(hired)), say)
+        known, owner = outline(experiment), assigned(costs(experiment), len(hired))
+        check_store(ray, known.bytes * len(owner), say)
+        conductor = Conductor(ray, wanted, hired, owner, known.stacked, say)
         try:
             reason = conductor.prepare(*luggage(experiment, wanted), str((*parse(engine).args, "auto")[0]))
             yield Spread(experiment, conductor), f"ray:{conductor.engine}", f"{len(hired)} workers; {reason}"
@@ -111,9 +112,14 @@ def spread(
             conductor.dismiss()
 
 
-def shards_of(experiment: Experiment, workers: int) -> tuple[Integers, frozenset[str]]:
-    """([n] the shard of each client, the names in a state that have a row a client)."""
-    return assigned(costs(experiment), workers), stacked(experiment)
+def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
+    """Says so where the states of two rounds do not fit: Ray then has some of them on its disk."""
+    store = int(ray.cluster_resources().get("object_store_memory", 0))
+    if 2 * state > store:
+        say(
+            f"the clients' states of two rounds ({2 * state / 1e9:.1f} GB) are larger than Ray's object store "
+            f"({store / 1e9:.1f} GB): what does not fit is spilled to its disk, which takes time"
+        )
 
 
 def luggage(experiment: Experiment, wanted: Wanted) -> tuple[Job, list[NDArray[Any]]]:

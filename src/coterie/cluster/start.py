@@ -1,6 +1,7 @@
 """Reaching a Ray cluster, or starting one here; whatever is wrong with it becomes one sentence."""
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ def _ray() -> Any:
 
 
 def _connect(ray: Any, wanted: Wanted) -> None:
+    if wanted.address not in (None, "auto") and not _heard(str(wanted.address)):
+        raise RequestError(_nobody(f"at {wanted.address}"))
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     try:
         if wanted.address is None:
@@ -44,16 +47,29 @@ def _connect(ray: Any, wanted: Wanted) -> None:
         else:
             ray.init(address=wanted.address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
-        where = "on this machine" if wanted.address == "auto" else f"at {wanted.address}"
-        raise RequestError(
-            f"there is no Ray cluster {where}: start one with `ray start --head`, or leave --ray-address out"
-        ) from error
+        raise RequestError(_nobody("on this machine")) from error
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
         raise RequestError(
             f"the Ray cluster runs other versions than this program ({_differing(str(error))}): install the same"
         ) from error
+
+
+def _nobody(where: str) -> str:
+    return f"there is no Ray cluster {where}: start one with `ray start --head`, or leave --ray-address out"
+
+
+def _heard(address: str) -> bool:
+    """Whether anybody listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise RequestError(f"--ray-address {address} is no address: write auto, or HOST:PORT as `ray start` prints it")
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 def _differing(text: str) -> str:
@@ -81,7 +97,12 @@ def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
     # would know nothing of its clients.
     kind = ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
     actors = [kind.remote(sys.path) for _ in range(count)]
-    answers = _answers(ray, [actor.about.remote() for actor in actors])
+    try:
+        answers = _answers(ray, [actor.about.remote() for actor in actors])
+    except RequestError:
+        for actor in actors:
+            ray.kill(actor)
+        raise
     mine = Worker().about()
     for about in answers:
         if about.versions != mine.versions:
