@@ -24,13 +24,12 @@ from coterie.cluster.assignment import assigned, costs
 from coterie.cluster.conductor import Conductor
 from coterie.cluster.shard import outline
 from coterie.cluster.spread import Spread, check_store, luggage
-from coterie.cluster.start import Hired, _connect, hired
+from coterie.cluster.start import Hired, _connect, greeted, hired, kind
 from coterie.cluster.wanted import Wanted
-from coterie.cluster.worker import Worker
 from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
-from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
+from helpers_cli import DATA, ENVIRONMENT, Cli
 from test_engines import METHODS, build, kind_like
 from test_shards import assert_close, close
 from toys import experiment, net, ragged
@@ -71,8 +70,8 @@ def spread_on(e: Experiment, hands: list[Hired], engine: str = "auto") -> Spread
 
 
 def of(row: str) -> Experiment:
-    kind = kind_like(row, "batchnorm")
-    return experiment(net(kind), ragged(kind), build(row), Serial(), rounds=8)
+    form = kind_like(row, "batchnorm")
+    return experiment(net(form), ragged(form), build(row), Serial(), rounds=8)
 
 
 def play(player: Any, rounds: int = 2) -> tuple[Any, dict[str, Any]]:
@@ -109,7 +108,7 @@ def test_every_method_comes_to_the_same(
         assert not wrong, (row, wrong)
 
 
-KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "2"))  # of workers, each in a run of its own; 20 by hand
+KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand
 ROUNDS = 12
 
 
@@ -175,11 +174,10 @@ def test_a_lost_machine_loses_no_client(
 ) -> None:
     """Two of three workers and their object store at once, in the middle of a round."""
     state, seconds = undisturbed
-    node = cluster.add_node(num_cpus=2, object_store_memory=STORE)
-    occupied = [ray.remote(num_cpus=1)(Worker).remote() for _ in range(2)]  # one core is left on the first machine
-    ray.get([w.about.remote() for w in occupied])
-    hands = hired(ray, FIVE, 3)
-    assert sorted(w.node == workers[0].node for w in hands) == [False, False, True]
+    node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
+    there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
+    hands = [workers[0], *greeted(ray, there)]
+    assert [w.node == workers[0].node for w in hands] == [True, False, False]
     player = spread_on(busy(), hands)
     now = player.start()
     timer = later(0.5 * seconds, lambda: cluster.remove_node(node, allow_graceful=False))
@@ -187,10 +185,7 @@ def test_a_lost_machine_loses_no_client(
         now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
     assert_equal(now.state.gathered(), state)
-    assert len(player.conductor.workers) == 1
-    player.conductor.dismiss()
-    for w in occupied:
-        ray.kill(w)
+    assert player.conductor.workers == [workers[0]]
 
 
 class Hungry(torch.nn.Sequential):
@@ -216,7 +211,7 @@ def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[H
     algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
     e = experiment(Hungry(flag, *net("mlp")), fed, algorithm, Serial())
     state = play(spread_on(e, workers[:2]))[0].state.gathered()
-    player = spread_on(e, [workers[0], *hired(ray, FIVE, 1)])
+    player = spread_on(e, hired(ray, FIVE, 2))
     now = player.start()
     now, _ = player.play(now, 0, evaluate=False)
     flag.touch()
@@ -224,6 +219,7 @@ def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[H
     assert not flag.exists()
     assert len(player.conductor.workers) == 1
     assert_equal(now.state.gathered(), state)
+    player.conductor.dismiss()
 
 
 CHANGES = {
@@ -279,12 +275,12 @@ class TestRuns:
 
         class Touchy(torch.nn.Linear):
             def forward(self, x: torch.Tensor) -> torch.Tensor:
-                if self.training and x.isnan().any():
+                if self.training and (x == 7).any():
                     raise ZeroDivisionError("I do not like it")
                 return super().forward(x)
 
         x = torch.zeros(12, 3)
-        x[9] = torch.nan
+        x[9] = 7
         y = torch.arange(12) % 2
         pairs = [(x[k : k + 3], y[k : k + 3]) for k in range(0, 12, 3)]
         fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
@@ -312,17 +308,11 @@ class TestRuns:
         """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine."""
         typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "30"]
         where = ["--engine", "ray", "--ray-address", cluster.address, "--workers", "1"]
-        begun = subprocess.Popen(
-            [BESIDE / "coterie", *typed, *where, "--out", "a"],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert begun.stderr is not None
-        said = list(itertools.takewhile(lambda line: "round 6/30" not in line, begun.stderr))
-        begun.send_signal(signal.SIGINT)
-        said += begun.stderr.readlines()
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as begun:
+            assert begun.stderr is not None
+            said = list(itertools.takewhile(lambda line: "round 6/30" not in line, begun.stderr))
+            begun.send_signal(signal.SIGINT)
+            said += begun.stderr.readlines()
         assert begun.wait() == 130, said
         assert any("coterie run a --resume" in line for line in said), said
         assert not any("Traceback" in line for line in said), said
@@ -381,12 +371,10 @@ LONG = int(os.environ.get("COTERIE_RAY_ROUNDS", "40"))  # 200 by hand
 
 
 def stored() -> float:
-    """MiB in the object store."""
-    from ray._private.internal_api import memory_summary
-
-    found = re.search(r"Plasma memory usage (\d+) MiB", memory_summary(stats_only=True))
-    assert found is not None
-    return float(found[1])
+    """MiB in the object store, as the machine reports it about once a second."""
+    time.sleep(1.5)
+    there, free = ray.cluster_resources(), ray.available_resources()
+    return float(there["object_store_memory"] - free["object_store_memory"]) / 2**20
 
 
 def resident(pid: int) -> float:
@@ -406,11 +394,12 @@ def test_memory_stays_flat(workers: list[Hired]) -> None:
     seen = []
     for t in range(LONG):
         now, _ = player.play(now, t, evaluate=False)
-        if t % 10 == 9:
+        if t in (LONG // 4 - 1, LONG // 2 - 1, LONG - 1):
             seen.append((stored(), *map(resident, processes)))
-    print("object store, driver and workers in MiB, every 10 rounds:", seen)
+    print(f"object store, this process and workers in MiB after 1/4, 1/2 and all of {LONG} rounds:", seen)
     assert max(row[0] for row in seen) < 40
-    for early, late in zip(seen[1], seen[-1], strict=True):
+    assert seen[0][0] > 5
+    for early, late in zip(seen[0], seen[-1], strict=True):
         assert late < early + 20, seen
 
 

@@ -67,11 +67,14 @@ class Conductor:
     def prepare(self, job: Job, samples: Sequence[Any], engine: str) -> str:
         """Brings the run to the workers, the samples once to every machine; returns why the engine was chosen."""
         self.job = [self.ray.put(job), *(self.ray.put(v) for v in samples)]
-        self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
-        largest = int(np.bincount(self.owner).max())
-        self.engine, reason = self._get([self.workers[0].actor.choose.remote(engine, largest)])[0]
         self.hosts = [self.workers[s % len(self.workers)] for s in range(self.shards)]
-        self._get([self._hosted(s) for s in range(self.shards)])
+        largest = int(np.bincount(self.owner).max())
+        try:
+            self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
+            self.engine, reason = self._get([self.workers[0].actor.choose.remote(engine, largest)])[0]
+            self._get([self._hosted(s) for s in range(self.shards)])
+        except Lost as lost:
+            raise RequestError(f"a worker was lost before the run began ({lost}): give it more memory") from lost
         return str(reason)
 
     def _hosted(self, shard: int) -> Any:

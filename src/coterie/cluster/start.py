@@ -92,11 +92,20 @@ def workers(ray: Any, wanted: Wanted, clients: int) -> list[Hired]:
 
 
 def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
-    """New workers, all of which have answered; refuses those that run another version."""
-    # Copies and checkpoints are made aside, while the training goes on. A lost worker is not started again by Ray: it
-    # would know nothing of its clients.
-    kind = ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
-    actors = [kind.remote(sys.path) for _ in range(count)]
+    """New workers."""
+    return greeted(ray, [kind(ray, wanted).remote(sys.path) for _ in range(count)])
+
+
+def kind(ray: Any, wanted: Wanted) -> Any:
+    """What Ray starts. Copies and checkpoints are made aside, while the training goes on.
+
+    A lost worker is not started again by Ray: it would know nothing of its clients.
+    """
+    return ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
+
+
+def greeted(ray: Any, actors: list[Any]) -> list[Hired]:
+    """Workers that have all answered; refuses those that run another version."""
     try:
         answers = _answers(ray, [actor.about.remote() for actor in actors])
     except RequestError:
