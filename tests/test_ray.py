@@ -164,23 +164,25 @@ def test_a_lost_worker_loses_no_client(
         now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
     assert_equal(now.state.gathered(), state)
-    assert said, "it was lost too late"
     assert "a worker was lost" in said[0]
     assert len(player.conductor.workers) == 2
+    print(f"lost after {said[0].split()[-1]} of {ROUNDS} rounds")
 
 
+@pytest.mark.parametrize("seed", range(-(-KILLS // 4)))
 def test_a_lost_machine_loses_no_client(
-    cluster: Any, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
+    seed: int, cluster: Any, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
 ) -> None:
-    """Two of three workers and their object store at once, in the middle of a round."""
+    """Two of three workers and their object store at once, at a random moment."""
     state, seconds = undisturbed
+    moment = random.Random(f"machine {seed}").uniform(0.1, 0.9) * seconds
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
     there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
     hands = [workers[0], *greeted(ray, there)]
     assert [w.node == workers[0].node for w in hands] == [True, False, False]
     player = spread_on(busy(), hands)
     now = player.start()
-    timer = later(0.5 * seconds, lambda: cluster.remove_node(node, allow_graceful=False))
+    timer = later(moment, lambda: cluster.remove_node(node, allow_graceful=False))
     for t in range(ROUNDS):
         now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
@@ -308,6 +310,7 @@ class TestRuns:
         """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine."""
         typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "30"]
         where = ["--engine", "ray", "--ray-address", cluster.address, "--workers", "1"]
+        command = [BESIDE / "coterie", *typed, *where, "--out", "a"]
         with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as begun:
             assert begun.stderr is not None
             said = list(itertools.takewhile(lambda line: "round 6/30" not in line, begun.stderr))
