@@ -1,19 +1,25 @@
 # Two commands: `make demo` sets everything up and runs the main job, `make test` sets everything up and tests it.
-PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+ifeq ($(OS),Windows_NT)
+PYTHON ?= python
+SCRIPTS := Scripts
+else
+PYTHON ?= python3
+SCRIPTS := bin
+endif
+BIN := $(VENV)/$(SCRIPTS)
 
-.PHONY: demo test lint types browser bench-peers setup clean
+.PHONY: demo test lint types browser bench-peers release-check licences setup clean
 
 demo: setup
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
 
 test: setup lint types
-	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONUTF8=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench notebooks
+	$(BIN)/ruff format --check src tests bench notebooks
 
 types: setup
 	$(BIN)/mypy
@@ -28,6 +34,21 @@ WORKLOADS ?= W1 W2
 REPEATS ?= 3
 bench-peers: setup
 	$(BIN)/python bench/peers.py --peers $(PEERS) --workloads $(WORKLOADS) --repeats $(REPEATS)
+
+# What is about to be released: built into dist/, the wheel from the sdist, installed without extras where nothing else is.
+EMPTY := .venvs/release
+release-check: setup
+	rm -rf dist build $(EMPTY)
+	$(BIN)/python -m build --no-isolation
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/$(SCRIPTS)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(EMPTY)/$(SCRIPTS)/python -m pip check --disable-pip-version-check
+	$(EMPTY)/$(SCRIPTS)/coterie --version
+	$(EMPTY)/$(SCRIPTS)/coterie run dfedsalt --clients 6 --rounds 2 --out $(EMPTY)/run
+
+# The licences of all that is installed with Coterie and its extras; others than those known to be free end it.
+licences: setup
+	$(BIN)/python tests/licences.py
 
 setup: $(VENV)/.ready
 

@@ -4,11 +4,10 @@ Importing PyTorch takes seconds, so one process imports it once and forks for ev
 the real entry point with a real exit status, and real signals, limits and disks can meet it.
 """
 
-import fcntl
 import json
 import math
 import os
-import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +28,13 @@ from safetensors.torch import load_file
 from coterie.tensors import Tensors
 
 BESIDE = Path(sys.executable).parent  # where the coterie script lies
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends forks of a process that has loaded its frameworks
+    "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}",
+}
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no such name, and runs none of these commands
 
 # Small enough that a whole run takes a fraction of a second, large enough that every part of a model moves.
 DATA = ("--data", "synthetic:size=400,classes=4")
@@ -82,6 +87,8 @@ class Cli:
     """``coterie ARGUMENTS`` in forked processes; use it in a ``with`` statement."""
 
     def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            pytest.skip("commands run in forks, which this system has not")
         self.logs = TemporaryDirectory()
         self.started = 0
 
@@ -110,7 +117,7 @@ class Cli:
         *arguments: str,
         cwd: Path,
         at: int | str | None = None,
-        send: signal.Signals = signal.SIGKILL,
+        send: signal.Signals = KILL,
         limit: int | None = None,
         torn: bool = False,
         in_step: bool = True,
@@ -190,6 +197,8 @@ def saved_rounds(folder: Path) -> list[int]:
 @contextmanager
 def tmpfs(at: Path, options: str) -> Iterator[None]:
     """A small disk of its own, where the system lets us mount one."""
+    if shutil.which("mount") is None:
+        pytest.skip("no disk can be mounted here: there is no command mount")
     at.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "coterie-test", at], capture_output=True)
     if mounted.returncode:
@@ -205,6 +214,8 @@ def tmpfs(at: Path, options: str) -> Iterator[None]:
 
 def _serve() -> None:
     """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
+    import fcntl  # here: other systems have no such module
+
     for module in ("coterie.cli.train", "torch._dynamo"):  # vmap imports the second when it is first used
         import_module(module)
     answers = os.fdopen(os.dup(1), "w")
@@ -239,6 +250,8 @@ def _command(
         # Whoever started us in the background may have had it ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if limit is not None:
+            import resource
+
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL if torn else signal.SIG_IGN)
         if in_step:

@@ -59,15 +59,20 @@ class _Reader(HTMLParser):
         self.open[-1].children.append(data)
 
 
+def parsed(text: str) -> Element:
+    """The tree of an HTML text."""
+    reader = _Reader()
+    reader.feed(text)
+    assert reader.open == [reader.root], "something is left open"
+    return reader.root
+
+
 class Page:
     """A report that was written."""
 
     def __init__(self, path: Path) -> None:
         self.text = path.read_text(encoding="utf-8")
-        reader = _Reader()
-        reader.feed(self.text)
-        assert reader.open == [reader.root], "something is left open"
-        self.root = reader.root
+        self.root = parsed(self.text)
         self.charts: dict[str, Any] = json.loads(unpacked(self.root.one(id="charts").text))
 
     def table(self, setup: str = "s1") -> dict[str, dict[str, Element]]:

@@ -114,6 +114,7 @@ class TestErrors:
             map_places(failing, 3)
         assert "failing" in [entry.name for entry in caught.traceback]
 
+    @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="this system sends no signals to threads")
     def test_an_interruption_ends_everybody_at_the_next_gradient(self) -> None:
         engine, running, everybody = Serial(workers=3), set(), threading.Barrier(3)
 

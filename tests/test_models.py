@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coterie as ct
 from coterie import models
+from coterie.batches import Batch
 from coterie.errors import RequestError
 from coterie.problem import Model, couples_samples, cross_entropy
 from coterie.split import head
@@ -238,3 +239,52 @@ def test_wrong_requests_are_one_sentence(
 def test_options_may_be_typed_in_the_name() -> None:
     assert entries(models.build("mlp:width=40,rate=0.5", classes=2, input_shape=(3,)).parameters()) == 542
     assert entries(models.build("small-cnn:rate=1", classes=10, input_shape=(1, 8, 8)).parameters()) == 13_706
+
+
+class TestSplitLogistic:
+    """The objective of FedAvg-P, section 5, against its closed forms."""
+
+    def objective(self, rho: float = 0.01) -> tuple[Model, Batch]:
+        draw = torch.Generator().manual_seed(0)
+        model = Model(models.build("split-logreg", classes=2, input_shape=(1, 3, 3), rho=rho).double(), cross_entropy)
+        x = torch.rand(7, 1, 3, 3, generator=draw, dtype=torch.float64)
+        return model, Batch(x, torch.tensor([0, 1, 1, 0, 1, 0, 0]), None)
+
+    def value(self, u: Tensor, v: Tensor, rho: float = 0.01) -> Tensor:
+        model, batch = self.objective(rho)
+        return model.objective({"u": u, "v": v}, {}, batch)[0]
+
+    def test_where_everything_is_zero(self) -> None:
+        model, batch = self.objective()
+        u, v = (model.start[k].requires_grad_() for k in ("u", "v"))
+        assert (len(u), len(v)) == (5, 4)
+        loss = self.value(u, v)
+        assert loss.item() == pytest.approx(math.log(2))
+        c = 2 * batch.y.double() - 1
+        expected = -(c[:, None] * batch.x.flatten(1)).sum(0) / (2 * len(c))
+        assert torch.allclose(torch.cat(torch.autograd.grad(loss, (u, v))), expected)
+
+    def test_anywhere(self) -> None:
+        draw = torch.Generator().manual_seed(1)
+        u, v = (torch.randn(n, generator=draw, dtype=torch.float64, requires_grad=True) for n in (5, 4))
+        _, batch = self.objective()
+        c, x = 2 * batch.y.double() - 1, batch.x.flatten(1)
+        margin = x[:, :5] @ u + x[:, 5:] @ v
+        R = sum(w.square().sum() / (1 + w.square().sum()) for w in (u, v))
+        assert torch.allclose(self.value(u, v), torch.log(1 + torch.exp(-c * margin)).mean() + 0.01 * R)
+        assert torch.autograd.gradcheck(self.value, (u, v))
+
+    def test_the_regulariser_lets_large_weights_go(self) -> None:
+        def regulariser(u: Tensor) -> Tensor:
+            return self.value(u, torch.zeros(4).double(), rho=1.0) - self.value(u, torch.zeros(4).double(), rho=0.0)
+
+        u = torch.full((5,), 1e4, dtype=torch.float64, requires_grad=True)
+        assert regulariser(u).item() == pytest.approx(1)
+        assert torch.autograd.grad(regulariser(u), u)[0].norm() < 1e-10
+        small = torch.linspace(-1, 1, 5).double()
+        assert torch.allclose(regulariser(small), regulariser(-small))
+
+    @pytest.mark.parametrize("wrong", [{"classes": 3}, {"classes": 2, "rho": -1.0}])
+    def test_it_says_what_it_is_for(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(RequestError, match=r"two classes|negative"):
+            models.build("split-logreg", input_shape=(4,), **wrong)

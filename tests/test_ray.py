@@ -29,12 +29,14 @@ from coterie.cluster.wanted import Wanted
 from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
-from helpers_cli import DATA, ENVIRONMENT, Cli
+from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from test_engines import METHODS, build, kind_like
 from test_shards import assert_close, close
 from toys import experiment, net, ragged
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'coterie[ray]'")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray's clusters and what ends them are those of Linux")
 
 STORE = 100 * 2**20
 FIVE = Wanted(workers=5)

@@ -53,6 +53,15 @@ def digits(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_mnist_in_two_halves(digits: Path) -> None:
+    whole, halves = (federate(name, clients=2, partition="iid", data_dir=digits) for name in ("mnist", "mnist-halves"))
+    assert halves.classes == 2
+    assert torch.equal(halves.y, (whole.y >= 5).long())
+    assert torch.equal(halves.test_y, (whole.test_y >= 5).long())
+    assert halves.sample(1).min() >= 0
+    assert halves.sample(1).max() <= 1
+
+
 def refuse(data: Path, source: str, *names: str) -> str:
     """The one sentence a source is refused with."""
     with pytest.raises(RequestError) as refused:

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import signal
 import threading
 import time
@@ -298,7 +297,7 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def send() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         time.sleep(0.05)
 
     yield send

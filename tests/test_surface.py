@@ -1,6 +1,7 @@
 """The names people type, in Python and on the command line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +243,15 @@ class TestCommandLine:
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, coterie.cli.app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_a_pipe_cannot_show_is_replaced() -> None:
+    """As on Windows, where a pipe has 256 characters and none of those that draw a graph."""
+    command = [sys.executable, "-m", "coterie", "topology", "ring", "--clients", "4"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "cp1252"}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"?" in done.stdout
+    assert b"spectral gap" in done.stdout
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])

@@ -72,14 +72,14 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
         if not isinstance(config.get(key), kind):
             raise RequestError(f"the configuration is not complete ({key!r}): give the config.json of a run")
     try:
-        if "source" not in config["data"] or "name" not in config["model"] or config["loss"] != "cross_entropy":
+        if not repeatable(config):
             raise RequestError(
                 "this run was made in Python with data, a module or a loss of its own: repeat it from there"
             )
         federation = data.federate(**config["data"])
         if config.get("preparation"):
             federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
-        module = models.build(**config["model"])
+        module = models.build(**_by_name(config["model"]))
         algorithm = algorithms.build(config["method"], **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
@@ -89,6 +89,18 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
             f"{list(federation.input_shape)}: make data and model of the configuration fit"
         )
     return module, federation, algorithm
+
+
+def repeatable(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration names all it needs: data, a model or a function that makes one, and the loss."""
+    named = "name" in config["model"] or models.is_own(config["model"].get("module", ""))
+    return named and "source" in config["data"] and config["loss"] == "cross_entropy"
+
+
+def _by_name(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``models.build``."""
+    options = dict(model)
+    return {"name": options.pop("name", None) or options.pop("module"), **options}
 
 
 def fingerprint(model: Model) -> str:

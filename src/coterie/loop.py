@@ -18,6 +18,7 @@ from .engines import Serial
 from .engines.choose import Choice
 from .errors import RequestError, unknown
 from .experiment import Experiment, Progressed
+from .history import History
 from .measure import summarise
 from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
@@ -188,7 +189,8 @@ def _play(
     clients = player.clients(now.state)
     accuracies = now.accuracies or player.accuracies(now.state, now.after_train, max(0, rounds - 1))
     final = saved if isinstance(saved, dict) else saved.gathered()
-    run = Run(config, history, summarise(config, history), clients, final, census(experiment, accuracies))
+    known = census(experiment, accuracies)
+    run = Run(config, History(history), summarise(config, history), clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
     return run

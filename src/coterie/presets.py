@@ -86,6 +86,7 @@ PRESETS = {
         "transformer-mlm",
     ),
     "mnist": _papers("cnn", "resnet8-bn"),
+    "mnist-halves": Preset("split-logreg", "iid", 10, 200, {**_SMALL, "personal": "v"}, {}, "mlp"),
     "fashion-mnist": _papers("cnn", "resnet8-bn"),
     "cifar10": _papers("resnet18-gn", "resnet18-bn"),
     "cifar100": _papers("resnet18-gn", "resnet18-bn"),

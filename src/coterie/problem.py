@@ -90,6 +90,7 @@ class Model:
     """A module taken apart: its parameters and buffers are arguments, the module itself only computes.
 
     Two copies are kept, one in training and one in evaluation mode, so that no mode is ever switched back and forth.
+    A module may bring a regulariser of its own: a function ``penalty(tensors)`` of its tensors by name.
     """
 
     module: nn.Module
@@ -143,13 +144,18 @@ class Model:
         """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
         return self._objective(self._still)
 
+    @cached_property
+    def penalties(self) -> tuple[Callable[[Tensors], Tensor], ...]:
+        """What is added to the loss: the method's term and the module's own."""
+        return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
+
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
         def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
             fresh = {k: held[k].clone() for k in self.running}  # BatchNorm writes into its buffers
             with arithmetic(self.precision, batch.x.device):
                 loss = batch_loss(self.loss, answer(x | held | fresh, batch.x), batch)
-            if self.penalty is not None:
-                loss = loss + self.penalty(x | held)
+            for penalty in self.penalties:
+                loss = loss + penalty(x | held)
             return loss, Seen(loss, fresh)
 
         return value

@@ -12,20 +12,23 @@ from torch import nn
 
 from . import algorithms, models
 from .errors import RequestError
-from .measure.report import Row
+from .history import History
 from .problem import Model, cross_entropy
 from .store import RunFolder, client_file, read_json
 from .store.folder import METRICS, SUMMARY
 from .tensors import Tensors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Client:
     """One participant's own model."""
 
     shared: Tensors  # what it exchanged
     personal: Tensors  # what never left it
     model: Model | None
+
+    def __repr__(self) -> str:
+        return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
 
     def module(self) -> nn.Module:
         """The client's own module, in evaluation mode, ready to use."""
@@ -34,16 +37,27 @@ class Client:
         return self.model.rebuilt(self.shared | self.personal)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run."""
+    """A finished run; a notebook shows its numbers and its curve."""
 
     config: dict[str, Any]
-    history: list[Row]  # a row a round
+    history: History  # a row a round; history.frame() is a table of pandas
     summary: dict[str, Any]
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
     census: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
+
+    def __repr__(self) -> str:
+        accuracy = self.summary["personal_accuracy"]["after_mix"]
+        said = "" if accuracy is None else f", personal accuracy after mixing {100 * accuracy['final']:.1f} %"
+        return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        from .report.card import card  # of the layer above this one, like the report
+
+        return card(self)
 
     def save(self, path: str | Path) -> Path:
         """Writes the run folder; refuses one that exists."""
@@ -97,15 +111,15 @@ def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] 
     """The module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
-    module = models.build(**config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    module = models.again(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
     if not algorithms.known(config["method"]):
         return Model(module, cross_entropy)
     return algorithms.build(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
 
 
-def _history(path: Path) -> list[Row]:
+def _history(path: Path) -> History:
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return History(json.loads(line) for line in path.read_text().splitlines())
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 

@@ -6,6 +6,7 @@ and mixing, without evaluation. Memory is measured in a fresh process a side, as
 
 import math
 import platform
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,8 @@ def measure_memory(result: Result, say: Say) -> None:
     for name, play, side in result.sides:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             side.peak_memory = pool.submit(peak_memory, result.workload, play).result()
-        say(f"{result.workload.name}  memory      {name:<10}  {side.peak_memory / 1024**3:.2f} GiB")
+        known = "unknown" if side.peak_memory is None else f"{side.peak_memory / 1024**3:.2f} GiB"
+        say(f"{result.workload.name}  memory      {name:<10}  {known}")
 
 
 def play_plain(w: Workload, federation: Federation, side: Side) -> None:
@@ -139,15 +141,15 @@ def mean_loss(model: nn.Module, states: Sequence[Tensors], federation: Federatio
     return float(torch.cat(losses).mean())
 
 
-def peak_memory(w: Workload, play: Play) -> int:
-    """Bytes this process has held at most, after a few rounds of one side."""
+def peak_memory(w: Workload, play: Play) -> int | None:
+    """Bytes this process has held at most, after a few rounds of one side; None where the system does not say."""
     w = replace(w, rounds=min(MEMORY_ROUNDS, w.rounds))
     play(w, make_federation(w), Side())
     return resident_peak()
 
 
-def resident_peak() -> int:
-    """The peak resident memory of this process, in bytes.
+def resident_peak() -> int | None:
+    """The peak resident memory of this process, in bytes; None on Windows.
 
     Linux hands ``ru_maxrss`` down from the parent to a new process; its status file does not have that flaw.
     """
@@ -156,6 +158,8 @@ def resident_peak() -> int:
             line = next(line for line in status if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     except (OSError, StopIteration):
+        if sys.platform == "win32":
+            return None
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -16,6 +17,9 @@ def main() -> NoReturn:
     from ..errors import RequestError
     from .app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a pipe on Windows has no dots to draw a graph with
     signal.signal(signal.SIGTERM, _interrupt)  # a cluster that takes its machine back gets the same clean end
     try:
         app()

@@ -32,7 +32,10 @@ DataDir = Annotated[
     typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
 ]
 Model = Annotated[
-    str | None, typer.Option(help="The model: logreg, mlp, small-cnn, resnet8-gn, ... (see `coterie list`).")
+    str | None,
+    typer.Option(
+        help="The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
+    ),
 ]
 Partition = Annotated[
     str | None,

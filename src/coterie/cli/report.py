@@ -29,7 +29,7 @@ def leave_report(folder: Path, typed: Sequence[str], where: TextIO) -> None:
     Without plotly a sentence takes its place.
     """
     command = shlex.join(["coterie", *repeating(typed)])
-    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n"))
+    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
     try:
         compressed_library()
     except RequestError as error:

@@ -42,7 +42,7 @@ def _connect(ray: Any, wanted: Wanted) -> None:
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     try:
         if wanted.address is None:
-            cores = max(wanted.workers or 1, len(os.sched_getaffinity(0)))
+            cores = max(wanted.workers or 1, os.cpu_count() or 1)
             ray.init(address="local", num_cpus=cores, **quiet)
         else:
             ray.init(address=wanted.address, log_to_driver=False, logging_level="ERROR")

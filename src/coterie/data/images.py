@@ -48,6 +48,12 @@ def mnist(folder: Path, augment: bool = False) -> Pool:
     return _idx_pool("mnist", folder, _MNIST.preparation(augment))
 
 
+def mnist_halves(folder: Path) -> Pool:
+    """MNIST with two classes, digits 0 to 4 and 5 to 9, and pixels from 0 to 1: for the regression of FedAvg-P."""
+    pool = _idx_pool("mnist", folder, Preparation((0.0,), (1.0,)))
+    return pool._replace(y=pool.y // 5, test_y=pool.test_y // 5, classes=2)
+
+
 def fashion_mnist(folder: Path, augment: bool = False) -> Pool:
     """Fashion-MNIST: clothes, 28 x 28 grey. augment: random crops of images padded by 4, and flips.
 

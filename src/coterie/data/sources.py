@@ -11,7 +11,7 @@ from ..errors import RequestError, unknown
 from ..text import Call, Scalar, parse
 from .builtin import digits, synthetic
 from .federation import Federation
-from .images import cifar10, cifar100, fashion_mnist, mnist, svhn
+from .images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
 from .options import bind
 from .own import image_folder, npz
 from .partition import NATURAL, Ints, natural_split, split, test_split
@@ -29,6 +29,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
     "digits": digits,
     "synthetic": synthetic,
     "mnist": mnist,
+    "mnist-halves": mnist_halves,
     "fashion-mnist": fashion_mnist,
     "cifar10": cifar10,
     "cifar100": cifar100,

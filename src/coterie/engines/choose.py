@@ -1,6 +1,7 @@
 """Which engine fits: from the model's cost and the memory there is."""
 
 import os
+import sys
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ FILLS_A_GPU = 5_000_000_000
 # regression for 1,000, 2,000 (half a gigabyte) and 10,000 at once.
 WORKING_SET = 512 * 2**20
 BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a minute
+UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
 
 
 class Choice(NamedTuple):
@@ -164,4 +166,6 @@ def free_memory(device: torch.device) -> int:
             available = next(line for line in f if line.startswith("MemAvailable"))
         return int(available.split()[1]) * 1024
     except (OSError, StopIteration):
+        if sys.platform == "win32":
+            return UNTOLD
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -30,7 +30,9 @@ def load(path: str | Path) -> nn.Module:
 def _module(about: dict[str, str]) -> nn.Module:
     """As the method trained it, with other values."""
     known: dict[str, Any] = {k: json.loads(about[k]) for k in ("classes", "input_shape", "model_options")}
-    module = models.build(about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"])
+    module = models.again(
+        {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}
+    )
     if about.get("form") == "recovered" or not algorithms.known(about["method"]):
         return module
     if about.get("form") == "factorised":

@@ -1,8 +1,8 @@
-"""Models by name. Any other module works too: hand it to ``fit`` as it is."""
+"""Models by name. Any other module works too: hand it to ``fit`` as it is, or name the function that makes it."""
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -10,9 +10,11 @@ from torch import nn
 
 from .. import chance
 from ..errors import RequestError, unknown
-from ..text import parse
+from ..text import Call, parse
+from . import own
 from .parts import need_images, scaled
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
+from .split import split_logreg
 from .transformer import transformer_mlm
 from .vgg import vgg11_gn
 
@@ -88,6 +90,7 @@ def small_cnn(shape: Sequence[int], classes: int, rate: float = 1.0) -> nn.Modul
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "logreg": logreg,
+    "split-logreg": split_logreg,
     "mlp": mlp,
     "cnn": cnn,
     "small-cnn": small_cnn,
@@ -111,13 +114,16 @@ def build(
 ) -> nn.Module:
     """The model of that name, for the data of a federation or for ``classes`` and ``input_shape``.
 
-    The same seed gives the same initial values, whatever was drawn before.
+    ``module:function`` names a function of your own that returns a module; it is given ``shape`` and ``classes`` if it
+    takes them. The same seed gives the same initial values, whatever was drawn before.
 
     >>> sum(p.numel() for p in build("cnn", classes=10, input_shape=(1, 28, 28)).parameters())
     582026
+    >>> build("torch.nn:Linear,in_features=3,out_features=2", classes=2, input_shape=(3,))
+    Linear(in_features=3, out_features=2, bias=True)
     """
     call = parse(name)
-    if call.name not in BUILDERS:
+    if call.name not in BUILDERS and not is_own(name):
         raise unknown("model", call.name, BUILDERS)
     if federation is not None:
         classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
@@ -125,18 +131,40 @@ def build(
         raise RequestError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
     chosen = {**call.options, **options}
-    _check_options(call.name, call.args, chosen)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.key(seed, "init"))
-        module = BUILDERS[call.name](shape, classes, **chosen)
+        module, known_as = _made(call, shape, classes, chosen)
     module.origin = {  # type: ignore[assignment]  # a description for config.json, not a submodule
-        "name": call.name,
+        **known_as,
         "classes": classes,
         "input_shape": list(shape),
         "seed": seed,
         **chosen,
     }
     return module
+
+
+def again(origin: Mapping[str, Any]) -> nn.Module:
+    """The model that a description names, one of ours: a file of somebody else's must not say what code runs here."""
+    name = origin.get("name")
+    if name not in BUILDERS:
+        raise unknown("model", str(name), BUILDERS)
+    return build(**origin)
+
+
+def is_own(name: str) -> bool:
+    """Whether a text names a function of one's own: ``module:function``."""
+    call = parse(name)
+    return call.name not in BUILDERS and bool(call.args) and str(call.args[0]).isidentifier()
+
+
+def _made(call: Call, shape: Sequence[int], classes: int, options: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
+    """The module, and how its description calls it."""
+    if call.name in BUILDERS:
+        _check_options(call.name, call.args, options)
+        return BUILDERS[call.name](shape, classes, **options), {"name": call.name}
+    name = f"{call.name}:{call.args[0]}"
+    return own.call(name, own.find(call.name, str(call.args[0])), shape, classes, options), {"module": name}
 
 
 def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ class Source(NamedTuple):
 
 SOURCES = {
     "mnist": Source(10, (1, 28, 28), 60_000),
+    "mnist-halves": Source(2, (1, 28, 28), 60_000),
     "fashion-mnist": Source(10, (1, 28, 28), 60_000),
     "cifar10": Source(10, (3, 32, 32), 50_000),
     "cifar100": Source(100, (3, 32, 32), 50_000),

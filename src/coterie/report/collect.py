@@ -93,7 +93,7 @@ def _look_into(path: Path, found: _Found) -> None:
     if recipe is not None:
         found.recipes[home.resolve()] = recipe
     if (path / COMMAND).exists():
-        found.commands[(path / COMMAND).read_text().strip()] = None
+        found.commands[(path / COMMAND).read_text(encoding="utf-8").strip()] = None
     for folder in folders:
         found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
 

@@ -48,7 +48,8 @@ def _clients(method: Method) -> int:
 def _facts(graph: dict[str, Any], n: int) -> str:
     """The graph in words."""
     when = "the same in every round" if graph["fixed"] else f"drawn anew every round, here round {graph['round']}"
-    gap = f", spectral gap {gap_of(graph, n):.4f}" if 1 < n <= SOLVED else ""
+    alone = "" if graph["fixed"] else " of this one alone"
+    gap = f", spectral gap{alone} {gap_of(graph, n):.4f}" if 1 < n <= SOLVED else ""
     few = f"; only the links of client 0 are drawn, of {graph['messages']:,} messages" if _crowded(graph) else ""
     ways = " One-way links are dotted on the sender's half." if any(k.back is None for k in links(graph)) else ""
     return f"{graph['name']}: {when}{gap}, {graph['messages']:,} messages a round{few}.{ways}"

@@ -5,6 +5,7 @@ a budget; where one of these is missing, a sentence says so.
 """
 
 from collections.abc import Callable, Sequence
+from math import ceil, floor, log10
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from ..engines import Serial
 from ..errors import RequestError
 from ..loop import find_device
 from ..measure.sharpness import loss_slice
+from ..models import is_own
 from ..models.cost import cost
 from ..problem import Model, cross_entropy
 from ..tensors import stack
@@ -26,6 +28,7 @@ from .groups import Setup
 SIDE = 11  # places along each direction
 GRID = [2 * i / (SIDE - 1) - 1 for i in range(SIDE)]
 BUDGET = {"cpu": 3e10, "cuda": 5e13}  # multiply-adds for all slices together: some seconds
+TINY = 1e-12  # below it a loss has no logarithm worth drawing
 LEAST = 4  # samples a client, below which a loss says nothing
 
 
@@ -61,7 +64,8 @@ def landscapes(setup: Setup, say: Callable[[str], object]) -> tuple[list[Chart],
     return charts, (
         "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
         "a and b from -1 to 1: each client's own model after the last round on its own samples (at most "
-        f"{samples} a client), mean over the clients, seed {setup.methods[0].first.seed}. All colours are on one scale."
+        f"{samples} a client), mean over the clients, seed {setup.methods[0].first.seed}. All colours are on one "
+        "scale, a logarithmic one; from line to line the loss grows by a quarter."
     )
 
 
@@ -82,6 +86,9 @@ def slice_of(record: Record, budget: float) -> Slice:
 
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation]:
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
+    about = record.config["model"]
+    if is_own(about.get("name", about.get("module", ""))):
+        raise RequestError("the model is made by a function of its own")  # somebody's runs do not say what runs here
     module, federation, algorithm = rebuild(record.config)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise RequestError("the data are not those of the run any more")
@@ -116,18 +123,30 @@ def _ring(losses: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _contours(s: Slice, low: float, high: float) -> Figure:
+    """Logarithmic, as models beside each other may differ by orders of magnitude."""
+    first, last = log10(max(low, TINY)), log10(max(high, TINY))
+    ticks = [d * 10.0**e for e in range(floor(first), ceil(last) + 1) for d in (1, 2, 5)]
+    shown = [t for t in ticks if first <= log10(t) <= last]
     trace = {
         "type": "contour",
         "x": GRID,
         "y": GRID,
-        "z": s.losses,
-        "zmin": low,
-        "zmax": high,
+        "z": [[log10(max(loss, TINY)) for loss in row] for row in s.losses],
+        "customdata": s.losses,
+        "zmin": first,
+        "zmax": last,
+        "autocontour": False,
         "colorscale": SCALE,
-        "contours": {"coloring": "heatmap", "showlabels": True, "labelfont": {"color": INK}},
+        "contours": {"coloring": "heatmap", "start": first, "end": last, "size": log10(1.25)},
         "line": {"width": 0.7, "color": INK},
-        "colorbar": {"title": {"text": "loss", "side": "right"}, "thickness": 10, "outlinewidth": 0},
-        "hovertemplate": "a %{y:.2f}, b %{x:.2f}: loss %{z:.4~g}<extra></extra>",
+        "colorbar": {
+            "title": {"text": "loss", "side": "right"},
+            "thickness": 10,
+            "outlinewidth": 0,
+            "tickvals": [log10(t) for t in shown],
+            "ticktext": [f"{t:g}" for t in shown],
+        },
+        "hovertemplate": "a %{y:.2f}, b %{x:.2f}: loss %{customdata:.4~g}<extra></extra>",
     }
     axis = {"showgrid": False, "zeroline": False, "constrain": "domain", "dtick": 0.5}
     across, along = ({"title": {"text": name}, **axis} for name in "ba")

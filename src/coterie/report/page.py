@@ -9,8 +9,10 @@ from shlex import join
 from typing import Any
 
 from .. import __version__
+from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected
+from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
 from .headline import protocol
@@ -76,7 +78,7 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
 <ul class="verdict">{said}</ul>
 {headline_table(setup)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup))}
+{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), factors(setup))}
 {around}<div class="tiles">{drawn(*slices)}</div>
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
@@ -126,8 +128,7 @@ def _configuration(method: Method) -> str:
 
 def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
     """The command that repeats a run, to the last bit."""
-    own = "source" not in config["data"] or "name" not in config["model"] or config.get("loss") != "cross_entropy"
-    if own:
+    if not repeatable(config):
         return "# made in Python with data, a module or a loss of its own: repeat it from there"
     if folder is None:
         return "# save the configuration below as config.json, then:\ncoterie run config.json"

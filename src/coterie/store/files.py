@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,12 @@ def digest(path: Path) -> str:
 
 def to_disk(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    if sys.platform == "win32":  # which opens no folders, and flushes only what could be written
+        if path.is_dir():
+            return
+        handle = os.open(path, os.O_RDWR | os.O_BINARY)
+    else:
+        handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

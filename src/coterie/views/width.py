@@ -155,12 +155,12 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
     own: Callable[[float], nn.Module] | None = getattr(module, "at_width", None)
     if rate == 1:
         return copy.deepcopy(module)
-    if not origin and own is None:
+    if "name" not in origin and own is None:
         raise RequestError(
             "this module cannot be narrowed: take a model by name, or give it a function at_width(rate) that builds "
             "the narrower one"
         )
-    small = own(rate) if own else models.build(**{**origin, "rate": rate * origin.get("rate", 1.0)})
+    small = own(rate) if own else models.again({**origin, "rate": rate * origin.get("rate", 1.0)})
     return small.to(next(module.parameters())).train(module.training)
 
 

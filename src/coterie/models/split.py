@@ -1,0 +1,44 @@
+"""The regularised logistic regression of FedAvg-P/Scaffold-P: half of a sample for everybody, half for each alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import RequestError
+
+
+class SplitLogistic(nn.Module):
+    """Two classes told apart by a.u + b.v, where a is the first half of a sample and b the rest.
+
+    f(u, v) = mean log(1 + exp(-c (a.u + b.v))) + rho (R(u) + R(v)), c = -1 or 1, R(x) = |x|^2 / (1 + |x|^2)
+
+    The first term is the cross entropy of the scores (0, a.u + b.v). u is what clients have in common, v is personal.
+    """
+
+    def __init__(self, entries: int, rho: float) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(entries - entries // 2))
+        self.v = nn.Parameter(torch.zeros(entries // 2))
+        self.rho = rho
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores of both classes."""
+        a, b = x.flatten(1).tensor_split([len(self.u)], dim=1)
+        margin = a @ self.u[:, None] + b @ self.v[:, None]  # matrices: their products are counted as costs
+        return torch.cat([torch.zeros_like(margin), margin], dim=1)
+
+    def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """rho (R(u) + R(v)): pulls small weights to 0 and lets large ones go, so that f is not convex."""
+        squares = torch.stack([tensors[k].square().sum() for k in ("u", "v")])
+        return self.rho * (squares / (1 + squares)).sum()
+
+
+def split_logreg(shape: Sequence[int], classes: int, rho: float = 0.01) -> nn.Module:
+    """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regulariser of rho."""
+    if classes != 2:
+        raise RequestError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
+    if rho < 0:
+        raise RequestError(f"option rho={rho} of model split-logreg must not be negative")
+    return SplitLogistic(math.prod(shape), rho)

@@ -1,0 +1,137 @@
+"""A run as a notebook shows it: its headline numbers and how it got there, in a few kilobytes of HTML.
+
+Styles are attributes and lines are SVG: notebooks strip style sheets and scripts from what they do not trust. Ink is
+the colour of the text around it, so that it is read by day and by night alike.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from .charts import COLOURS, PROGRESS, Measure
+from .collect import collect
+from .groups import Curve, Method, Setup, setups
+from .headline import columns
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+ACCURACIES, LOSS = PROGRESS[:3], PROGRESS[-1]
+DASHES = ("", "7 4", "2 3")
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 150, 44, 12, 10, 26
+
+_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border:0;background:none"
+_SOFT = "opacity:.7;font-size:.85em;font-weight:400"
+
+
+class Line(NamedTuple):
+    """A measure over the rounds."""
+
+    measure: Measure
+    curve: Curve
+
+
+def card(run: "Run") -> str:
+    """The run in HTML that loads nothing and needs no script."""
+    (setup,) = setups(collect([run]).records)
+    (method,) = setup.methods
+    about = f"{setup.title}; {method.rounds} round{'s' * (method.rounds != 1)}, seed {method.first.seed}"
+    return f"""<div style="font-family:system-ui,sans-serif;max-width:60em">
+<p style="margin:.2em 0"><b>{escape(method.label)}</b> <span style="{_SOFT}">{escape(about)}</span></p>
+{_table(setup, method)}
+{_picture(_lines(method))}
+</div>"""
+
+
+def _table(setup: Setup, method: Method) -> str:
+    """The columns of the report's first table that this run can fill."""
+    wanted = [c for c in columns(setup) if c.cell(method).value is not None]
+    heads = "".join(
+        f'<th scope="col" style="{_CELL}">{escape(c.title)}<br><span style="{_SOFT}">{escape(c.unit)}</span></th>'
+        for c in wanted
+    )
+    cells = "".join(_cell(cell.text, cell.small) for cell in (c.cell(method) for c in wanted))
+    return f'<div style="overflow-x:auto"><table style="border:0"><tr>{heads}</tr><tr>{cells}</tr></table></div>'
+
+
+def _cell(text: str, beside: Sequence[str]) -> str:
+    small = "".join(f'<br><span style="{_SOFT}">{escape(part)}</span>' for part in beside)
+    return f'<td style="{_CELL}">{escape(text)}{small}</td>'
+
+
+def _lines(method: Method) -> list[Line]:
+    """The accuracies of a run; of one without classes, its loss."""
+    known = [Line(m, curve) for m in ACCURACIES if (curve := method.curve(m)) is not None]
+    loss = method.curve(LOSS)
+    return known or ([] if loss is None else [Line(LOSS, loss)])
+
+
+def _picture(lines: Sequence[Line]) -> str:
+    """The lines and what they are; nothing where nothing was measured."""
+    if not lines:
+        return ""
+    values = [v for line in lines for v in line.curve.mean]
+    low, high = _range(values, lines[0].measure.unit)
+    last = max(line.curve.rounds[-1] for line in lines)
+    drawn = "".join(_path(line, i, (low, high), last) for i, line in enumerate(lines))
+    unit = f" {lines[0].measure.unit}" if lines[0].measure.unit else ""
+    named = ", ".join(f"{line.measure.title} {line.curve.mean[-1]:.3g}{unit}" for line in lines)
+    what = f"{'personal accuracy ' if unit else ''}over the rounds, mean over the clients"
+    said = escape(f"{what}; at the end: {named}")
+    return f"""<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{said}"
+style="max-width:100%;height:auto;font:11px system-ui,sans-serif" fill="none" stroke="currentColor">
+{_axes((low, high), last, unit)}{drawn}</svg>
+<p style="margin:.1em 0;font-size:.85em">{_legend(lines)} <span style="opacity:.7">{what}</span></p>"""
+
+
+def _range(values: Sequence[float], unit: str) -> tuple[float, float]:
+    """What the axis spans: a tenth of it is room; per cents end at 0 and 100."""
+    low, high = min(values), max(values)
+    room = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
+    if unit != "%":
+        return low - room, high + room
+    return max(0.0, low - room), min(100.0, high + room)
+
+
+def _x(round: int, last: int) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * (round - 1) / max(1, last - 1)
+
+
+def _y(value: float, span: tuple[float, float]) -> float:
+    low, high = span
+    return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+
+
+def _path(line: Line, place: int, span: tuple[float, float], last: int) -> str:
+    """A line, told from the others by colour and dashes; one round is a point."""
+    points = [f"{_x(t, last):.1f},{_y(v, span):.1f}" for t, v in zip(line.curve.rounds, line.curve.mean, strict=True)]
+    style = f'stroke="{COLOURS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
+    x, y = points[-1].split(",")
+    end = f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[place]}" stroke="none"/>'
+    return f'<polyline points="{" ".join(points)}" {style}/>{end}'
+
+
+def _axes(span: tuple[float, float], last: int, unit: str) -> str:
+    """The frame, the ends of both axes."""
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    texts = [
+        (LEFT - 5, TOP + 8, "end", f"{span[1]:.3g}{unit}"),
+        (LEFT - 5, bottom, "end", f"{span[0]:.3g}{unit}"),
+        (LEFT, HEIGHT - 8, "start", "round 1"),
+        *([(right, HEIGHT - 8, "end", f"round {last}")] if last > 1 else []),
+    ]
+    words = "".join(
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor" stroke="none">{escape(text)}</text>'
+        for x, y, anchor, text in texts
+    )
+    return f'<path d="M{LEFT} {TOP}V{bottom}H{right}" opacity=".4"/>{words}'
+
+
+def _legend(lines: Sequence[Line]) -> str:
+    """A short piece of each line beside its name."""
+    pieces = []
+    for place, line in enumerate(lines):
+        style = f'stroke="{COLOURS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
+        sample = f'<svg width="26" height="8" aria-hidden="true"><path d="M0 4H26" {style}/></svg>'
+        pieces.append(f"{sample}&nbsp;{escape(line.measure.title)}&emsp;")
+    return "".join(pieces)
