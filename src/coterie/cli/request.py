@@ -17,7 +17,6 @@ from ..presets import PRESETS, STAGED, Preset
 from ..text import parse
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
-_WHERE = {"engine", "ray_address", "workers", "gpus_per_worker"}  # options that do not change what is computed
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,13 @@ def _parts(item: str) -> tuple[str, str, str]:
     return method, key, value.strip()
 
 
-def known_options(config: dict[str, Any], wishes: Wishes) -> None:
-    """Refuses options beside a saved configuration, which already says everything, but for where it is to be run."""
-    other = replace(wishes, **dict.fromkeys(_WHERE)).given()
+def known_options(config: dict[str, Any], wishes: Wishes, resume: bool) -> None:
+    """Refuses options beside a saved configuration, which already says everything.
+
+    But for where it is played: on which cluster, and, for a run that goes on, on which engine.
+    """
+    there = replace(wishes, ray_address=None, workers=None, gpus_per_worker=None)
+    other = (replace(there, engine=None) if resume else there).given()
     if other:
         raise RequestError(
             f"{' '.join(other)} cannot be combined with a saved configuration of {config.get('method')}: "

@@ -51,7 +51,7 @@ def _saved_config(text: str) -> Path | None:
 
 def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool) -> tuple[Run, Path]:
     config = read_json(config_path)
-    known_options(config, wishes)
+    known_options(config, wishes, resume)
     module, federation, algorithm = rebuild(config)
     folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
     _announce(algorithm.name, config)
