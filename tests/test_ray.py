@@ -93,7 +93,9 @@ def alone() -> dict[str, tuple[Any, dict[str, Any]]]:
 FIRST = {method: row for row, (method, _) in reversed(METHODS.items())}  # one row a method, with few settings
 
 
-@pytest.mark.parametrize(("count", "cases"), [(1, FIRST.values()), (2, METHODS), (5, METHODS)], ids=["1", "2", "5"])
+@pytest.mark.parametrize(
+    ("count", "cases"), [(1, FIRST.values()), (2, FIRST.values()), (5, METHODS)], ids=["1", "2", "5"]
+)
 def test_every_method_comes_to_the_same(
     count: int, cases: Iterable[str], workers: list[Hired], alone: dict[str, Any]
 ) -> None:
@@ -370,6 +372,23 @@ def test_shards_have_equally_much_to_do(alpha: float, count: int) -> None:
     assert len(set(cost / e.train.sizes)) == 3
     load = np.bincount(assigned(cost, count), weights=cost)
     assert load.max() <= 1.2 * load.mean()
+
+
+def test_samples_lie_once_on_a_machine(workers: list[Hired]) -> None:
+    """Every worker looks into the object store, and none has a copy."""
+    fed = ct.data.federate("synthetic:size=4000", clients=10, partition="iid", seed=0)
+    spread_on(experiment(ct.models.build("logreg", fed), fed, algorithms.local()), workers[:2])
+
+    def where(self: Any) -> str:
+        at = self.experiment.federation.x.data_ptr()
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= at < last:
+                return line
+        return ""
+
+    found = ray.get([w.actor.__ray_call__.remote(where) for w in workers[:2]])
+    assert all("/dev/shm/plasma" in line for line in found), found
 
 
 LONG = int(os.environ.get("COTERIE_RAY_ROUNDS", "40"))  # 200 by hand

@@ -19,12 +19,11 @@ from ..store.parts import save_part
 from ..tensors import Tensors
 from .packed import pack, unpack
 from .shard import tree
-from .start import PATIENCE, Hired, hired
+from .start import ASIDE, DOOR, PATIENCE, Hired, hired
 from .wanted import Wanted
 from .worker import DONE, FAILED, SWAP, Failure, Job
 
 ATTEMPTS = 3  # workers started anew, where all were lost, before a round is finished
-ASIDE = "aside"  # what workers do beside the training
 
 
 T = TypeVar("T")
@@ -206,7 +205,7 @@ class Conductor:
     def _answers(self, w: Hired) -> bool:
         """Whether a worker is still there; one that does not answer is ended, so that nobody waits for it."""
         try:
-            self.ray.get(w.actor.about.options(concurrency_group=ASIDE).remote(), timeout=PATIENCE)
+            self.ray.get(w.actor.about.options(concurrency_group=DOOR).remote(), timeout=PATIENCE)
         except self.ray.exceptions.RayError:
             self.ray.kill(w.actor)
             return False
@@ -243,7 +242,13 @@ class Conductor:
                 return sha
         except Lost:
             pass
-        return save_part(path, unpack(self._get([state])[0]), self.here(shard), self.stacked)
+        try:
+            return save_part(path, unpack(self._get([state])[0]), self.here(shard), self.stacked)
+        except Lost as lost:
+            raise RequestError(
+                f"what {len(self.here(shard))} clients had was lost with several machines at once ({lost}): go on from "
+                "the last checkpoint with --resume"
+            ) from lost
 
     def numbered(self, refs: Sequence[Any]) -> dict[int, Tensors]:
         """Tensors that lie under clients' numbers, client by client."""

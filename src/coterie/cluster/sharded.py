@@ -93,13 +93,14 @@ class Sharded:
             return {}
         part = {k: (weight.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()}
         sums, whole = together(self.link.total, part, {"weight": weight.sum()[None]})
-        return {k: v / whole["weight"].to(v) for k, v in sums.items()}
+        return {k: (v / whole["weight"].to(v)).to(x[k]) for k, v in sums.items()}
 
     def agree(self, x: Tensors, clients: int) -> Tensors:
         """The mean over all clients of which ``x`` is the mean over those of this shard."""
         if not x:
             return {}
-        return {k: v / len(self.owner) for k, v in self.link.total({k: v * clients for k, v in x.items()}).items()}
+        sums = self.link.total({k: v * clients for k, v in x.items()})
+        return {k: (v / len(self.owner)).to(x[k]) for k, v in sums.items()}
 
 
 def paths_of(W: Tensor, owner: Integers, shard: int) -> Paths:

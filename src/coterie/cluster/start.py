@@ -12,6 +12,7 @@ from .wanted import Wanted
 from .worker import Worker
 
 PATIENCE = 60.0  # seconds until a worker must have answered
+ASIDE, DOOR = "aside", "door"  # what a worker does beside the training: copies and checkpoints; saying that it is there
 
 
 @contextmanager
@@ -32,7 +33,9 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise RequestError("the engine ray needs Ray: pip install 'coterie[ray]'") from None
+        ray = None
+    if not hasattr(ray, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
+        raise RequestError("the engine ray needs Ray: pip install 'coterie[ray]'")
     return ray
 
 
@@ -97,11 +100,12 @@ def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
 
 
 def kind(ray: Any, wanted: Wanted) -> Any:
-    """What Ray starts. Copies and checkpoints are made aside, while the training goes on.
+    """What Ray starts. Copies and checkpoints are made aside while the training goes on, and someone is at the door.
 
     A lost worker is not started again by Ray: it would know nothing of its clients.
     """
-    return ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups={"aside": 1})(Worker)
+    beside = {ASIDE: 1, DOOR: 1}
+    return ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups=beside)(Worker)
 
 
 def greeted(ray: Any, actors: list[Any]) -> list[Hired]:

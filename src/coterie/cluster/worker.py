@@ -4,6 +4,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import __version__
+from .. import __version__, memory
 from ..algorithms.base import Algorithm
 from ..batches import Integers
 from ..data import Federation
@@ -94,6 +95,7 @@ class Worker:
     def __init__(self, search: Sequence[str] = ()) -> None:
         """``search``: where the program that began the run finds its own modules; some of it may not exist here."""
         sys.path.extend(path for path in search if path not in sys.path)
+        self.keeping = ExitStack()  # memory that one round frees, for the next
         self.shards: dict[int, Shard] = {}
         self.copies: dict[int, list[Packed]] = {}
 
@@ -106,6 +108,7 @@ class Worker:
     def prepare(self, job: Job, *samples: NDArray[Any]) -> None:
         """For a run; what was before is forgotten."""
         self.close()
+        self.keeping.enter_context(memory.kept())
         self.experiment = job.experiment(samples)
 
     def close(self) -> None:
@@ -113,6 +116,7 @@ class Worker:
         for shard in self.shards.values():
             shard.script.close()
         self.shards, self.copies = {}, {}
+        self.keeping.close()
 
     def choose(self, text: str, clients: int) -> tuple[str, str]:
         """The engine for shards of that size, by its full name, and why."""
