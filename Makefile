@@ -9,7 +9,7 @@ SCRIPTS := bin
 endif
 BIN := $(VENV)/$(SCRIPTS)
 
-.PHONY: demo test lint types browser bench-peers release-check licences setup clean
+.PHONY: demo test lint types docs browser bench-peers release-check licences setup clean
 
 demo: setup
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -18,11 +18,15 @@ test: setup lint types
 	PYTHONUTF8=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
-	$(BIN)/ruff check src tests bench notebooks
-	$(BIN)/ruff format --check src tests bench notebooks
+	$(BIN)/ruff check src tests bench notebooks docs/generate
+	$(BIN)/ruff format --check src tests bench notebooks docs/generate
 
 types: setup
 	$(BIN)/mypy
+
+# The documentation as a site, into site/: open site/index.html. Nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Chromium for the tests of the report, where the system has none; without it they are skipped.
 browser: setup
@@ -60,4 +64,4 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venvs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -473,6 +473,7 @@ class TestWithoutPlotly:
             "compare.json",
             "fedavg-seed0",
             "local-seed0",
+            "plan.json",
         ]
 
 

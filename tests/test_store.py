@@ -317,6 +317,20 @@ def test_ctrl_c_while_the_last_round_is_saved(
     assert said == (["saving the last finished round"] if end else [])
 
 
+def test_ctrl_c_while_a_checkpoint_is_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after the pool has started a thread, before it knows of it: there must never be a second one."""
+    folder, start = Watched(tmp_path / "a"), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise KeyboardInterrupt
+
+    with Writer(folder, str) as w:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        w.keep({"round": 1}, state(1))
+    assert whole(folder, [1])
+
+
 def test_what_a_kill_left_is_removed(tmp_path: Path) -> None:
     """Also where the round that was being written is never written again."""
     folder = Watched(tmp_path / "a")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import algorithms, data, engines, export, models, recipes, report, topology
+    from . import algorithms, data, engines, export, models, recipes, report, topology, track
     from .errors import RequestError
     from .loop import fit
     from .run import Client, Run, load
@@ -25,6 +25,7 @@ __all__ = [
     "recipes",
     "report",
     "topology",
+    "track",
 ]
 
 _HOME = {"RequestError": "errors", "fit": "loop", "Client": "run", "Run": "run", "load": "run"}

@@ -22,13 +22,14 @@ from .history import History
 from .measure import summarise
 from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
-from .progress import Progress
+from .progress import Messages, Progress
 from .run import Client, Run, client_tensors
 from .store import RunFolder, Writer
 from .store.checkpoint import Checkpoint, Saved
 from .suited import suited
 from .tensors import Tensors
 from .text import parse
+from .track import Tracker, Tracking
 
 RAY = "ray"
 
@@ -45,11 +46,12 @@ def fit(
     loss: Loss | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    progress: bool = True,
+    progress: bool | str = True,
     evaluate_every: int = 1,
     silent: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
+    trackers: Sequence[Tracker] = (),
     workers: int | None = None,
     ray_address: str | None = None,
     gpus_per_worker: float = 0.0,
@@ -58,10 +60,12 @@ def fit(
 
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
-    from there with ``resume=True``; evaluate_every: rounds between two evaluations (the last one always counts);
-    silent: how likely a message between peers is dropped; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32",
-    "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision).
+    from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
+    evaluate_every: rounds between two evaluations (the last one always counts); silent: how likely a message between
+    peers is dropped; record: further measures of every evaluated round, "gradients" (G_u and G_v over all data),
+    "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or
+    "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
+    ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
 
@@ -90,15 +94,20 @@ def fit(
     runs_on = Serial() if chosen is None else chosen.engine
     experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record)
     experiment.check()
-    with (
-        Progress(algorithm.name, rounds, shown=progress) as bar,
-        memory.kept(),
-        _played(experiment, chosen, engine, there, bar.say) as (player, name, reason),
-    ):
+    messages = Messages()
+    with _played(experiment, chosen, engine, there, messages) as (player, runs, reason):
         on = "cuda" if there is not None and there.gpus else place.type
-        config = describe(experiment, given, name, reason, on, evaluate_every)
-        now, history = _begin(player, folder, continued, config, bar)
-        return _play(experiment, player, folder, config, now, history, bar)
+        config = describe(experiment, given, runs, reason, on, evaluate_every)
+        name = progress if isinstance(progress, str) else algorithm.name
+        with (
+            Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
+            memory.kept(),
+            Tracking(trackers, bar) as tracking,
+        ):
+            messages.go_to(bar.warn)
+            now, history = _begin(player, folder, continued, config, bar)
+            tracking.begin(config, None if folder is None else folder.path, history)
+            return _play(experiment, player, folder, config, now, history, bar, tracking)
 
 
 class Player(Protocol):
@@ -159,7 +168,7 @@ def _begin(
         folder.begin(config)
         return player.start(), []
     folder.check_same(config)
-    saved = folder.latest(bar.say)
+    saved = folder.latest(bar.warn)
     if saved is None:
         return player.start(), folder.history(0)
     bar.say(f"resuming {folder.path} after round {saved.round}")
@@ -174,17 +183,19 @@ def _play(
     now: Progressed,
     history: list[Row],
     bar: Progress,
+    tracking: Tracking,
 ) -> Run:
     """The rounds that are left."""
     rounds = config["rounds"]
-    bar.update(len(history), history[-1] if history else None)
+    bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
             now, row = player.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
             history.append(row)
             if writer is not None:
                 writer.keep(row, player.saved(now))
-            bar.update(t + 1, row)
+            bar.update(row)
+            tracking.round(row)
     saved = player.saved(now)
     clients = player.clients(now.state)
     accuracies = now.accuracies or player.accuracies(now.state, now.after_train, max(0, rounds - 1))
@@ -193,6 +204,7 @@ def _play(
     run = Run(config, History(history), summarise(config, history), clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
+    tracking.summary = run.summary
     return run
 
 

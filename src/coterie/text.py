@@ -1,4 +1,4 @@
-"""Short texts people type for things with arguments: ``ring``, ``random:10``, ``synthetic:classes=5,size=2000``."""
+"""Short texts: those people type for things with arguments (``ring``, ``random:10``, ``npz:FILE``), and sizes."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -50,3 +50,15 @@ def parse(text: str) -> Call:
         else:
             args.append(scalar(item))
     return Call(name, tuple(args), options)
+
+
+def scaled(value: float, unit: str) -> str:
+    """A large number with the prefix that suits it.
+
+    >>> scaled(5.03e14, "FLOP"), scaled(0, "B"), scaled(999_900, "B")
+    ('503 TFLOP', '0 B', '1 MB')
+    """
+    for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 0.9995 * 10**power:  # what would be written as 1000
+            return f"{value / 10**power:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

@@ -36,6 +36,7 @@ def depthfl(
     """DepthFL: a client with less capacity trains the first stages, with a head on each of them.
 
     x_i <- local(stem, stages 1..k_i, heads 1..k_i) for i in S;   every tensor of x <- its mean over those who hold it
+
     distill "mutual": all heads teach each other, more from round to round; "deepest": the last one teaches, with
     weight ``teaching`` at temperature ``tau``; "none": every head by itself
 
@@ -46,7 +47,9 @@ def depthfl(
     'b4-b3-b2'
 
     Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
-    Differs from the released code in: its heads (see ``coterie.views.depth``), and no dynamic regularisation.
+    Differs from the paper in: its heads, which are those that give the FLOPs of FedLMT's Table 1 (see
+    ``coterie.views.depth``), and no dynamic regularisation. distill="deepest" is how FedLMT's experiments rebuilt
+    it.
     """
     check_server(participation, weighting, 1.0)
     check_choice("distill", distill, ("mutual", "deepest", "none"))
@@ -92,7 +95,7 @@ def progfed(
 ) -> Algorithm:
     """ProgFed: FedAvg on the first stage, then on two, until the network is whole.
 
-    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 S) rounds
+    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 stages) rounds
 
     What is measured is the prefix of the round. A new stage starts as it was drawn, with a new head.
 
@@ -100,7 +103,9 @@ def progfed(
     1
 
     Reference: Wang et al., "ProgFed: Effective, Communication, and Computation Efficient Federated Learning by
-    Progressive Training", 2022. Differs from the released code in: no rounds that train a new stage alone.
+    Progressive Training", 2022.
+    Differs from the paper in: no rounds that train a new stage alone, of which the released code has 25. FedLMT's
+    text prints other lengths of the stages; only these sum to T and give its Table 7.
     """
     check_server(participation, weighting, 1.0)
     t = LMT_PAPER.given(options)

@@ -32,8 +32,10 @@ def dfedalt(
     'head'
 
     Reference: DFedAlt/DFedSalt, Algorithm 1, option I.
-    Differs from the paper in: weight decay 5e-4, clipping at 10 and learning rates decaying by 0.99 a round, which
-    its text leaves open and the released code of its authors uses.
+    Differs from the paper in: weight decay 5e-4 (its text prints a decay rate of 0.005), clipping at 10 and rates
+    that decay by 0.99 a round, which its text leaves open; all three are those of its group's released code. So is
+    the default graph, ten others drawn by every receiver; its theory assumes a symmetric one, such as random:10.
+    Line 13 of its listing sums the client's own z_i; the neighbours' are meant.
     """
     own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
     return alternating("dfedalt", personal, topology, own, Training().given(options), lambda *phases: list(phases))

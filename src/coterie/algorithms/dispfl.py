@@ -48,8 +48,11 @@ def dispfl(
     >>> dispfl(topology="ring").settings["density"]
     0.5
 
-    Reference: Dai et al., "DisPFL: Towards Communication-Efficient Personalized Federated Learning", 2022, Algorithm 1.
-    Differs from the released code in: a round trains first and mixes afterwards, the same iteration half a round on.
+    Reference: Dai et al., "DisPFL: Towards Communication-Efficient Personalized Federated Learning", 2022,
+    Algorithm 1.
+    Differs from the paper in: where masks regrow: at random, as in all released scripts; regrow="gradient" is the
+    other form of its code. A round trains first and mixes afterwards, the same iteration as the code's half a round
+    on.
     """
     check_range("density", density, 1e-6, 1)
     check_range("prune_rate", prune_rate, 0, 1)

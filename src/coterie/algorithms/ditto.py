@@ -42,6 +42,8 @@ def ditto(
     0.75
 
     Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 2021, Algorithm 1.
+    Differs from the paper in: lam = 0.75 and 5 epochs for each of the two models, as in DFedAlt's experiments.
+    prox="split" is the form of DisPFL's code, which runs 2 and 3 epochs with lam = 0.5.
     """
     check_server(participation, weighting, 1.0)
     check_choice("prox", prox, ("gradient", "split"))

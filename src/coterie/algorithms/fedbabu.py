@@ -34,8 +34,8 @@ def fedbabu(
     0.0
 
     Reference: Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", 2022.
-    Differs from the released code in: the learning rate decays by ``lr_decay`` a round, not at a half and three
-    quarters of the rounds.
+    Differs from the paper in: the rate, which decays by ``lr_decay`` a round; the released code divides it by 10 at
+    a half and three quarters of the rounds, and fine-tunes from its best checkpoint instead of the last model.
     """
     check_server(participation, weighting, 1.0)
     check_range("finetune_epochs", finetune_epochs, 0, float("inf"))

@@ -38,8 +38,11 @@ def fedhm(
     >>> fedhm().settings["capacities"]
     'b4-b3-b2'
 
-    Reference: Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization",
-    2021, in the set-up of FedLMT's experiments.
+    Reference: Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank
+    Factorization", 2021.
+    Differs from the paper in: nine whole layers and the rank ratios of FedLMT's experiments, one epoch, and no
+    regulariser unless asked. Its own code keeps the stem and the first block whole and adds a Frobenius decay of
+    1e-4.
     """
     check_server(participation, weighting, 1.0)
     coefficients(regulariser)
@@ -99,7 +102,10 @@ def fedhmv2(
     >>> fedhmv2(svd_every=5).settings["svd_every"]
     5
 
-    Reference: FedLMT/pFedLMT, Algorithm 2, which says between FedHM (1) and FedLMT (beyond the last round).
+    Reference: FedLMT/pFedLMT, Algorithm 2, which lies between FedHM (svd_every=1) and FedLMT (beyond the last
+    round).
+    Differs from the paper in: when it decomposes: after every ``svd_every``-th round; its listing says that t
+    divides T_s, the wrong way round.
     """
     check_server(participation, weighting, 1.0)
     check_range("svd_every", svd_every, 1, float("inf"))

@@ -85,7 +85,7 @@ def fedrod(
     """Fed-RoD: a generic predictor trained with a balanced softmax, and personal heads on its detached features.
 
     L_g = CE(z + gamma log n_c),  z = h(f);   L_p = CE(stop(z) + q_i(stop(f)))   in one phase for i in S
-    (body, h) step on L_g, q_i on L_p;   (body, h) <- sum_S q_i (body_i, h_i);   personal answer: z + q_i(f)
+    (body, h) step on L_g, q_i on L_p;   (body, h) <- sum_S w_i (body_i, h_i);   personal answer: z + q_i(f)
 
     hyper: q_i = H(the client's class shares), with H shared and averaged; personal_lr: of q_i (or H), None: lr.
 
@@ -93,7 +93,8 @@ def fedrod(
     1.0
 
     Reference: Chen and Chao, "On Bridging Generic and Personalized Federated Learning", 2022.
-    Differs from the paper in: q_i starts at zero. There is no released code; two public versions disagree.
+    Differs from the paper in: q_i starts at zero, and no hypernetwork unless asked. There is no released code, and
+    two public versions disagree; taken is the one with detached features whose answers are added.
     """
     check_server(participation, weighting, 1.0)
     check_range("gamma", gamma, 0, float("inf"))

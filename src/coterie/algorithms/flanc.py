@@ -39,6 +39,9 @@ def flanc(
     10.0
 
     Reference: Mei et al., "Resource-Adaptive Federated Learning with All-In-One Neural Composition", 2022.
+    Differs from the paper in: a client's width, which stays the same (the released code draws widths anew every
+    round), and epochs, batches and rates, which are those of FedLMT's experiments. Where channels do not divide
+    into the filters' they are filled with zeros.
     """
     check_server(participation, weighting, 1.0)
     check_range("orthogonal", orthogonal, 0, float("inf"))

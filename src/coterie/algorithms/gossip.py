@@ -18,6 +18,10 @@ def local(**options: Unpack[Options]) -> Algorithm:
 
     >>> local(epochs=1).settings["epochs"]
     1
+
+    Reference: none: the baseline every paper compares with.
+    Differs from the paper in: nothing. All clients train in every round, also beside methods that sample a tenth of
+    them.
     """
     t = Training().given(options)
 
@@ -44,7 +48,10 @@ def dfedavg(*, topology: str | Topology = "random:10", **options: Unpack[Options
     >>> dfedavg(topology="ring").settings["momentum"]
     0.0
 
-    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022.
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1 without momentum.
+    Differs from the paper in: the default graph, a new one of equal degrees every round (the paper's is fixed), and
+    weight decay, clipping and decay of the rate, which are those of DFedAlt's experiments. ``quantise`` rounds the
+    whole message and carries the error on; the paper's quantised form rounds the difference to the last model.
     """
     return _full_model("dfedavg", topology, Training(momentum=0.0).given(options))
 
@@ -52,10 +59,13 @@ def dfedavg(*, topology: str | Topology = "random:10", **options: Unpack[Options
 def dfedavgm(*, topology: str | Topology = "random:10", **options: Unpack[Options]) -> Algorithm:
     """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
 
+    m <- momentum m + grad F_i(z), z <- z - lr m, from z = x_i and m = 0 in every round;   x_i <- sum_j W[i, j] z_j
+
     >>> dfedavgm(topology="ring").settings["momentum"]
     0.9
 
     Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1.
+    Differs from the paper in: what dfedavg differs in.
     """
     return _full_model("dfedavgm", topology, Training().given(options))
 
@@ -70,6 +80,9 @@ def dpsgd(*, topology: str | Topology = "random:10", form: str = "epoch", **opti
     1
 
     Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017, Algorithm 1.
+    Differs from the paper in: the default form, an epoch instead of one batch, as DFedSAM's experiments run it;
+    form="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
+    clipping at 10 and rates that decay by 0.998 a round are from those experiments.
     """
     check_choice("form", form, ("epoch", "lian"))
     t = SAM_PAPER._replace(epochs=1).given(options)

@@ -102,8 +102,11 @@ def fedlmt(
     >>> fedlmt(regulariser="frobenius=1e-4").settings["keep_layers"]
     3
 
-    Reference: FedLMT/pFedLMT, Algorithm 1. Differs from the paper in: the coefficient of its regulariser, which it
-    tunes and does not print, is 0; the released scripts for CIFAR use none either.
+    Reference: FedLMT/pFedLMT, Algorithm 1.
+    Differs from the paper in: the coefficient of its regulariser, which it tunes and does not print, is 0; the
+    released scripts for CIFAR use none either. Clients count by their size, as in the code; the listing has equal
+    weights. r = round(rank_ratio * c_out), because its Definition 3.1 read literally does not give the counts of
+    its Table 1.
     """
     check_server(participation, weighting, 1.0)
     coefficients(regulariser)
@@ -157,7 +160,10 @@ def pfedlmt(
     >>> pfedlmt().settings["keep_layers"]
     9
 
-    Reference: FedLMT/pFedLMT, Algorithm 3; the released code alternates.
+    Reference: FedLMT/pFedLMT, Algorithm 3.
+    Differs from the paper in: no regulariser unless asked (the released script has frobenius=1e-6). The released
+    code alternates, schedule="alternate". Its decomposition into a client's rank does not approximate the layer;
+    here it is the nearest product.
     """
     check_server(participation, weighting, 1.0)
     check_choice("schedule", schedule, ("joint", "alternate"))

@@ -37,7 +37,9 @@ def fedrep(
     10
 
     Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", 2021.
-    Differs from the released code in: each phase has an optimiser of its own.
+    Differs from the paper in: 10 epochs for the head and 5 for the body, and the rates, momentum and clipping of
+    DFedAlt's experiments. Released code has one optimiser for both phases, momentum 0.5 and a last head phase for
+    everybody; here each phase has its own and nothing follows the last round.
     """
     check_server(participation, weighting, 1.0)
     own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
@@ -75,7 +77,8 @@ def fedavg_p(
     25
 
     Reference: FedAvg-P/Scaffold-P, Algorithm 3.1.
-    Differs from the paper in: its text prints no values for the outer step sizes; these meet its theorem's bounds.
+    Differs from the paper in: the outer step sizes, for which it prints no values: 3 and 1.0541 are the least that
+    its Theorem 3.7 allows for 9 of 10 clients, with inner ones such that both products are its 0.001.
     """
     check_server(participation, "uniform", outer_lr)
     check_range("personal_lr", personal_lr, 0, float("inf"))
@@ -116,7 +119,9 @@ def dfedavgm_p(
     >>> dfedavgm_p(topology="ring").settings["schedule"]
     'joint'
 
-    Reference: DFedPGP, Table 4, which does not say which schedule it ran.
+    Reference: DFedPGP, Table 4.
+    Differs from the paper in: nothing it says: it does not tell which schedule it ran. "joint" is what the name
+    says; its words "undirected version of DFedPGP" would be "alternate".
     """
     check_choice("schedule", schedule, ("joint", "alternate"))
     own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}

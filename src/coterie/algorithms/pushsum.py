@@ -50,7 +50,11 @@ def dfedpgp(
     >>> dfedpgp(topology="random-push:3").settings["topology"]
     'random-push:3'
 
-    Reference: DFedPGP, Algorithm 1 and Appendix B. The released code is the second reading, without mu.
+    Reference: DFedPGP, Algorithm 1 and Appendix B.
+    Differs from the paper in: nothing on a graph that pushes, the default, but that a sender counts itself among
+    its receivers, which the listing's 1/|N_out| leaves open. Experiments and released code are the second reading
+    (random-pull), without mu: DFedAlt on a directed graph. Weight decay is 5e-4 as in its appendix and the code,
+    its text prints 0.005; the rate decays by 0.99 as in its text and the code, its appendix prints 0.9.
     """
     own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
     t, first = Training().given(options), personal_amount(own)
@@ -72,6 +76,8 @@ def osgp(*, topology: str | Topology = "random-push:10", tau: int = 0, **options
     1
 
     Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", 2019, Algorithms 1 and 2.
+    Differs from the paper in: several local steps between two pushes, as DFedPGP's experiments run it, and messages
+    that are late by exactly ``tau`` rounds, where the paper bounds the delay.
     """
     check_range("tau", tau, 0, float("inf"))
     t = Training().given(options)

@@ -55,6 +55,8 @@ def scaffold(
     0.0
 
     Reference: Karimireddy et al., "SCAFFOLD", 2020, Algorithm 1.
+    Differs from the paper in: nothing we know of. c_init="gradient" is of the paper on Scaffold-P. Momentum, weight
+    decay and clipping are refused: with them (x - y_K) / (K lr) is no mean gradient.
     """
     check_server(participation, "uniform", outer_lr)
     check_choice("option", option, ("I", "II"))
@@ -90,6 +92,8 @@ def scaffold_p(
     'gradient'
 
     Reference: FedAvg-P/Scaffold-P, Algorithm 4.1.
+    Differs from the paper in: the outer step sizes, chosen as in fedavg_p. Momentum, weight decay and clipping are
+    refused, as in scaffold.
     """
     check_server(participation, "uniform", outer_lr)
     check_range("personal_lr", personal_lr, 0, float("inf"))

@@ -32,7 +32,11 @@ def fedavg(
     >>> fedavg(lr=0.05).settings["lr"]
     0.05
 
-    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
+    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017,
+    Algorithm 1.
+    Differs from the paper in: the local steps, which have momentum 0.9, weight decay 5e-4, clipping at 10 and a
+    decaying rate unless told otherwise (DFedAlt's experiments; plain SGD in the paper), and the server's step size,
+    which is 1 there.
     """
     check_server(participation, weighting, outer_lr)
     t = Training().given(options)
@@ -60,6 +64,9 @@ def fedper(
     'fedper'
 
     Reference: Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
+    Differs from the paper in: clients are sampled as in FedAvg (participation=1.0 for everybody), the personal part
+    is the last linear layer unless ``personal`` names another, and the local steps are those of DFedAlt's
+    experiments.
     """
     check_server(participation, weighting, 1.0)
     t = Training().given(options)

@@ -40,6 +40,15 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
     return tuple(t for t in members if t in _KINDS)
 
 
+def spelled(kinds: Iterable[type]) -> str:
+    """What a setting takes, in words.
+
+    >>> spelled((int, NoneType))
+    'a whole number or none'
+    """
+    return " or ".join(_KINDS[k] for k in kinds)
+
+
 def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Texts turned into the values a builder takes.
 
@@ -76,5 +85,4 @@ def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:
                 continue
     if str in kinds:
         return word
-    accepted = " or ".join(_KINDS[k] for k in kinds)
-    raise RequestError(f"{key}={text!r} does not fit {method}: {key} takes {accepted}")
+    raise RequestError(f"{key}={text!r} does not fit {method}: {key} takes {spelled(kinds)}")

@@ -31,6 +31,9 @@ def dfedsam(
     0.01
 
     Reference: DFedSAM, Algorithm 1.
+    Differs from the paper in: nothing we know of. No momentum and weight decay 5e-4 are its appendix's; it names no
+    clipping, and there is none. rho is the radius itself, as in its listing; its equation 2 bounds the square by rho.
+    We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
     return _dfedsam("dfedsam", rho, topology, gossip_steps, FLAT.given(options))
 
@@ -40,12 +43,14 @@ def dfedsam_mgs(
 ) -> Algorithm:
     """DFedSAM-MGS: DFedSAM with several exchanges over the same graph in every round.
 
-    z_i <- local(x_i);   x <- W^Q z,  Q = gossip_steps
+    z_i <- local(x_i) along grad F_i(x + rho g/|g|);   x <- W^Q z,  Q = gossip_steps
 
     >>> dfedsam_mgs(topology="ring").settings["gossip_steps"]
     4
 
-    Reference: DFedSAM, equation 5. Differs from the paper in: its listing counts one exchange more than its text.
+    Reference: DFedSAM, equation 5.
+    Differs from the paper in: the number of exchanges, where its listing contradicts itself: read line by line it
+    makes Q + 1, equation 5 has Q, and so has this. Q = 4 is that of its Section 5.2; its Appendix B.3 prints 1.
     """
     return _dfedsam("dfedsam-mgs", rho, topology, gossip_steps, FLAT.given(options))
 
@@ -72,10 +77,14 @@ def fedsam(
 ) -> Algorithm:
     """FedSAM: FedAvg with sharpness-aware steps.
 
+    x_i <- local(x) along grad F_i(x + rho g/|g|) for i in S;   x <- x + outer_lr (sum_S q_i x_i - x)
+
     >>> fedsam().settings["weight_decay"]
     0.0
 
     Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
+    Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
+    decay, rates that decay by 0.998 a round).
     """
     check_server(participation, weighting, outer_lr)
     check_range("rho", rho, 0, float("inf"))
@@ -111,6 +120,9 @@ def dfedsalt(
     'both'
 
     Reference: DFedAlt/DFedSalt, Algorithm 1, option II, and Table 3 for ``sam_on``.
+    Differs from the paper in: what dfedalt differs in. Line 19 of its listing prints another gradient than its
+    text; taken is the text's, at (u + rho g_u/|g_u|, v_i). Momentum acts on that gradient and weight decay at the
+    point before the ascent, as in the usual code for SAM. We know of no public code.
     """
     check_range("rho", rho, 0, float("inf"))
     check_choice("sam_on", sam_on, ("shared", "personal", "both"))

@@ -50,8 +50,9 @@ def heterofl(
     >>> heterofl(capacities="1-0.5").settings["weighting"]
     'uniform'
 
-    Reference: Diao, Ding, Tarokh, "HeteroFL", 2021. Differs from the paper in: neither scaler nor mask_ce unless
-    asked, as in FedLMT's experiments.
+    Reference: Diao, Ding, Tarokh, "HeteroFL", 2021.
+    Differs from the paper in: neither scaler nor mask_ce unless asked, one epoch and no clipping, as in FedLMT's
+    experiments.
     """
     first: Choice = lambda r, client: prefix  # noqa: E731
     own = {"capacities": capacities, "scaler": scaler, "mask_ce": mask_ce}
@@ -70,12 +71,18 @@ def fedrolex(
 ) -> Algorithm:
     """FedRolex: HeteroFL with a window of channels that moves on by one in every round.
 
+    x_i <- local(channels t, t + 1, .. t + ceil(rate_i C) - 1 mod C of x) for i in S, in round t
+    x <- entry by entry the mean over who holds it
+
     direction: 1 as in the paper; -1 as in the released code.
 
     >>> fedrolex().settings["direction"]
     1
 
-    Reference: Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction", 2022.
+    Reference: Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction",
+    2022.
+    Differs from the paper in: what heterofl differs in. The released code rolls the other way (direction=-1) and
+    weights entries of norms and linear layers by how often they were updated; here every entry is a plain mean.
     """
     check_choice("direction", str(direction), ("1", "-1"))
     rolling: Choice = lambda r, client: partial(window, t=direction * r.index)  # noqa: E731
@@ -94,13 +101,17 @@ def feddropout(
 ) -> Algorithm:
     """FedDropout: HeteroFL with channels drawn anew for every client and round.
 
+    x_i <- local(ceil(rate_i C) channels of x, drawn for i in this round) for i in S
+    x <- entry by entry the mean over who holds it
+
     >>> feddropout().settings["capacities"]
     'b4-b3-b2'
 
     Reference: Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements",
     2018.
-    Differs from the code released with FedRolex in: all layers of one width keep the same channels, so that what a
-    residual network adds stays aligned.
+    Differs from the paper in: what heterofl differs in, and no compression beside (``quantise`` is one). The code
+    released with FedRolex draws channels layer by layer; here all layers of one width keep the same ones, so that
+    what a residual network adds stays aligned.
     """
 
     def drawn(r: Round, client: int) -> Channels:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
+from .options import MLflow, Quiet, TensorBoard, WandB
 from .process import look_in, share_cores
 from .recipe import recipe
 
@@ -126,14 +127,19 @@ def run(
     ray_address: RayAddress = None,
     workers: Workers = None,
     gpus_per_worker: GpusPerWorker = None,
+    quiet: Quiet = False,
+    tensorboard: TensorBoard = False,
+    mlflow: MLflow = False,
+    wandb: WandB = False,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
     typed = locals()
     share_cores()
     look_in(data_dir)
+    from .live import Live
     from .train import run_method
 
-    run_method(method, _wishes(typed), out, resume)
+    run_method(method, _wishes(typed), out, resume, Live(quiet, tensorboard, mlflow, wandb))
 
 
 @app.command()
@@ -165,16 +171,22 @@ def compare(
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",
     target: Annotated[float, typer.Option(help="The personal accuracy in % that rounds are counted to.")] = 80.0,
+    quiet: Quiet = False,
+    tensorboard: TensorBoard = False,
+    mlflow: MLflow = False,
+    wandb: WandB = False,
 ) -> None:
     """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
     for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
     typed = locals()
     share_cores()
     look_in(data_dir)
+    from .live import Live
     from .show import Style
     from .train import compare_methods
 
-    compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target))
+    live = Live(quiet, tensorboard, mlflow, wandb)
+    compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target), live)
 
 
 @app.command()
@@ -189,6 +201,24 @@ def report(
     from .report import show_report
 
     show_report(runs, out)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run folder, or that of a comparison or a recipe's runs, under way.")],
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, make the page, and end.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the folder.")] = None,
+) -> None:
+    """Follow runs that another process trains: a table in the terminal, and a page that a browser keeps up with.
+
+    Only files are read: the folder may be mounted, or copied here again and again, from another machine. Ends when all
+    runs are finished.
+    """
+    share_cores()
+    from .watch import watch_runs
+
+    watch_runs(run, every, out, once)
 
 
 @app.command(name="list")

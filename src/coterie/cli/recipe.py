@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .options import MLflow, Quiet, TensorBoard, WandB
 from .process import look_in, share_cores
 
 recipe = typer.Typer(
@@ -59,11 +60,17 @@ def run(
         Path | None,
         typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
     ] = None,
+    quiet: Quiet = False,
+    tensorboard: TensorBoard = False,
+    mlflow: MLflow = False,
+    wandb: WandB = False,
 ) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""
     typed = locals()
     share_cores()
     look_in(data_dir)
+    from .live import Live
     from .recipe_run import Wishes, run_recipe
 
-    run_recipe(Wishes(**{field.name: typed[field.name] for field in fields(Wishes)}))
+    wishes = Wishes(**{field.name: typed[field.name] for field in fields(Wishes)})
+    run_recipe(wishes, Live(quiet, tensorboard, mlflow, wandb))

@@ -14,13 +14,15 @@ from ..experiment import Experiment
 from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
-from ..recipes.costs import SPEED_OF, cost, duration, scaled
+from ..recipes.costs import SPEED_OF, cost, duration
 from ..recipes.outcome import Compared, compared, protocol, unmeasured
 from ..recipes.shorten import Changes, changed, other_graphs, shortenings
 from ..report.collect import RECIPE
 from ..store.files import write_json
+from ..text import scaled
+from .live import Live
 from .recipe_show import MARKS, printed, table, wide_console
-from .report import leave_report
+from .report import begin_several, leave_report
 from .train import fresh_folder, interruptible, typed_command
 
 
@@ -56,6 +58,7 @@ class Plan:
 
     published: Recipe
     wishes: Wishes
+    live: Live
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -93,7 +96,7 @@ class Plan:
                 algorithm = self.recipe.algorithm(method, self.wishes.reading, number)
                 Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, record).check()
 
-    def train(self, number: int, method: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+    def train(self, number: int, method: str, seed: int, folder: Path, shown: str | bool) -> list[dict[str, Any]]:
         """The history of one run."""
         federation = self.recipe.federation(number, seed)
         return fit(
@@ -104,27 +107,50 @@ class Plan:
             seed=seed,
             engine=self.wishes.engine,
             device=self.wishes.device,
-            out=folder / f"case{number}-{method}-seed{seed}",
+            out=folder,
             resume=self.wishes.resume,
             record=self.recipe.record,
             precision=self.wishes.precision,
+            progress=shown,
+            trackers=self.live.trackers,
         ).history
 
+    @cached_property
+    def runs(self) -> list[str]:
+        """The folders of all runs, in the order in which they are trained."""
+        return [_name(n, m, seed) for n, m in self.cells for seed in range(self.seeds)]
 
-def run_recipe(wishes: Wishes) -> None:
+
+def _name(number: int, method: str, seed: int) -> str:
+    return f"case{number}-{method}-seed{seed}"
+
+
+def run_recipe(wishes: Wishes, live: Live) -> None:
     """Trains every method of every chosen case with every seed, and prints one table."""
-    plan = Plan(_trainable(load(wishes.name)), wishes)
+    plan = Plan(_trainable(load(wishes.name)), wishes, live)
     folder = _folder(plan)
     plan.check()
+    live.check()
     _announce(plan)
     results: list[Compared] = []
-    with interruptible(folder, wishes.out, wishes.resume):
+    with interruptible(folder, wishes.out, wishes.resume, live):
+        begin_several(folder, typed_command(), plan.runs)
         for number, method in plan.cells:
-            runs = [plan.train(number, method, seed, folder) for seed in range(plan.seeds)]
-            results += compared(plan.published, number, method, runs)
+            results += compared(plan.published, number, method, _histories(plan, number, method, folder))
         write_json(folder / RECIPE, _saved(plan, results))
         _show(plan, results, folder)
-        leave_report(folder, typed_command(), sys.stdout)
+        leave_report(folder, sys.stdout, live)
+
+
+def _histories(plan: Plan, number: int, method: str, folder: Path) -> list[list[dict[str, Any]]]:
+    """All seeds of one method in one case."""
+    histories = []
+    for seed in range(plan.seeds):
+        name = _name(number, method, seed)
+        title = f"case {number}, {method}, seed {seed}"
+        shown = plan.live.titled(title, plan.runs.index(name) + 1, len(plan.runs))
+        histories.append(plan.train(number, method, seed, folder / name, shown))
+    return histories
 
 
 def _trainable(recipe: Recipe) -> Recipe:
@@ -150,11 +176,10 @@ def _announce(plan: Plan) -> None:
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
     spent = cost(recipe, numbers, methods)
     reading = plan.wishes.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
-    print(
+    plan.live.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
         f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
-        f"{duration(spent.seconds)} on {SPEED_OF}",
-        file=sys.stderr,
+        f"{duration(spent.seconds)} on {SPEED_OF}"
     )
 
 

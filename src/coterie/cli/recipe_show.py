@@ -9,8 +9,9 @@ from rich.table import Table
 
 from ..errors import unknown
 from ..recipes import READINGS, Case, Entry, Published, Recipe, load, names, papers, published
-from ..recipes.costs import SPEED_OF, Cost, cost, duration, scaled
+from ..recipes.costs import SPEED_OF, Cost, cost, duration
 from ..recipes.outcome import POINTS
+from ..text import scaled
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}

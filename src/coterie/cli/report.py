@@ -4,16 +4,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ..errors import RequestError
 from ..report import write
-from ..report.collect import COMMAND
+from ..report.collect import COMMAND, PLAN
 from ..report.library import compressed_library
-from ..store.files import replace
+from ..store.files import replace, write_json
+
+if TYPE_CHECKING:
+    from .live import Live
 
 PAGE = "report.html"
 NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
+NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 
 
 def show_report(runs: Sequence[Path], out: Path | None) -> None:
@@ -23,19 +27,21 @@ def show_report(runs: Sequence[Path], out: Path | None) -> None:
     print(f"report: {write(list(runs), path, _say)}")
 
 
-def leave_report(folder: Path, typed: Sequence[str], where: TextIO) -> None:
-    """At the end of several runs: the typed command and the page, its path printed to ``where``.
-
-    Without plotly a sentence takes its place.
-    """
+def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str]) -> None:
+    """Before the first of several runs: the typed command, and the folders there will be, for whoever watches."""
     command = shlex.join(["coterie", *repeating(typed)])
     replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
+    write_json(folder / PLAN, {"runs": list(runs)})
+
+
+def leave_report(folder: Path, where: TextIO, live: "Live") -> None:
+    """At the end of several runs: the page, its path printed to ``where``; without plotly a sentence instead."""
     try:
         compressed_library()
     except RequestError as error:
-        _say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
+        live.say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
         return
-    print(f"report: {write([folder], folder / PAGE, _say)}", file=where)
+    print(f"report: {write([folder], folder / PAGE, live.say)}", file=where)
 
 
 def repeating(typed: Sequence[str]) -> list[str]:
@@ -48,7 +54,7 @@ def repeating(typed: Sequence[str]) -> list[str]:
     for word in given:
         if word in NOT_REPEATED:
             next(given, None)
-        elif word != "--resume" and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
+        elif word not in NOT_REPEATED_FLAGS and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
             words.append(word)
     return words
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from ..measure import FINETUNED, rounds_to
 from ..measure.report import Row
-from ..recipes.costs import scaled
 from ..run import Run
+from ..text import scaled
 
 _MIXED = "personal_accuracy_after_mix"
 _FINETUNED = "the same after fine-tuning for the measurement, for methods that do so"

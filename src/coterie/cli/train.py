@@ -20,7 +20,9 @@ from ..store import RunFolder, read_json
 from ..store.files import write_json
 from ..store.folder import CONFIG
 from ..tensors import entries
-from .report import leave_report
+from ..track import Tracker
+from .live import Live
+from .report import begin_several, leave_report
 from .request import Plan, Wishes, check_settings, known_options
 from .results import Result
 from .show import TABLE, Style, show
@@ -28,15 +30,15 @@ from .show import TABLE, Style, show
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool) -> None:
+def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> None:
     """Trains one method, from its name or from a saved configuration."""
     saved = _saved_config(method)
     if saved is not None:
-        run, folder = _run_again(saved, wishes, out, resume)
+        run, folder = _run_again(saved, wishes, out, resume, live)
     else:
-        run, folder = _run_new(method, wishes, out, resume)
+        run, folder = _run_new(method, wishes, out, resume, live)
     show([Result.of(run.summary["method"], [run])], run.config, folder, Style())
-    print(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}", file=sys.stderr)
+    live.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
 def _saved_config(text: str) -> Path | None:
@@ -49,13 +51,15 @@ def _saved_config(text: str) -> Path | None:
     return path if path.suffix == ".json" or path.exists() else None
 
 
-def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool) -> tuple[Run, Path]:
+def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
     config = read_json(config_path)
     known_options(config, wishes, resume)
     module, federation, algorithm = rebuild(config)
     folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
-    _announce(algorithm.name, config)
-    with interruptible(folder, out, resume):
+    live.check()
+    said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
+    live.say(f"{algorithm.name} as saved: {said}")
+    with interruptible(folder, out, resume, live):
         run = fit(
             module,
             federation,
@@ -71,6 +75,8 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             record=config["record"],
             precision=config["precision"],
             **cluster(wishes),
+            progress=not live.quiet,
+            trackers=live.trackers,
         )
     _warn_if_other(config, run)
     return run, folder
@@ -81,19 +87,29 @@ def _warn_if_other(config: dict[str, Any], run: Run) -> None:
         print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
 
 
-def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool) -> tuple[Run, Path]:
+def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
     check_settings([method], wishes)
     plan = Plan.of(wishes)
     folder = out or fresh_folder(f"{method}-{plan.source.partition(':')[0]}")
     if resume and out is None:
         raise RequestError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
     algorithm = plan.algorithm(method, [method])
-    print(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}", file=sys.stderr)
-    with interruptible(folder, out, resume):
-        return train(plan, method, [method], wishes.seed or 0, folder, resume), folder
+    live.check()
+    live.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
+    with interruptible(folder, out, resume, live):
+        return train(plan, method, [method], wishes.seed or 0, folder, resume, not live.quiet, live.trackers), folder
 
 
-def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path, resume: bool) -> Run:
+def train(
+    plan: Plan,
+    method: str,
+    among: Sequence[str],
+    seed: int,
+    folder: Path,
+    resume: bool,
+    progress: bool | str,
+    trackers: Sequence[Tracker],
+) -> Run:
     """One method with one seed."""
     federation = plan.federation(seed)
     return fit(
@@ -111,6 +127,8 @@ def train(plan: Plan, method: str, among: Sequence[str], seed: int, folder: Path
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
         **cluster(plan.wishes),
+        progress=progress,
+        trackers=trackers,
     )
 
 
@@ -121,7 +139,7 @@ def cluster(wishes: Wishes) -> dict[str, Any]:
 
 
 def compare_methods(
-    methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool, style: Style
+    methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool, style: Style, live: Live
 ) -> None:
     """Trains all methods on the same clients, seed by seed, and prints one table."""
     if len(set(methods)) != len(methods):
@@ -140,37 +158,41 @@ def compare_methods(
         silent = plan.silent(algorithm.name)
         Experiment.of(model, federation, algorithm, Serial(), 0, plan.rounds, silent, wishes.record).check()
     size = entries(model.start.values())
-    print(
+    live.check()
+    live.say(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
-        f"{plan.rounds} rounds, {size:,} parameters",
-        file=sys.stderr,
+        f"{plan.rounds} rounds, {size:,} parameters"
     )
     for algorithm in chosen:
-        print(f"  {algorithm.name}: {plan.preset_text(algorithm)}", file=sys.stderr)
-    first = wishes.seed or 0
-    results = []
-    with interruptible(folder, out, resume):
-        for algorithm in chosen:
-            runs = [
-                train(plan, algorithm.name, methods, s, folder / f"{algorithm.name}-seed{s}", resume)
-                for s in range(first, first + seeds)
-            ]
-            results.append(Result.of(algorithm.name, runs))
+        live.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")
+    with interruptible(folder, out, resume, live):
+        results, config = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, live)
         write_json(folder / COMPARISON, [{"method": r.method, "runs": r.summaries} for r in results])
-        show(results, runs[-1].config, folder, style)
-        leave_report(folder, typed_command(), sys.stdout if style.format == TABLE else sys.stderr)
+        show(results, config, folder, style)
+        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, live)
+
+
+def _train_all(
+    plan: Plan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, live: Live
+) -> tuple[list[Result], dict[str, Any]]:
+    """What came of every method, with all seeds, and the configuration of the last run."""
+    first = plan.wishes.seed or 0
+    every = [f"{m}-seed{s}" for m in methods for s in range(first, first + seeds)]
+    begin_several(folder, typed_command(), every)
+    results = []
+    for method in methods:
+        runs = []
+        for seed in range(first, first + seeds):
+            name = f"{method}-seed{seed}"
+            shown = live.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
+            runs.append(train(plan, method, methods, seed, folder / name, resume, shown, live.trackers))
+        results.append(Result.of(method, runs))
+    return results, runs[-1].config
 
 
 def typed_command() -> list[str]:
     """The words after ``coterie``."""
     return sys.argv[1:]
-
-
-def _announce(method: str, config: dict[str, Any]) -> None:
-    print(
-        f"{method} as saved: {config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}",
-        file=sys.stderr,
-    )
 
 
 def fresh_folder(name: str) -> Path:
@@ -180,19 +202,19 @@ def fresh_folder(name: str) -> Path:
 
 
 @contextmanager
-def interruptible(folder: Path, out: Path | None, resume: bool) -> Iterator[None]:
+def interruptible(folder: Path, out: Path | None, resume: bool, live: Live) -> Iterator[None]:
     """On Ctrl-C or SIGTERM: what is saved stays, and the command that continues is printed."""
     try:
         yield
     except KeyboardInterrupt:
-        command = shlex.join(_continuation(folder, out, resume))
+        command = shlex.join(_continuation(folder, out, resume, live))
         print(f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {command}", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def _continuation(folder: Path, out: Path | None, resume: bool) -> list[str]:
+def _continuation(folder: Path, out: Path | None, resume: bool, live: Live) -> list[str]:
     """The folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
         named = algorithms.known(str(folder)) or str(folder).startswith("-")
-        return ["run", f"./{folder}" if named else str(folder), "--resume"]
+        return ["run", f"./{folder}" if named else str(folder), "--resume", *live.flags]
     return [*typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ..errors import RequestError
@@ -20,23 +20,36 @@ def connected(wanted: Wanted) -> Iterator[Any]:
     """The module ``ray``, with a cluster behind it; one that was there already stays."""
     ray = _ray()
     mine = not ray.is_initialized()
-    if mine:
-        _connect(ray, wanted)
-    try:
+    if not mine:
         yield ray
+        return
+    _connect(ray, wanted)
+    try:
+        with _unprinted():
+            yield ray
     finally:
-        if mine:
-            ray.shutdown()
+        ray.shutdown()
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Ray prints what it hears of lost workers to the standard output, which is for results: here it is one line."""
+    inside, name = sys.modules["ray._private.worker"], "print_to_stdstream"
+    before = getattr(inside, name, None)
+    setattr(inside, name, lambda *args, **options: None)
+    try:
+        yield
+    finally:
+        setattr(inside, name, before)
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        ray = None
-    if not hasattr(ray, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
+    found: Any = None
+    with suppress(ImportError):
+        import ray as found
+    if not hasattr(found, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
         raise RequestError("the engine ray needs Ray: pip install 'coterie[ray]'")
-    return ray
+    return found
 
 
 def _connect(ray: Any, wanted: Wanted) -> None:

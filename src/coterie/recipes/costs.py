@@ -38,18 +38,6 @@ def cost(recipe: Recipe, cases: Iterable[int] | None = None, methods: Iterable[s
     return Cost(*(recipe.seeds * sum(price[k] for price in each) for k in ("flops", "bytes")))
 
 
-def scaled(value: float, unit: str) -> str:
-    """A large number with the prefix that suits it.
-
-    >>> scaled(5.03e14, "FLOP"), scaled(0, "B"), scaled(999_900, "B")
-    ('503 TFLOP', '0 B', '1 MB')
-    """
-    for power, prefix in ((24, "Y"), (21, "Z"), (18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 0.9995 * 10**power:  # what would be written as 1000
-            return f"{value / 10**power:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
-
-
 def duration(seconds: float) -> str:
     """A time as people say it; small models never reach the speed it is reckoned with, so short times are not told.
 

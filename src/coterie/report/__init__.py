@@ -19,7 +19,7 @@ from .page import page
 if TYPE_CHECKING:
     from ..run import Run
 
-__all__ = ["write"]
+__all__ = ["html", "write"]
 
 
 def write(runs: "Sequence[Run | str | Path]", path: str | Path, say: Callable[[str], object] | None = None) -> Path:
@@ -30,8 +30,15 @@ def write(runs: "Sequence[Run | str | Path]", path: str | Path, say: Callable[[s
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    library = compressed_library()
-    sources: list[Source] = list(runs)
-    text = page(collect(sources), library, say or (lambda _: None))
+    text = html(runs, say)
     replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return file
+
+
+def html(
+    runs: "Sequence[Run | str | Path]", say: Callable[[str], object] | None = None, reload: float | None = None
+) -> str:
+    """The page as a text; ``reload``: that of runs under way, which loads itself again after so many seconds."""
+    library = compressed_library()
+    sources: list[Source] = list(runs)
+    return page(collect(sources), library, say or (lambda _: None), reload)

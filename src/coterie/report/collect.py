@@ -15,6 +15,7 @@ from ..store import RunFolder, read_json
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
 
 COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
+PLAN = "plan.json"  # the run folders there will be, before they are
 
 Source = Run | str | Path
 
@@ -95,7 +96,10 @@ def _look_into(path: Path, found: _Found) -> None:
     if (path / COMMAND).exists():
         found.commands[(path / COMMAND).read_text(encoding="utf-8").strip()] = None
     for folder in folders:
-        found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
+        if len(folders) == 1 or history_so_far(folder / METRICS):  # the next of several runs may just have begun
+            found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
+    if not any(folder.resolve() in found.records for folder in folders):
+        raise RequestError(f"{path} holds no run with a finished round yet: wait for one")
 
 
 def _inside(path: Path) -> list[Path]:
@@ -121,7 +125,12 @@ def _methods_named(path: Path) -> list[str]:
         return [str(result["method"]) for result in read_json(path / RECIPE)["results"]]
     if (path / COMPARISON).exists():
         return [str(result["method"]) for result in json.loads((path / COMPARISON).read_text())]
-    return []
+    return [match["method"] for name in planned(path) if (match := _NAME.match(name))]
+
+
+def planned(path: Path) -> list[str]:
+    """The run folders that a comparison or a recipe makes in this one."""
+    return [str(name) for name in read_json(path / PLAN)["runs"]] if (path / PLAN).exists() else []
 
 
 def _record(folder: Path, from_recipe: bool) -> Record:
@@ -129,7 +138,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     lacking = [key for key in _NEEDED if key not in config]
     if lacking:
         raise RequestError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
-    history = _history(folder / METRICS)
+    history = history_so_far(folder / METRICS)
     if not history:
         raise RequestError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
     match = _NAME.match(folder.name)
@@ -146,11 +155,12 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     )
 
 
-def _history(path: Path) -> list[Row]:
+def history_so_far(path: Path) -> list[Row]:
     """The rows there are; a run that is under way may just be writing its last one."""
     rows: list[Row] = []
     try:
-        for line in path.read_text().splitlines():
+        whole, end, _ = path.read_text(errors="replace").rpartition("\n")  # what has no end yet does not count
+        for line in (whole + end).splitlines():
             rows.append(json.loads(line))
     except FileNotFoundError:
         return []

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..measure import FINETUNED
 from ..measure.report import TARGETS
-from ..recipes.costs import scaled
+from ..text import scaled
 from .collect import Record
 from .groups import Method, Setup
 

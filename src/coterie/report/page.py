@@ -1,6 +1,7 @@
 """The page itself: words and tables in HTML that need no script, charts drawn by plotly.js into their places."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
@@ -11,7 +12,7 @@ from typing import Any
 from .. import __version__
 from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
-from .collect import Collected
+from .collect import Collected, Record
 from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
@@ -26,16 +27,17 @@ from .verdict import verdict
 _FILES = files(__package__).joinpath("files")
 
 
-def page(collected: Collected, library: str, say: Callable[[str], object]) -> str:
-    """The whole HTML text; ``library``: plotly.js, packed."""
+def page(collected: Collected, library: str, say: Callable[[str], object], reload: float | None = None) -> str:
+    """The whole HTML text; ``library``: plotly.js, packed; ``reload``: seconds, while runs are under way."""
     found = setups(collected.records)
     charts: dict[str, Any] = {}
-    bodies = [_setup(s, f"s{i}", charts, say) for i, s in enumerate(found, 1)]
+    bodies = [_setup(s, f"s{i}", charts, None if reload else say) for i, s in enumerate(found, 1)]
     title = _title(found)
     text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
         "title": escape(title),
         "style": (_FILES / "page.css").read_text(encoding="utf-8"),
+        "live": _live(collected.records, reload),
         "contents": _contents(found),
         "setups": "\n".join(bodies),
         "published": published_tables(collected.recipes, collected.records),
@@ -55,6 +57,22 @@ def _title(found: Sequence[Setup]) -> str:
     return ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods compared"
 
 
+def _live(records: Sequence[Record], reload: float | None) -> str:
+    """How far runs are, and that the page will load itself again."""
+    if reload is None:
+        return ""
+    far = (
+        f"{r.name or r.config['method']}, seed {r.seed}, after round {len(r.history)} of {r.config['rounds']}"
+        for r in records
+        if not r.finished
+    )
+    told = _prose(f"Under way, {time.strftime('%H:%M:%S')}: {'; '.join(far) or 'the next run is about to begin'}. ")
+    return (
+        f'<p id="live" class="caption" role="status" data-seconds="{reload:g}">{told}'
+        "All numbers are those so far; this page loads itself again while <code>coterie watch</code> follows.</p>"
+    )
+
+
 def _contents(found: Sequence[Setup]) -> str:
     if len(found) < 2:
         return ""
@@ -62,11 +80,12 @@ def _contents(found: Sequence[Setup]) -> str:
     return f"<nav aria-label='Set-ups'><ol>{items}</ol></nav>"
 
 
-def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object]) -> str:
-    """Everything about one set-up."""
+def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object] | None) -> str:
+    """Everything about one set-up; without ``say`` nothing that takes more than a moment."""
     said = _items(verdict(setup))
     clients = [distribution(setup), labels(setup), topology(setup)]
-    slices, about = landscapes(setup, say)
+    slices, about = ([], "") if say is None else landscapes(setup, say)
+    rank = None if say is None else factors(setup)
 
     def drawn(*wanted: Chart | None) -> str:
         return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
@@ -78,7 +97,7 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
 <ul class="verdict">{said}</ul>
 {headline_table(setup)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), factors(setup))}
+{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), rank)}
 {around}<div class="tiles">{drawn(*slices)}</div>
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>

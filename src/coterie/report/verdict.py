@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from ..measure.paired import FEWEST, Numbers, against
-from ..recipes.costs import scaled
+from ..text import scaled
 from .groups import Method, Setup
 from .headline import POINTS, accuracy, finals, worst
 

@@ -38,6 +38,9 @@ class Writer:
         self._unsaved: Unsaved | None = None
 
     def __enter__(self) -> "Writer":
+        # The thread is there before the first checkpoint: a Ctrl-C while the pool starts it would make the pool forget
+        # it and start another one, and two threads would write into one file.
+        self._thread.submit(int).result()
         return self
 
     def keep(self, row: Row, state: Saved) -> None:

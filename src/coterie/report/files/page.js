@@ -118,8 +118,49 @@ async function start() {
   document.documentElement.dataset.drawn = "yes";
 }
 
+// ---- runs under way ----
+
+// The page is written anew while runs train: it loads itself again, and the reader stays where they were.
+const live = document.getElementById("live");
+const PLACE = "coterie" + location.pathname;
+
+function keepPlace() {
+  const views = [...document.querySelectorAll("figure input:checked")].map((input) => [input.name, input.value]);
+  const open = [...document.querySelectorAll("details")].map((details) => details.open);
+  const sorted = [...document.querySelectorAll(".sortable th")].map((heading) => heading.getAttribute("aria-sort"));
+  sessionStorage.setItem(PLACE, JSON.stringify({ scroll: window.scrollY, views, open, sorted }));
+}
+
+function restorePlace() {
+  const kept = sessionStorage.getItem(PLACE);
+  if (kept === null) return;
+  sessionStorage.removeItem(PLACE);
+  const { scroll, views, open, sorted } = JSON.parse(kept);
+  for (const input of document.querySelectorAll("figure input")) {
+    input.checked ||= views.some(([name, value]) => input.name === name && input.value === value);
+  }
+  document.querySelectorAll("details").forEach((details, i) => { details.open = Boolean(open[i]); });
+  document.querySelectorAll(".sortable th").forEach((heading, i) => {
+    for (let turn = 0; sorted[i] && turn < 2 && heading.getAttribute("aria-sort") !== sorted[i]; turn += 1) sort(heading);
+  });
+  window.scrollTo(0, scroll);
+}
+
+function reloadWhenSeen() {
+  if (document.hidden) {
+    document.addEventListener("visibilitychange", reloadWhenSeen, { once: true });
+  } else {
+    try { keepPlace(); } catch { /* a browser that keeps nothing begins at the top */ }
+    location.reload();
+  }
+}
+
+try { restorePlace(); } catch { /* see above */ }
+
 start().catch((error) => {
   const trouble = document.getElementById("trouble");
   trouble.hidden = false;
   trouble.textContent = `The charts cannot be drawn here (${error.message}): open this page in a browser of 2023 or later.`;
+}).finally(() => {
+  if (live) setTimeout(reloadWhenSeen, 1000 * Number(live.dataset.seconds));
 });

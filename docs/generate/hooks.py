@@ -1,0 +1,51 @@
+"""What MkDocs calls while it builds: pages that are made, not written, and links that differ between the two places.
+
+In the repository a page is read beside README and CONTRIBUTING; on the site these two are pages as well.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import methods
+import tables
+from coterie import algorithms
+
+ROOT = Path(__file__).parent.parent.parent
+BORROWED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+INSERTED: dict[str, Callable[[], str]] = {
+    "<!-- all recipes -->": tables.all_recipes,
+    "<!-- all papers -->": tables.all_papers,
+    "<!-- published: dfedalt-t1 -->": partial(tables.as_published, "dfedalt-t1"),
+    "<!-- published: fedlmt-t2-image -->": partial(tables.as_published, "fedlmt-t2-image"),
+}
+
+
+def generated() -> dict[str, str]:
+    """The pages that are made, by where they lie."""
+    pages = {f"methods/{method}.md": methods.page(method) for method in algorithms.BUILDERS}
+    borrowed = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in BORROWED.items()}
+    return {"methods/index.md": methods.index(), **pages, **borrowed}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds them."""
+    for where, text in generated().items():
+        files.append(File.generated(config, where, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fills in tables, and sends links to where the site has their pages."""
+    for mark, make in INSERTED.items():
+        markdown = markdown.replace(mark, make()) if mark in markdown else markdown
+    for there, source in BORROWED.items():
+        markdown = re.sub(rf"\]\((\.\./)*{re.escape(source)}(#[\w-]*)?\)", rf"]({there}\2)", markdown)
+    if page.file.src_uri in BORROWED:
+        markdown = markdown.replace("](docs/", "](")
+    return markdown

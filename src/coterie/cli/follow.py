@@ -1,0 +1,147 @@
+"""Runs that another process trains, perhaps on another machine, followed by nothing but their files.
+
+No locks and no notices of the system: neither crosses a network mount. What is half written counts when it is whole.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import RequestError
+from ..progress import Measured, Pace
+from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
+from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+
+WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
+STILL = 60.0  # seconds in which no run is called stalled
+PATIENCE = 10  # times the usual length of a round
+BUILDING = 600.0  # seconds until the first round is over, engines built
+OF_A_RUN = ("checkpoint", "clients", CENSUS, METRICS, SUMMARY)  # may be copied before the configuration is
+LATEST = 10  # rounds whose seconds tell how long one takes, before any was seen
+
+
+class Seen(NamedTuple):
+    """How a run stands."""
+
+    state: str
+    done: int
+    rounds: int | None  # None before its configuration is there
+    left: float | None  # seconds until the last round is over
+    at_least: bool  # whether that leaves out what is not known yet: evaluations
+    age: float | None  # seconds since the last round, or since the run began
+
+
+class Followed:
+    """One run folder, looked at again and again."""
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self.folder, self.now = folder, now
+        self.config: dict[str, Any] | None = None
+        self.measured = Measured()
+        self.rows: list[dict[str, Any]] = []
+        self.pace: Pace | None = None
+        self.stamp: tuple[int, int] | None = None  # of the metrics as they were last read
+        self.changed = 0.0  # when something was last seen to change
+        self.looked = False
+
+    @property
+    def name(self) -> str:
+        """Its folder, and the method where that does not tell."""
+        name, method = self.folder.absolute().name, "" if self.config is None else str(self.config["method"])
+        return name if method in name else f"{name} ({method})"
+
+    def look(self) -> Seen:
+        """How it stands now."""
+        self._read_config()
+        self._read_rows()
+        self.looked = True
+        if self.config is None:
+            return Seen(WAITING, 0, None, None, False, None)
+        done, rounds = len(self.rows), int(self.config["rounds"])
+        if (self.folder / SUMMARY).exists():
+            return Seen(FINISHED, done, rounds, None, False, None)
+        age = max(0.0, self.now() - self.changed)
+        each, at_least = self._seconds_a_round()
+        left = None if each is None else max(0.0, (rounds - done) * each - age)
+        limit = BUILDING if each is None else max(STILL, PATIENCE * each)
+        state = STALLED if age > limit else RUNNING if done else STARTING
+        return Seen(state, done, rounds, left, at_least, age)
+
+    def _read_config(self) -> None:
+        if self.config is None:
+            try:
+                found = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
+                self.config = found if isinstance(found, dict) and {"method", "rounds"} <= found.keys() else None
+                self.changed = self._time_of((self.folder / CONFIG).stat().st_mtime)
+            except (OSError, ValueError):  # not there yet, or half of it
+                return
+
+    def _read_rows(self) -> None:
+        """Anew where the file has changed: a run that was continued may have been cut first."""
+        path = self.folder / METRICS
+        try:
+            about = path.stat()
+            rows = self.rows if self.stamp == (about.st_mtime_ns, about.st_size) else history_so_far(path)
+        except (OSError, RequestError):
+            return
+        if self.stamp is not None and len(rows) == len(self.rows):
+            return
+        self.changed = self._time_of(about.st_mtime)
+        self.stamp, before, self.rows = (about.st_mtime_ns, about.st_size), len(self.rows), rows
+        self.measured = Measured()
+        for row in rows:
+            self.measured.add(row)
+        if self.pace is None or len(rows) < before:
+            self.pace = Pace(len(rows), about.st_mtime)
+        self.pace.seen(len(rows), about.st_mtime)
+
+    def _time_of(self, written: float) -> float:
+        """When a change happened: the first look believes the file, later ones this clock, as two may differ."""
+        return self.now() if self.looked else written
+
+    def _seconds_a_round(self) -> tuple[float | None, bool]:
+        """As it was seen, else as the rows tell it, which leaves out evaluations."""
+        seen = None if self.pace is None else self.pace.seconds_a_round
+        if seen is not None:
+            return seen, False
+        latest = [row["seconds"] for row in self.rows[-LATEST:]]
+        return (sum(latest) / len(latest), True) if latest else (None, False)
+
+
+class Folder:
+    """A run folder, or that of a comparison or a recipe, with all runs that are there or will be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.parent if path.name == CONFIG else path
+        if not self.path.is_dir():
+            raise RequestError(f"there is no folder {self.path}: give that of a run, a comparison or a recipe's runs")
+        self.runs: dict[Path, Followed] = {}
+        others = [p.name for p in self.path.iterdir() if p.name not in OF_A_RUN and not p.name.startswith(".")]
+        if others and not self._folders():
+            raise RequestError(f"{self.path} holds no run: give the folder of a run, a comparison or a recipe's runs")
+
+    def look(self) -> dict[Followed, Seen]:
+        """How all of them stand, in the order in which they are trained."""
+        for folder in self._folders():
+            self.runs.setdefault(folder, Followed(folder))
+        return {run: run.look() for run in self.runs.values()}
+
+    def finished(self, seen: dict[Followed, Seen]) -> bool:
+        """Whether nothing is left to wait for; several runs end with a file about all of them."""
+        whole = (self.path / CONFIG).exists() or not self._planned()
+        ended = whole or any((self.path / name).exists() for name in (COMPARISON, RECIPE))
+        return bool(seen) and ended and all(run.state == FINISHED for run in seen.values())
+
+    def _folders(self) -> list[Path]:
+        if (self.path / CONFIG).exists():
+            return [self.path]
+        there = sorted((p.parent for p in self.path.glob(f"*/{CONFIG}")), key=lambda p: (p / CONFIG).stat().st_mtime)
+        return list(dict.fromkeys([*(self.path / name for name in self._planned()), *there]))
+
+    def _planned(self) -> list[str]:
+        try:
+            return planned(self.path)
+        except (RequestError, KeyError):  # half of it
+            return []

@@ -1,0 +1,95 @@
+"""MLflow: a server, or a file on this machine."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from ..measure.report import Row
+from .base import flat, mark, name_of, needed, reason, remember, scalars
+
+LONGEST = 500  # characters of a parameter that every server takes
+AT_ONCE = 100  # parameters a request
+SUMMARY = "summary."
+
+
+class MLflow:
+    """Logs the configuration as parameters and every number of every round as a metric.
+
+    uri: else MLFLOW_TRACKING_URI, else what MLflow takes by itself; experiment: else MLFLOW_EXPERIMENT_NAME, else
+    "coterie".
+    """
+
+    name = "mlflow"
+
+    def __init__(self, experiment: str | None = None, uri: str | None = None) -> None:
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # of its own it keeps a round waiting for minutes
+        mlflow = needed("mlflow", self.name)
+        uri = uri or mlflow.get_tracking_uri()
+        try:
+            self.client = mlflow.MlflowClient(tracking_uri=uri)
+            self.experiment = self._experiment(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "coterie"))
+        except Exception as error:
+            raise RequestError(
+                f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers "
+                "or to sqlite:///FILE, or leave mlflow out"
+            ) from error
+        self.uri, self.entities = uri, needed("mlflow.entities", self.name)
+        self.run, self.last, self.summed = "", 0, False
+
+    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+        """Goes on with the run of this folder where the server has it; what it lacks of the history is added."""
+        known = mark(folder, self.name)
+        if known is None or not self._found(known):
+            self._create(config, name_of(config, folder))
+            remember(folder, self.name, self.run)
+        for row in history:
+            self.round(row)
+        return f"run {self.run} at {self.uri}"
+
+    def round(self, row: Row) -> None:
+        """A round the server has already is not logged twice."""
+        if row["round"] > self.last:
+            self._log(scalars(row), row["round"])
+            self.last = row["round"]
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """What the run comes to, once."""
+        if summary is not None and not self.summed:
+            self._log({SUMMARY + k: v for k, v in scalars(dict(flat(summary))).items()}, self.last)
+        self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
+
+    def _experiment(self, name: str) -> str:
+        found = self.client.get_experiment_by_name(name)
+        return str(self.client.create_experiment(name) if found is None else found.experiment_id)
+
+    def _found(self, known: str) -> bool:
+        """Takes up a run of this server."""
+        try:
+            data = self.client.get_run(known).data
+        except Exception as error:
+            if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        steps = [m.step for m in self.client.get_metric_history(known, "seconds")]  # every round has it
+        self.run, self.last = known, max(steps, default=0)
+        self.summed = any(name.startswith(SUMMARY) for name in data.metrics)
+        self.client.update_run(known, status="RUNNING")
+        return True
+
+    def _create(self, config: Mapping[str, Any], name: str) -> None:
+        run = self.client.create_run(self.experiment, run_name=name, tags={"mlflow.source.name": "coterie"})
+        self.run, self.last, self.summed = run.info.run_id, 0, False
+        for some in _pieces([self.entities.Param(k, str(v)[:LONGEST]) for k, v in flat(config)]):
+            self.client.log_batch(self.run, params=some)
+
+    def _log(self, values: Mapping[str, float], step: int) -> None:
+        now = int(1000 * time.time())
+        self.client.log_batch(self.run, [self.entities.Metric(k, v, now, step) for k, v in values.items()])
+
+
+def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE))

@@ -1,0 +1,54 @@
+"""TensorBoard: event files, by default in the run's own folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from ..errors import RequestError
+from ..measure.report import Row
+from .base import name_of, needed, scalars
+
+FOLDER = "tensorboard"  # in a run folder
+
+
+class TensorBoard:
+    """Writes every number of every round as a scalar; ``folder``: where, a folder a run, else in each run's own."""
+
+    name = "tensorboard"
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        needed("tensorboard", self.name)  # torch would say it less clearly
+        self.folder = folder
+        self.writer: Any = None
+
+    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+        """Goes on in the same place: what was written of later rounds before an interruption does not count."""
+        into = self._place(config, folder)
+        begun = any(into.glob("events.out.tfevents.*"))
+        done = len(history)
+        make = needed("torch.utils.tensorboard", self.name).SummaryWriter
+        self.writer = make(str(into), purge_step=max(1, done) if begun else None)
+        if not begun:
+            self.writer.add_text("config", f"```json\n{json.dumps(config, indent=2)}\n```", 0)
+        for row in history[-1:] if begun else history:  # a kill may have come between a round and its event
+            self.round(row)
+        return join(["tensorboard", "--logdir", str(into)])
+
+    def round(self, row: Row) -> None:
+        """Flushed at once: someone may be looking."""
+        for name, value in scalars(row).items():
+            self.writer.add_scalar(name, value, row["round"])
+        self.writer.flush()
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """The last row has said it all."""
+        self.writer.close()
+
+    def _place(self, config: Mapping[str, Any], folder: Path | None) -> Path:
+        if self.folder is not None:
+            return Path(self.folder) / name_of(config, folder)
+        if folder is None:
+            raise RequestError("TensorBoard needs a folder: give fit out=FOLDER, or write TensorBoard(FOLDER)")
+        return folder / FOLDER

@@ -1,0 +1,60 @@
+"""Weights & Biases, online or, with WANDB_MODE=offline, in files to be synced later."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from ..measure.report import Row
+from .base import flat, mark, name_of, needed, reason, remember, scalars
+
+
+class WandB:
+    """Logs the configuration and every number of every round; ``project``: else WANDB_PROJECT, else "coterie".
+
+    Its files lie in the run's folder unless WANDB_DIR says otherwise.
+    """
+
+    name = "wandb"
+
+    def __init__(self, project: str | None = None) -> None:
+        self.wandb = needed("wandb", self.name)
+        self.project = project or os.environ.get("WANDB_PROJECT", "coterie")
+        try:
+            if self.wandb.setup().settings.mode == "online":
+                self.wandb.login()
+        except Exception as error:
+            raise RequestError(
+                f"Weights & Biases cannot be used ({reason(error)}): run wandb login, or set WANDB_MODE=offline"
+            ) from error
+        self.run: Any = None
+
+    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+        """Goes on with the run of this folder; one that is new there gets the whole history."""
+        known = mark(folder, self.name)
+        place = None if folder is None or "WANDB_DIR" in os.environ else str(folder)
+        self.run = self.wandb.init(
+            project=self.project,
+            name=name_of(config, folder),
+            id=known,
+            resume=None if known is None else "allow",
+            config=dict(config),
+            dir=place,
+            settings=self.wandb.Settings(silent=True, console="off"),
+        )
+        if known is None:
+            remember(folder, self.name, self.run.id)
+            for row in history:
+                self.round(row)
+        return f"wandb sync {Path(self.run.dir).parent}" if self.run.offline else str(self.run.url)
+
+    def round(self, row: Row) -> None:
+        """A round that was logged before an interruption is passed over by W&B: steps only grow."""
+        self.run.log(scalars(row), step=row["round"], commit=True)  # else it waits for the next round
+
+    def end(self, summary: Mapping[str, Any] | None) -> None:
+        """What the run comes to."""
+        if summary is not None:
+            self.run.summary.update(dict(flat({"summary": summary})))
+        self.run.finish(exit_code=int(summary is None))

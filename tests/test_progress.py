@@ -1,0 +1,122 @@
+"""What is seen of a run while it trains: a bar in a terminal, few lines elsewhere, nothing when it is to be quiet."""
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie as ct
+from coterie import cli
+from coterie.progress import APART, LONGEST, Pace, Progress, Rhythm
+
+SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "3"]
+
+
+def row(round: int, accuracy: float | None = 0.5) -> dict[str, Any]:
+    return {"round": round, "bytes_sent": 1000, "personal_accuracy_after_mix": accuracy, "train_loss": 1.25}
+
+
+def coterie(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The real entry point, in this process."""
+    monkeypatch.setattr(sys, "argv", ["coterie", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+def fit(**options: Any) -> ct.Run:
+    fed = ct.data.federate("synthetic:size=240,classes=3", clients=4, partition="iid")
+    algorithm = ct.algorithms.dfedavg(topology="ring", steps=1)
+    return ct.fit(ct.models.build("logreg", fed), fed, algorithm, **{"rounds": 3, **options})
+
+
+def test_the_time_that_is_left_counts_this_process_only() -> None:
+    pace = Pace(done=90, now=1000.0)  # ninety rounds were played before
+    assert pace.left(100, now=1001.0) is None
+    pace.seen(91, now=1030.0)
+    assert pace.left(100, now=1030.0) == 9 * 30
+    assert pace.left(100, now=1040.0) == 9 * 30 - 10  # it counts down while a round lasts
+    pace.seen(92, now=1032.0)  # the first one built the engine
+    assert pace.left(100, now=1032.0) == 8 * 2
+    assert pace.left(100, now=9999.0) == 0
+
+
+def test_the_pace_follows_rounds_that_get_longer() -> None:
+    pace, now = Pace(0, 0.0), 0.0
+    for done in range(1, 101):
+        now += 1.0 if done <= 50 else 3.0
+        pace.seen(done, now)
+    assert pace.left(200, now) == pytest.approx(300)
+
+
+@pytest.mark.parametrize(("rounds", "seconds"), [(3, 0.01), (100, 0.01), (100, 60.0), (1000, 36.0), (100_000, 0.36)])
+def test_plain_lines_come_at_a_decent_pace(rounds: int, seconds: float) -> None:
+    rhythm = Rhythm(0, rounds, now=0.0)
+    told = [t for t in range(1, rounds + 1) if rhythm.due(t, now=seconds * t)]
+    assert told[0] == 1
+    assert told[-1] == rounds
+    assert len(told) <= 12 + rounds * seconds / LONGEST
+    gaps = [seconds * (b - a) for a, b in pairwise(told[:-1])]
+    assert all(APART <= gap < LONGEST + seconds for gap in gaps)
+
+
+def test_plain_lines_tell_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(progress="dfedavg, seed 0 (2 of 6)", evaluate_every=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, last = err.splitlines()
+    where = "vectorised:4 on cpu"
+    assert re.fullmatch(
+        rf"dfedavg, seed 0 \(2 of 6\): round 1/3, train loss \d\.\d{{3}}, [\d.]+ kB sent, ETA 0:00:\d\d, {where}", first
+    )
+    assert re.search(r"round 3/3, personal accuracy after mixing \d+\.\d %, train loss .*, took 0:00:\d\d", last)
+    assert last.endswith(where)
+
+
+def test_the_accuracy_that_was_last_measured_is_shown_with_its_round(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("local", 3, "serial on cpu", shown=True) as bar:
+        bar.begin([row(1, 0.25)])
+        bar.update(row(2, None))
+    said = capsys.readouterr().err
+    assert "round 2/3, personal accuracy after mixing 25.0 % (round 1), train loss 1.250, 2 kB sent" in said
+
+
+def test_the_bar_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)
+    fit(progress="dfedavg, seed 0 (2 of 6)")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    assert max(map(len, lines)) <= 80
+    assert re.fullmatch(r"dfedavg, seed 0 \(2 of 6\) ━+ 3/3 took 0:00:\d\d vectorised:4 on cpu", lines[-2])
+    assert re.fullmatch(r"  personal accuracy after mixing .* %, train loss .*, [\d.]+ kB sent", lines[-1])
+
+
+def test_quiet_leaves_the_result_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert coterie(monkeypatch, "run", "fedavg", *SMALL, "--out", "a", "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert "results: a" in out
+    assert err == ""
+    assert coterie(monkeypatch, "compare", "local", "dfedsam", *SMALL, "--out", "c", "-q") == 0
+    out, err = capsys.readouterr()
+    assert "results: c" in out
+    assert err == ""
+    assert coterie(monkeypatch, "run", "quux", "-q") == 2
+    assert capsys.readouterr().err.startswith("coterie: unknown method")
+
+
+def test_several_runs_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert coterie(monkeypatch, "compare", "local", "fedavg", *SMALL, "--seeds", "2", "--out", "c") == 0
+    told = re.findall(r"^(.*): round 3/3", capsys.readouterr().err, re.MULTILINE)
+    assert told == [
+        f"{m}, seed {s} ({n} of 4)" for n, (m, s) in enumerate(((m, s) for m in ("local", "fedavg") for s in (0, 1)), 1)
+    ]
