@@ -33,6 +33,8 @@ class Batch(NamedTuple):
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """x[index]; as an embedding, which copies whole rows, under ``vmap`` too, where indexing goes number by number."""
+    if x.dim() == 1 and index.dim() == 1:
+        return x.index_select(0, index)
     if not x.is_contiguous():
         return x[index]
     taken = F.embedding(index, x if x.dim() == 2 else x.view(len(x), -1))
@@ -69,6 +71,10 @@ class Samples:
             return raw
         return self.preparation.plain(raw) if draw is None else self.preparation.augmented(raw, draw)
 
+    def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
+        """The samples ``index`` [B], gathered and prepared."""
+        return Batch(self.prepared(take(self.x, index), draw), take(self.y, index), mask)
+
     def parts(self, size: int) -> Iterator[Batch]:
         """All samples in order, whoever owns them, ``size`` at a time, as a model is evaluated on them."""
         for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
@@ -93,9 +99,8 @@ class Stream:
     def batch(self, k: int) -> Batch:
         """The samples of step ``k``, prepared."""
         here = k, slice(self.widths[k])
-        index, draw = self.index[here], None if self.draw is None else self.draw[here]
-        x = self.samples.prepared(take(self.samples.x, index), draw)
-        return Batch(x, take(self.samples.y, index), None if self.mask is None else self.mask[here])
+        mask, draw = (None if v is None else v[here] for v in (self.mask, self.draw))
+        return self.samples.batch(self.index[here], mask, draw)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A module and a loss, seen as functions of named tensors."""
 
 import copy
+import inspect
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from .batches import Batch
 from .engines.base import Objective, Seen
 from .models.watch import WatchDraws
-from .tensors import Tensors, split
+from .tensors import VECTOR, Tensors, split
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
@@ -35,6 +36,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
     """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
+    if outputs.dim() == 2 and outputs.shape[1] < VECTOR:  # samples side by side, not classes: five times faster
+        return outputs.T.log_softmax(0).gather(0, targets[None]).T
     return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
 
 
@@ -224,3 +227,11 @@ def draws(model: Model, batch: Batch) -> bool:
         for objective in (model.objective, model.still):
             objective(*split(model.start, model.parameters), batch)
     return watch.drawn
+
+
+def familiar(model: Model) -> bool:
+    """Whether only torch's code and ours runs in a step: other code could remember or choose, and nobody would see."""
+    modules = list(model.training.modules())
+    parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    return not hooked and all(part.__module__.split(".")[0] in ("torch", "coterie") for part in parts)

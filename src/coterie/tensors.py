@@ -13,6 +13,8 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 Tree = Any  # Tensor | Tensors | a (named) tuple of trees
 
+VECTOR = 16  # numbers a CPU works on at a time, if as many lie beside each other
+
 
 def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
     """``f`` on every tensor of ``x`` and the tensors in the same places of ``rest``.
@@ -82,7 +84,7 @@ def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
 def add(x: Tensors, y: Tensors, scale: float | Tensor = 1.0) -> Tensors:
     """x + scale * y."""
     if isinstance(scale, Tensor):
-        return {k: v + scale * y[k] for k, v in x.items()}
+        return {k: torch.addcmul(v, y[k], scale) for k, v in x.items()}
     return {k: torch.add(v, y[k], alpha=scale) for k, v in x.items()}
 
 

@@ -9,7 +9,7 @@ import torch
 from ..batches import Batch
 from ..errors import RequestError, unknown
 from ..models.cost import Cost, cost
-from ..problem import Model, couples_samples, draws
+from ..problem import Model, couples_samples, draws, familiar
 from ..tensors import replicate, size_in_bytes, split
 from ..text import parse
 from .base import Engine
@@ -91,7 +91,8 @@ def _vectorised(model: Model, probe: Batch, work: Work, price: Cost, device: tor
         raise RequestError(f"{refusal}: use the serial engine")
     chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
     exact = couples_samples(model, probe.x, probe.y)
-    return Choice(Vectorised(chunk, exact, device), f"{chunk} clients at once fit the memory")
+    taped = device.type == "cpu" and familiar(model)
+    return Choice(Vectorised(chunk, exact, device, taped), f"{chunk} clients at once fit the memory")
 
 
 def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:

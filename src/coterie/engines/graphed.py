@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..batches import Batch, Batches, Integers, Samples, Stream
+from ..batches import Batch, Batches, Integers, Samples
 from ..tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
 from .base import Grad, InMemory, Objective, Seen, Step
 from .capture import Build, captured
@@ -135,7 +135,7 @@ class Program:
             samples, step = replace(self.samples, x=x, y=y), self.step.at(rates.unbind())
 
             def one(carry: Tree, fixed: Tree, drawn: Tensors) -> Tree:
-                batch = one_step(samples, drawn)
+                batch = samples.batch(**drawn)
                 return step(carry, fixed, _channels_last(batch) if self.chunk == 1 else batch)
 
             new = over(self.chunk, one)(carry, fixed, drawn)
@@ -144,13 +144,6 @@ class Program:
         replay = self.build(body, leaves(memory))
         _copy(leaves(self.carry), leaves(before))
         return drawn, replay
-
-
-def one_step(samples: Samples, drawn: Tensors) -> Batch:
-    """The samples of one step of one client."""
-    index, mask, draw = (drawn[k][None] if k in drawn else None for k in ("index", "mask", "draw"))
-    assert index is not None
-    return Stream(samples, index, mask, draw, [index.shape[1]]).batch(0)
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:
