@@ -21,7 +21,7 @@ from torch import Tensor
 
 from coterie.errors import RequestError
 from coterie.store import RunFolder, Writer, serialised, writer
-from coterie.store.checkpoint import save_tensors
+from coterie.store.saving import save_tensors
 from coterie.tensors import Tensors
 from helpers_cli import contents, saved_rounds
 

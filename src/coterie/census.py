@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .experiment import Experiment, Progressed
+from .experiment import Experiment
+from .tensors import Tensors
 from .topology.sparse import entries
 
 LABELS = 100_000  # numbers of samples a class that are written down at most; the words of a language are more
@@ -13,16 +14,15 @@ EDGES = 10_000  # of a graph
 Census = dict[str, Any]
 
 
-def census(experiment: Experiment, now: Progressed) -> Census:
+def census(experiment: Experiment, accuracies: Tensors | None) -> Census:
     """After the last round: samples, labels and accuracies of every client, and whom it hears."""
     last = max(0, experiment.rounds - 1)
-    known = now.accuracies or experiment.accuracies(now.state, now.after_train, last)
     return {
         "round": experiment.rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
         "labels": _labels(experiment),
-        "accuracy": {protocol: _plain(each) for protocol, each in (known or {}).items()},
+        "accuracy": {protocol: _plain(each) for protocol, each in (accuracies or {}).items()},
         "graph": _graph(experiment, last),
     }
 

@@ -11,14 +11,15 @@ import torch
 from . import __version__, algorithms, data, models
 from .algorithms.base import Algorithm
 from .data import Federation
-from .engines.choose import Choice
 from .errors import RequestError
 from .experiment import Experiment
 from .problem import Model, cross_entropy
 from .topology import Topology
 
 
-def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_every: int) -> dict[str, Any]:
+def describe(
+    experiment: Experiment, model: Model, engine: str, reason: str, device: str, evaluate_every: int
+) -> dict[str, Any]:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     prepared = federation.preparation
@@ -36,9 +37,9 @@ def describe(experiment: Experiment, model: Model, chosen: Choice, evaluate_ever
         "evaluate_every": evaluate_every,
         "record": list(experiment.record),
         "precision": model.precision,
-        "device": federation.x.device.type,
-        "engine": chosen.engine.name,
-        "engine_reason": chosen.reason,
+        "device": device,
+        "engine": engine,
+        "engine_reason": reason,
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
         "versions": {
             "coterie": __version__,

@@ -17,12 +17,17 @@ from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
 from .errors import RequestError
+from .measure.parts import Part, joined
 from .measure.report import Row
 from .models.cost import cost
 from .problem import Model, products
 from .run import Client
+from .store import flatten, unflatten
+from .store.checkpoint import Checkpoint
 from .tensors import Tensors, finite, floating, rows, split
 from .topology import silenced
+
+AFTER_TRAIN = "measured/after_train"
 
 
 class Progressed(NamedTuple):
@@ -45,6 +50,7 @@ class Experiment:
     rounds: int
     silent: float = 0.0  # how likely a message between peers is dropped
     record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
+    held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
 
     @classmethod
     def of(
@@ -64,7 +70,8 @@ class Experiment:
     @cached_property
     def program(self) -> Program[Any]:
         """The algorithm, bound to this model and these clients."""
-        problem = Problem(self.model, self.federation.clients, self.engine.gradient, self.rounds, self.seed)
+        n, engine = self.federation.clients, self.engine
+        problem = Problem(self.model, n, engine.gradient, self.rounds, self.seed, held=self.held)
         program = self.algorithm.bind(problem)
         bits = self.algorithm.settings.get("quantise")
         return program if bits is None else quantised(program, bits)
@@ -109,13 +116,31 @@ class Experiment:
             )
         self.round(0)
 
+    @cached_property
+    def here(self) -> Integers:
+        """The clients that lie here, in the order of the state's rows."""
+        return np.arange(self.federation.clients) if self.held is None else self.held
+
     def start(self) -> Progressed:
         """Before the first round."""
-        n, program = self.federation.clients, self.program
-        state = program.init(self.model.start, n)
+        program = self.program
+        state = program.init(self.model.start, len(self.here))
         if program.prepare is not None:
-            state = program.prepare(state, replace(self.round(0), cohort=np.arange(n)))
-        return Progressed(state, torch.full((n,), torch.nan, dtype=torch.float64))
+            state = program.prepare(state, self.everybody(0))
+        return Progressed(state, self.unmeasured())
+
+    def unmeasured(self) -> Tensor:
+        """The accuracies right after training of clients that never trained."""
+        return torch.full((len(self.here),), torch.nan, dtype=torch.float64)
+
+    def saved(self, now: Progressed) -> Tensors:
+        """Where the clients stand, as a checkpoint holds it."""
+        return flatten(now.state) | {AFTER_TRAIN: now.after_train}
+
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has them."""
+        shape = self.program.init(self.model.start, len(self.here))
+        return Progressed(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
     def round(self, t: int) -> Round:
         """Round ``t``, counted from 0."""
@@ -123,7 +148,13 @@ class Experiment:
         W = None if graph is None else graph(t).to(self.federation.x.device)
         if W is not None and self.silent:
             W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", t))
-        return Round(t, self.cohort(t), W, self.train, self.engine, self.seed)
+        whole = self.cohort(t)
+        own = whole if self.held is None else whole[np.isin(whole, self.here)]
+        return Round(t, own, W, self.train, self.engine, self.seed, whole, self.here)
+
+    def everybody(self, t: int) -> Round:
+        """Round ``t`` with all clients."""
+        return replace(self.round(t), cohort=self.here, whole=np.arange(self.federation.clients))
 
     def cohort(self, t: int) -> Integers:
         """Who takes part in round ``t``: drawn without replacement, in ascending order."""
@@ -137,35 +168,69 @@ class Experiment:
 
     def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
         """Round ``t`` and its row of measurements."""
+        now, part = self.play_here(before, t, evaluate)
+        accuracies, row = joined([part], t, self.federation, self.program.finetune is not None)
+        return now._replace(accuracies=accuracies), row
+
+    def play_here(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Part]:
+        """What the clients that lie here do in round ``t``, and what is measured of it."""
         r = self.round(t)
         began = self._now()
         with products(self.model.precision):  # mixing has all digits
-            trained = self.program.train(before.state, r)
+            trained = self._trained(before.state, r)
         check_finite(trained, r)
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self._after_train(before.after_train, trained, r, evaluate)
-        sent = self.program.traffic(before.state, r)
-        known = trained.loss[trained.steps > 0]
-        accuracies = self.accuracies(state, after_train, t) if evaluate else None
-        row = {
-            "round": t + 1,
-            **self._evaluate(state, accuracies),
-            "train_loss": float(known.mean()) if len(known) else None,
-            "consensus_distance": self._consensus_distance(state),
-            **self._recorded(state, evaluate),
-            "bytes_sent": sent.bytes,
-            "parameters_sent": sent.parameters,
-            "messages_sent": sent.messages,
-            "flops": sum(count * self.flops_a_sample(model) for model, count in trained.passes),
-            "seconds": seconds,
-        }
-        return Progressed(state, after_train, accuracies), row
+        first = self.here[0] == 0  # one place counts for all
+        agreed = self._agreed(state, evaluate)
+        part = Part(
+            here=self.here,
+            cohort=r.cohort,
+            loss=trained.loss.cpu(),
+            steps=trained.steps.cpu(),
+            flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
+            seconds=seconds,
+            sent=self.program.traffic(before.state, replace(r, cohort=r.whole)) if first else None,
+            distance=self._consensus_distance(state, agreed),
+            accuracies=self.accuracies(state, after_train, t) if evaluate else None,
+            right=self._right(agreed) if agreed is not None and evaluate and self.measurable else None,
+            recorded=self._recorded(state, evaluate),
+        )
+        return Progressed(state, after_train), part
 
-    def _consensus_distance(self, state: Any) -> float | None:
+    def _trained(self, state: Any, r: Round) -> Trained:
+        """The cohort's local work. Where nobody here takes part, one who has no samples shows the shapes of nothing."""
+        if len(r.cohort):
+            return self.program.train(state, r)
+        empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
+        one = self.program.train(state, replace(r, cohort=r.here[:1], samples=empty))
+        nobody = slice(0, 0)
+        models, sent, kept, loss, steps = rows((one.models, one.sent, one.kept, one.loss, one.steps), nobody)
+        mass = None if one.mass is None else rows(one.mass, nobody)
+        return Trained(models, sent, kept, loss, steps, (), mass)
+
+    def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
+        """The one model that all clients agree on, wherever they lie; None where nobody asks for it."""
+        consensus = self.program.consensus
+        apart = self.held is not None and self.program.topology is not None  # nobody here knows all shared parts
+        if not (apart or (evaluate and self.measurable)):
+            return None
+        local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
+        return local | self.engine.agree(floating(local), len(self.here))
+
+    def _consensus_distance(self, state: Any, agreed: Tensors | None) -> float | None:
+        """The mean over the clients that lie here."""
         program = self.program
-        centre = None if program.consensus is None else program.consensus(state)
-        return measure.consensus_distance(program.models(state), program.shared, centre)
+        if program.consensus is not None:
+            agreed = program.consensus(state) if agreed is None else agreed
+        elif self.held is None or program.topology is None:
+            agreed = None  # the mean of the models, with all digits; around a server they are one
+        return measure.consensus_distance(program.models(state), program.shared, agreed)
+
+    def _right(self, agreed: Tensors) -> int:
+        with products(self.model.precision):
+            return measure.right_answers(self.model, agreed, self.tests, self.here)
 
     def _recorded(self, state: Any, evaluate: bool) -> Row:
         """What was asked for, in the rounds that are evaluated."""
@@ -176,17 +241,17 @@ class Experiment:
 
         Where only some take part, each cohort is measured in its own round: its trained models are gone afterwards.
         """
-        everybody = len(r.cohort) == self.federation.clients
-        if not self.measurable or (everybody and not evaluate):
+        everybody = len(r.whole) == self.federation.clients
+        if not self.measurable or (everybody and not evaluate) or not len(r.cohort):
             return known
         for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
             who = r.cohort[form.places]
             accuracies = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
-            known = known.index_copy(0, torch.from_numpy(who), accuracies)
+            known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
         return known
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
-        """[n] every client's accuracy after round ``t``, by protocol; one that never trained has what it was given."""
+        """[m] the accuracies after round ``t`` of all who lie here; one that never trained has what it was given."""
         if not self.measurable:
             return None
         with products(self.model.precision):
@@ -195,33 +260,21 @@ class Experiment:
             extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
         return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
 
-    def _evaluate(self, state: Any, accuracies: Tensors | None) -> Row:
-        """The accuracies of a round over the clients, and that of the one model they agree on."""
-        if accuracies is None:
-            return measure.unmeasured(self.program.finetune is not None)
-        consensus = self.program.consensus
-        agreed = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
-        with products(self.model.precision):
-            common = measure.global_accuracy(self.model, agreed, self.tests)
-        over_clients = {k: v for p, each in accuracies.items() for k, v in measure.accuracy_row(p, each).items()}
-        return {**over_clients, "global_accuracy": common}
-
     def _accuracies(self, models: Tensors) -> Tensor:
-        everyone = np.arange(self.federation.clients)
-        return measure.personal_accuracies(self.engine, self.model, models, self.tests, everyone)
+        return measure.personal_accuracies(self.engine, self.model, models, self.tests, self.here)
 
     def _finetuned(self, state: Any, t: int) -> Tensors | None:
         """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
         if self.program.finetune is None:
             return None
-        return self.program.finetune(state, replace(self.round(t), cohort=np.arange(self.federation.clients)))
+        return self.program.finetune(state, self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
-        """Every client's own model, in memory of its own; one that was fine-tuned is its own in all parts."""
+        """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
         tuned = self._finetuned(state, max(0, self.rounds - 1))  # the models whose accuracy the last row tells
         models, shared = (self.program.models(state), self.program.shared) if tuned is None else (tuned, frozenset())
         out = []
-        for i in range(self.federation.clients):
+        for i in range(len(self.here)):
             own = {k: v.cpu().clone() for k, v in rows(models, i).items()}
             out.append(Client(*split(own, shared), self.model))
         return out

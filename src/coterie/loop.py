@@ -1,34 +1,37 @@
 """The loop: play a round, measure it, save it, until all are done."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from . import chance, memory
 from .algorithms.base import Algorithm
-from .batches import Batch
 from .census import census
+from .cluster.wanted import Wanted
 from .config import describe
 from .data import Federation
-from .engines.choose import Choice, Work, choose
+from .engines import Serial
+from .engines.choose import Choice
 from .errors import RequestError, unknown
 from .experiment import Experiment, Progressed
 from .history import History
 from .measure import summarise
 from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
-from .progress import Progress
-from .run import Run, client_tensors
-from .store import RunFolder, Writer, flatten, unflatten
+from .progress import Messages, Progress
+from .run import Client, Run, client_tensors
+from .store import RunFolder, Writer
+from .store.checkpoint import Checkpoint, Saved
+from .suited import suited
 from .tensors import Tensors
 from .text import parse
 from .track import Tracker, Tracking
 
-PROBE = 8  # samples to try a model with
+RAY = "ray"
 
 
 def fit(
@@ -49,6 +52,9 @@ def fit(
     record: Sequence[str] = (),
     precision: str = "fp32",
     trackers: Sequence[Tracker] = (),
+    workers: int | None = None,
+    ray_address: str | None = None,
+    gpus_per_worker: float = 0.0,
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
@@ -60,6 +66,8 @@ def fit(
     "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or
     "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
     ``coterie.track.TensorBoard()``.
+    With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
+    on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -72,7 +80,8 @@ def fit(
         raise RequestError("rounds must be at least 0 and evaluate_every at least 1: choose larger numbers")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    place = find_device(device)
+    there = _cluster(engine, workers, ray_address, gpus_per_worker)
+    place = find_device(device if there is None else "cpu")
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
     given = Model(_module(model, seed).to(place), loss or cross_entropy, precision=precision)
@@ -81,37 +90,94 @@ def fit(
     _check_fit(given, federation)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
-    chosen = _engine(engine, bound, federation, algorithm, rounds)
-    experiment = Experiment(bound, federation, algorithm, chosen.engine, seed, rounds, silent, record)
-    config = describe(experiment, given, chosen, evaluate_every)
+    chosen = None if there else suited(engine, bound, federation, algorithm, rounds, federation.clients)
+    runs_on = Serial() if chosen is None else chosen.engine
+    experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record)
     experiment.check()
-    name, where = progress if isinstance(progress, str) else algorithm.name, f"{config['engine']} on {config['device']}"
-    with Progress(name, rounds, where, shown=bool(progress)) as bar, memory.kept(), Tracking(trackers, bar) as tracking:
-        now, history = _begin(experiment, folder, continued, config, bar)
-        tracking.begin(config, None if folder is None else folder.path, history)
-        return _play(experiment, folder, config, now, history, bar, tracking)
+    messages = Messages()
+    with _played(experiment, chosen, engine, there, messages) as (player, runs, reason):
+        on = "cuda" if there is not None and there.gpus else place.type
+        config = describe(experiment, given, runs, reason, on, evaluate_every)
+        name = progress if isinstance(progress, str) else algorithm.name
+        with (
+            Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
+            memory.kept(),
+            Tracking(trackers, bar) as tracking,
+        ):
+            messages.go_to(bar.warn)
+            now, history = _begin(player, folder, continued, config, bar)
+            tracking.begin(config, None if folder is None else folder.path, history)
+            return _play(experiment, player, folder, config, now, history, bar, tracking)
+
+
+class Player(Protocol):
+    """Who plays the rounds: an experiment in this process, or one on a cluster."""
+
+    def start(self) -> Progressed:
+        """Before the first round."""
+
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has the clients."""
+
+    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+        """A round and its row of measurements."""
+
+    def saved(self, now: Progressed) -> Saved:
+        """Where the clients stand, as a checkpoint holds it."""
+
+    def clients(self, state: Any) -> list[Client]:
+        """Every client's own model."""
+
+    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+        """[n] every client's, by protocol."""
+
+
+@contextmanager
+def _played(
+    experiment: Experiment, chosen: Choice | None, engine: str, there: Wanted | None, say: Callable[[str], object]
+) -> Iterator[tuple[Player, str, str]]:
+    """Who plays an experiment, on which engine, and why on that."""
+    if chosen is not None:
+        yield experiment, chosen.engine.name, chosen.reason
+    elif there is not None:
+        from .cluster.spread import spread  # of no use to anybody else
+
+        with spread(experiment, engine, there, say) as found:
+            yield found
+
+
+def _cluster(engine: str, workers: int | None, address: str | None, gpus: float) -> Wanted | None:
+    """Where a run is to be played, if not in this process."""
+    if parse(engine).name == RAY:
+        if (workers is not None and workers < 1) or gpus < 0:
+            raise RequestError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
+        return Wanted(address, workers, gpus)
+    for option, given in (("--workers", workers), ("--ray-address", address), ("--gpus-per-worker", gpus or None)):
+        if given is not None:
+            raise RequestError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return None
 
 
 def _begin(
-    experiment: Experiment, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
+    player: Player, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
 ) -> tuple[Progressed, list[Row]]:
     """Where the run stands: at its start, or after the last round that was saved."""
-    now = experiment.start()
     if folder is None:
-        return now, []
+        return player.start(), []
     if not continued:
         folder.begin(config)
-        return now, []
+        return player.start(), []
     folder.check_same(config)
     saved = folder.latest(bar.warn)
     if saved is None:
-        return now, folder.history(0)
+        return player.start(), folder.history(0)
     bar.say(f"resuming {folder.path} after round {saved.round}")
-    return _restored(now, saved.tensors), folder.history(saved.round)
+    return player.restored(saved), folder.history(saved.round)
 
 
 def _play(
     experiment: Experiment,
+    player: Player,
     folder: RunFolder | None,
     config: dict[str, Any],
     now: Progressed,
@@ -124,26 +190,22 @@ def _play(
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
-            now, row = experiment.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
+            now, row = player.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
             history.append(row)
             if writer is not None:
-                writer.keep(row, _saved(now))
+                writer.keep(row, player.saved(now))
             bar.update(row)
             tracking.round(row)
-    clients, known = experiment.clients(now.state), census(experiment, now)
-    run = Run(config, History(history), summarise(config, history), clients, _saved(now), known)
+    saved = player.saved(now)
+    clients = player.clients(now.state)
+    accuracies = now.accuracies or player.accuracies(now.state, now.after_train, max(0, rounds - 1))
+    final = saved if isinstance(saved, dict) else saved.gathered()
+    known = census(experiment, accuracies)
+    run = Run(config, History(history), summarise(config, history), clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
     tracking.summary = run.summary
     return run
-
-
-def _saved(now: Progressed) -> Tensors:
-    return flatten(now.state) | {"measured/after_train": now.after_train}
-
-
-def _restored(template: Progressed, tensors: Tensors) -> Progressed:
-    return Progressed(unflatten(template.state, tensors), tensors["measured/after_train"])
 
 
 def find_device(name: str) -> torch.device:
@@ -203,14 +265,6 @@ def _check_classes(outputs: int | None, classes: int | None) -> None:
         raise RequestError(
             f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
         )
-
-
-def _engine(engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int) -> Choice:
-    largest = int(federation.sizes.max())
-    batch = min(algorithm.settings.get("batch_size") or largest, largest)
-    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
-    work = Work(federation.clients, batch, rounds * federation.clients * -(-largest // batch))
-    return choose(engine, model, probe, work, federation.x.device)
 
 
 def _same_engine(asked: str, begun: str) -> str:

@@ -3,6 +3,8 @@
 x_i  <-  sum_j W[i, j] x_j          synchronous: every right-hand side is from before the exchange
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from .engines.base import Engine
@@ -15,6 +17,17 @@ def gossip(engine: Engine, W: Tensor, x: Tensors, times: int = 1) -> Tensors:
     for _ in range(times):
         mixed = engine.mix(W, mixed)
     return x | mixed
+
+
+def together(exchange: Callable[[Tensors], Tensors], *parts: Tensors) -> list[Tensors]:
+    """Several sets of tensors through one exchange: between machines that is one message, not several.
+
+    >>> import torch
+    >>> together(lambda x: {k: 2 * v for k, v in x.items()}, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
+    [{'a': tensor(2)}, {'a': tensor(4)}]
+    """
+    answer = exchange({f"{i}/{k}": v for i, part in enumerate(parts) for k, v in part.items()})
+    return [{k: answer[f"{i}/{k}"] for k in part} for i, part in enumerate(parts)]
 
 
 def outer(x: Tensors, y: Tensors, lr: float) -> Tensors:

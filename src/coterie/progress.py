@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -210,3 +210,20 @@ class Progress:
     def _draw(self, done: int) -> None:
         if self.bar is not None:
             self.bar.update(self.task, completed=done, said=self.measured.said)
+
+
+class Messages:
+    """What is said before there is anybody to say it to is kept until then."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.to: Callable[[str], object] = self.kept.append
+
+    def __call__(self, text: str) -> None:
+        self.to(text)
+
+    def go_to(self, say: Callable[[str], object]) -> None:
+        """From now on, and what was kept."""
+        self.to = say
+        for text in self.kept:
+            say(text)

@@ -132,6 +132,12 @@ def client_of(path: Path, i: int, model: Model | None) -> Client:
     except (OSError, SafetensorError) as error:
         raise RequestError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
 
+    return client_from(tensors, model)
+
+
+def client_from(tensors: Tensors, model: Model | None) -> Client:
+    """The client that ``client_tensors`` took apart."""
+
     def part(name: str) -> Tensors:
         return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -50,6 +51,12 @@ class Problem:
     rounds: int  # of the whole run, for what follows a schedule
     seed: int
     views: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
+    held: Integers | None = None  # which clients lie here, where others lie elsewhere; None: all of them
+
+    @cached_property
+    def here(self) -> Integers:
+        """The clients whose rows the stacked tensors of a state have, in that order."""
+        return np.arange(self.clients) if self.held is None else self.held
 
     @property
     def module(self) -> nn.Module:
@@ -86,11 +93,13 @@ class Round:
     """One round, as a program sees it."""
 
     index: int
-    cohort: Integers  # [m] who takes part
+    cohort: Integers  # [m] who takes part, of those who lie here
     W: Tensor | None  # [n, n] who mixes with whom; None where there is a server or nobody to mix with
     samples: Samples  # the training data
     engine: Engine
     seed: int
+    whole: Integers  # who takes part, wherever they lie
+    here: Integers  # who lies here, in the order of the state's rows
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """``f`` on every client of the cohort."""
@@ -109,8 +118,8 @@ class Round:
 
     @property
     def members(self) -> Tensor:
-        """The cohort as a tensor, to index stacked tensors with."""
-        return torch.from_numpy(self.cohort).to(self.samples.x.device)
+        """The places of the cohort in a state, to index its stacked tensors with."""
+        return torch.from_numpy(np.searchsorted(self.here, self.cohort)).to(self.samples.x.device)
 
     @property
     def sizes(self) -> Tensor:
@@ -196,6 +205,7 @@ class Program(NamedTuple, Generic[S]):
     known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
     finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
+    views: Callable[[Round], Sequence[Assigned]] | None = None  # who trains which form; None: all the same
 
 
 def unchanged(model: Model) -> Model:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from .. import chance
 from .. import topology as topologies
-from ..batches import Amount, Stream
+from ..batches import Amount, Integers, Stream
 from ..local import Guide, Phase
+from ..mixing import together
 from ..tensors import Tensors, entries, floating, size_in_bytes, split
 from ..topology import Topology
 from .base import Algorithm, Load, Problem, Program, Round, Traffic, Trained
@@ -73,7 +74,7 @@ def sparse(
     phase = Phase(p.parameters, t.amount, t.lr, after_step=masked)
 
     def init(model: Tensors, n: int) -> Sparse:
-        mask = first_masks(split(model, p.parameters)[0], density, n, p.seed)
+        mask = first_masks(split(model, p.parameters)[0], density, p.here, p.seed)
         return Sparse({k: v * mask[k] if k in mask else v.expand(n, *v.shape) for k, v in model.items()}, mask)
 
     def train(s: Sparse, r: Round) -> Trained:
@@ -88,7 +89,7 @@ def sparse(
         assert r.W is not None
         assert trained.mass is not None
         near = topologies.support(r.W)
-        total, count = r.engine.mix(near, trained.sent), r.engine.mix(near, trained.mass)
+        total, count = together(lambda x: r.engine.mix(near, x), trained.sent, trained.mass)
         mean = {k: v / count[k].clamp(min=1) for k, v in total.items()}
         mixed = {k: v * trained.kept[k] if k in trained.kept else v for k, v in mean.items()}
         return Sparse(trained.models | mixed, trained.kept)
@@ -126,13 +127,13 @@ def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]
         dense |= full
 
 
-def first_masks(model: Tensors, density: float, n: int, seed: int) -> Tensors:
+def first_masks(model: Tensors, density: float, clients: Integers, seed: int) -> Tensors:
     """Random positions of the right number, other ones for every client."""
     alive = erk({k: tuple(v.shape) for k, v in model.items()}, density)
-    draws = [chance.generator(seed, "mask", 0, i) for i in range(n)]
+    draws = [chance.generator(seed, "mask", 0, int(i)) for i in clients]
     return {
         k: torch.from_numpy(np.stack([draw.permutation(v.numel()) < alive[k] for draw in draws]))
-        .view(n, *v.shape)
+        .view(len(clients), *v.shape)
         .to(v.device)
         for k, v in model.items()
     }

@@ -16,7 +16,7 @@ from .. import topology as topologies
 from ..batches import Batches
 from ..errors import RequestError
 from ..local import Descent, Guide, Held, Phase, Reached, Start
-from ..mixing import gossip, outer
+from ..mixing import gossip, outer, together
 from ..problem import Model
 from ..tensors import (
     Tensors,
@@ -237,7 +237,9 @@ def decentralised(
         edges = topologies.edges(r.W)
         return Traffic.of(edges, edges * (gossip_steps - 1), load(split(s.x, shared)[0], stacked=True))
 
-    return Program(shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph)
+    return Program(
+        shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph, views=problem.views
+    )
 
 
 def federated(
@@ -271,7 +273,7 @@ def federated(
         return Server(moved, put(s.v, r.members, own), put(s.memory, r.members, trained.kept))
 
     def models(s: Server) -> Tensors:
-        everywhere: Tensors = replicate(s.u, problem.clients)
+        everywhere: Tensors = replicate(s.u, len(problem.here))
         return everywhere | s.v
 
     return Program(
@@ -284,20 +286,21 @@ def federated(
         lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
         participation=participation,
         known=lambda s: s.u,
+        views=problem.views,
     )
 
 
 def weights(weighting: str, r: Round) -> Tensor:
     """[m] how much each member of the cohort counts; a cohort without any data counts equally."""
     sizes = r.sizes
-    return sizes if weighting == "size" and bool(sizes.sum() > 0) else torch.ones_like(sizes)
+    return sizes if weighting == "size" and r.samples.sizes[r.whole].any() else torch.ones_like(sizes)
 
 
 def merged(r: Round, old: Tensors, trained: Trained, weight: Tensor) -> Tensors:
     """The mean over the members that hold an entry; the old value where nobody does."""
-    mean = r.engine.mean(trained.sent, weight)
     if trained.mass is None:
-        return mean
-    everybody = {k: v.flatten(1).amin(0).view(v.shape[1:]) == 1 for k, v in trained.mass.items()}
-    divided = merge({k: old[k] for k in mean}, mean, r.engine.mean(trained.mass, weight))
-    return {k: torch.where(everybody[k], mean[k], v) for k, v in divided.items()}  # to the last bit where all hold it
+        return r.engine.mean(trained.sent, weight)
+    lacking = {k: 1 - v for k, v in trained.mass.items()}
+    mean, mass, absent = together(lambda x: r.engine.mean(x, weight), trained.sent, trained.mass, lacking)
+    divided = merge({k: old[k] for k in mean}, mean, mass)
+    return {k: torch.where(absent[k] == 0, mean[k], v) for k, v in divided.items()}  # to the last bit where all hold it

@@ -152,7 +152,7 @@ def twofold(
         init,
         train,
         exchange,
-        lambda s: replicate(s.w, p.clients),
+        lambda s: replicate(s.w, len(p.here)),
         lambda model: message_of(low.names)(view.model.start),
         lambda s, r: both_ways(low, s.x, (), r),
         participation=participation,

@@ -143,8 +143,9 @@ def with_two_heads(model: Model, gamma: float, hyper: bool) -> Model:
 
 
 def class_counts(r: Round, like: Tensor) -> Tensor:
-    """[n, C] how many training samples of each class every client has."""
+    """[m, C] how many training samples of each class every member of the cohort has."""
     y = r.samples.y
     if y.is_floating_point() or y.dim() != 1:
         raise RequestError("fedrod counts classes: give one whole-numbered label a sample, or take fedper")
-    return torch.stack([y[own].bincount(minlength=like.shape[1]) for own in r.samples.owned]).to(like)
+    owned = (r.samples.owned[client] for client in r.cohort)
+    return torch.stack([y[own].bincount(minlength=like.shape[1]) for own in owned]).to(like)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -182,7 +183,7 @@ def pfedlmt(
         ]
         own = replace(p, views=lambda r: assigned(groups, r))
         program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
-        return program._replace(init=lambda model, n: _truncated(program.init(model, n), groups))
+        return program._replace(init=lambda model, n: _truncated(program.init(model, n), groups, p.here))
 
     form = {"capacities": capacities, "keep_layers": keep_layers, "schedule": schedule, "regulariser": regulariser}
     server = {"topology": topology, "participation": participation, "weighting": weighting}
@@ -222,12 +223,14 @@ def _padded(x: Tensor, dim: int, size: int) -> Tensor:
     return torch.cat([x, zeros], dim)
 
 
-def _truncated(state: Any, groups: list[tuple[Integers, View]]) -> Any:
+def _truncated(state: Any, groups: list[tuple[Integers, View]], here: Integers) -> Any:
     """A state in which everybody has the columns of its rank only."""
     slot = "v" if hasattr(state, "v") else "x"
     own: Tensors = getattr(state, slot)
     for clients, view in groups:
-        here = torch.from_numpy(clients).to(next(iter(own.values())).device)
-        cut: Tensors = vmap(lambda x, view=view: view.put(view.take(x, {}), {})[0])(rows(own, here))
-        own = put(own, here, cut)
+        mine = torch.from_numpy(np.flatnonzero(np.isin(here, clients))).to(next(iter(own.values())).device)
+        if not len(mine):
+            continue
+        cut: Tensors = vmap(lambda x, view=view: view.put(view.take(x, {}), {})[0])(rows(own, mine))
+        own = put(own, mine, cut)
     return state._replace(**{slot: own})

@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import topology as topologies
 from ..directions import compose, debiased, ratio
 from ..local import Phase
-from ..mixing import gossip
+from ..mixing import gossip, together
 from ..split import Patterns
 from ..tensors import Tensors, floating, replicate, split
 from ..topology import Topology
@@ -113,14 +113,15 @@ def push_sum(
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
         assert r.W is not None
         if not tau:
-            return s._replace(x=trained.kept | gossip(r.engine, r.W, trained.sent), mu=r.W @ s.mu)
-        own = topologies.diagonal(r.W)
-        sent = topologies.with_diagonal(r.W, torch.zeros_like(own))
+            mixed, mu = mixed_with_weights(r, r.W, trained.sent, s.mu)
+            return s._replace(x=trained.kept | mixed, mu=mu)
+        diagonal = topologies.diagonal(r.W)
+        own, others = diagonal[torch.from_numpy(r.here)], topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
         kept: Tensors = torch.func.vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
-        pushed = gossip(r.engine, sent, trained.sent)
+        pushed, pushed_mu = mixed_with_weights(r, others, trained.sent, s.mu)
         arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
-        queue_mu = torch.cat([s.flying_mu[:, 1:], (sent @ s.mu)[:, None]], 1)
+        queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[:, None]], 1)
         return Pushed(trained.kept | arrived, own * s.mu + s.flying_mu[:, 0], queue, queue_mu)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
@@ -138,7 +139,14 @@ def push_sum(
         graph,
         consensus=mean_numerator,
         keeps="receiver" if graph.stochastic == "row" else "sender",
+        views=problem.views,
     )
+
+
+def mixed_with_weights(r: Round, W: Tensor, u: Tensors, mu: Tensor) -> tuple[Tensors, Tensor]:
+    """Numerators and weights go over the graph in one message."""
+    mixed, weights = together(lambda x: gossip(r.engine, W, x), u, {"mu": mu})
+    return mixed, weights["mu"]
 
 
 def models_of(x: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:

@@ -52,7 +52,7 @@ def quantised(program: Program[Any], bits: int) -> Program[Compressed]:
         return Compressed(program.init(model, n), replicate(zeros_like(program.message(model)), n))
 
     def exchange(s: Compressed, trained: Trained, r: Round) -> Compressed:
-        if not trained.sent:
+        if not trained.sent or not len(r.cohort):
             return s._replace(inner=program.exchange(s.inner, trained, r))
         everywhere = {} if program.known is None else program.known(s.inner)
         known = replicate({k: v for k, v in everywhere.items() if k in trained.sent}, len(r.cohort))

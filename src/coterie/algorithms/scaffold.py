@@ -147,10 +147,10 @@ def controlled(
 
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """c_i: the mean gradient of the batches of a round, all at the start."""
-        everyone = replicate(s.u, p.clients) | s.v
+        everyone = replicate(s.u, len(p.here)) | s.v
         batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
         c_i = r.map(lambda x, stream: mean_gradient(p, names, x, stream), everyone, batches)
-        return s._replace(c={k: v.mean(0) for k, v in c_i.items()}, c_i=c_i)
+        return s._replace(c=r.engine.agree({k: v.mean(0) for k, v in c_i.items()}, len(p.here)), c_i=c_i)
 
     def train(s: Controlled, r: Round) -> Trained:
         work = Work.of(p, [phase], t, r)
@@ -172,11 +172,11 @@ def controlled(
         mean = r.engine.mean(trained.sent, equal)
         moved = outer(s.u, s.u | {k: v for k, v in mean.items() if k in s.u}, steps.shared)
         own = outer(rows(s.v, r.members), split(trained.models, shared)[1], steps.personal)
-        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.cohort) / p.clients) for k, v in s.c.items()}
+        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.whole) / p.clients) for k, v in s.c.items()}
         return Controlled(moved, c, put(s.v, r.members, own), put(s.c_i, r.members, trained.kept))
 
     def models(s: Controlled) -> Tensors:
-        everywhere: Tensors = replicate(s.u, p.clients)
+        everywhere: Tensors = replicate(s.u, len(p.here))
         return everywhere | s.v
 
     def message(model: Tensors) -> Tensors:

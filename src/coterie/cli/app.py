@@ -48,8 +48,14 @@ TopologyText = Annotated[
     str | None, typer.Option(help="Who mixes with whom, where there is no server: ring, grid, random:5, ...")
 ]
 EngineText = Annotated[
-    str | None, typer.Option(help="auto, serial, vectorised, or vectorised:16 for 16 clients at once.")
+    str | None,
+    typer.Option(help="auto, serial, vectorised, vectorised:16 for 16 clients at once, or ray for a cluster."),
 ]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Of the Ray cluster, auto for this machine's; by default one is started for the run.")
+]
+Workers = Annotated[int | None, typer.Option(help="Of --engine ray; by default as many as there are cores.", min=1)]
+GpusPerWorker = Annotated[float | None, typer.Option(help="Of --engine ray, such as 1 or 0.5; by default none.", min=0)]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Seed = Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")]
 Out = Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")]
@@ -118,6 +124,9 @@ def run(
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,
+    ray_address: RayAddress = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = None,
     quiet: Quiet = False,
     tensorboard: TensorBoard = False,
     mlflow: MLflow = False,
@@ -155,6 +164,9 @@ def compare(
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,
+    ray_address: RayAddress = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = None,
     format: Annotated[
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",

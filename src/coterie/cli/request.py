@@ -38,6 +38,9 @@ class Wishes:
     capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
     precision: str | None = None
+    ray_address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
 
     def given(self) -> list[str]:
         """The options that were typed."""
@@ -149,10 +152,15 @@ def _parts(item: str) -> tuple[str, str, str]:
     return method, key, value.strip()
 
 
-def known_options(config: dict[str, Any], wishes: Wishes) -> None:
-    """Refuses options beside a saved configuration, which already says everything."""
-    if wishes.given():
+def known_options(config: dict[str, Any], wishes: Wishes, resume: bool) -> None:
+    """Refuses options beside a saved configuration, which already says everything.
+
+    But for where it is played: on which cluster, and, for a run that goes on, on which engine.
+    """
+    there = replace(wishes, ray_address=None, workers=None, gpus_per_worker=None)
+    other = (replace(there, engine=None) if resume else there).given()
+    if other:
         raise RequestError(
-            f"{' '.join(wishes.given())} cannot be combined with a saved configuration of {config.get('method')}: "
+            f"{' '.join(other)} cannot be combined with a saved configuration of {config.get('method')}: "
             "leave it out, or name the method instead of the folder"
         )

@@ -53,7 +53,7 @@ def _saved_config(text: str) -> Path | None:
 
 def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
     config = read_json(config_path)
-    known_options(config, wishes)
+    known_options(config, wishes, resume)
     module, federation, algorithm = rebuild(config)
     folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
     live.check()
@@ -66,7 +66,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             algorithm,
             rounds=config["rounds"],
             seed=config["seed"],
-            engine=config["engine"],
+            engine=wishes.engine or config["engine"],
             device=config["device"],
             out=folder,
             resume=resume,
@@ -74,6 +74,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             silent=config["silent"],
             record=config["record"],
             precision=config["precision"],
+            **cluster(wishes),
             progress=not live.quiet,
             trackers=live.trackers,
         )
@@ -125,9 +126,16 @@ def train(
         silent=plan.silent(method),
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
+        **cluster(plan.wishes),
         progress=progress,
         trackers=trackers,
     )
+
+
+def cluster(wishes: Wishes) -> dict[str, Any]:
+    """Where the clients are played, if not here."""
+    gpus = wishes.gpus_per_worker or 0.0
+    return {"workers": wishes.workers, "ray_address": wishes.ray_address, "gpus_per_worker": gpus}
 
 
 def compare_methods(

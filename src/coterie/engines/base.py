@@ -73,7 +73,10 @@ class Engine(Protocol):
         """x_i <- sum_j W[i, j] x_j."""
 
     def mean(self, x: Tensors, weight: Tensor) -> Tensors:
-        """sum_i q_i x_i with q = weight / sum(weight)."""
+        """sum_i q_i x_i with q = weight / sum(weight), over all clients that there are."""
+
+    def agree(self, x: Tensors, clients: int) -> Tensors:
+        """The mean over all clients of which ``x`` is the mean over the ``clients`` that lie here."""
 
 
 class InMemory(ABC):
@@ -102,6 +105,10 @@ class InMemory(ABC):
         """sum_i q_i x_i with q = weight / sum(weight)."""
         q = weight / weight.sum()
         return {k: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]) for k, v in x.items()}
+
+    def agree(self, x: Tensors, clients: int) -> Tensors:
+        """All of them lie here."""
+        return x
 
 
 @contextmanager

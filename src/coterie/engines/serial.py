@@ -30,7 +30,13 @@ class Serial(InMemory):
         results = Results(len(keys))
 
         def one(i: int) -> None:
-            results.put(i, f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients)))
+            try:
+                results.put(i, f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients)))
+            except Exception as error:
+                for batches in clients:
+                    if isinstance(batches, Batches):
+                        error.add_note(f"It happened to client {batches.clients[i]}.")
+                raise
 
         with own_randomness(self.device) as seed:
             if self._together(one, len(keys)):

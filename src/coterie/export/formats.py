@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RequestError
-from ..store.checkpoint import save_tensors
 from ..store.files import replace
+from ..store.saving import save_tensors
 from .deployed import Deployed
 
 METADATA = "coterie.json"  # where a TorchScript file has them

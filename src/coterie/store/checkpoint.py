@@ -1,10 +1,9 @@
 """The state of a run after a round. The previous checkpoint stays until the new one is whole."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -12,8 +11,9 @@ from torch import Tensor
 
 from ..errors import RequestError
 from ..tensors import Tensors
-from .files import digest, replace, write_json
-from .serialised import serialised
+from .files import digest, write_json
+from .parts import load_parts
+from .saving import save_tensors
 
 KEPT = 2  # while a run goes on: should the newest turn out to be damaged
 
@@ -23,6 +23,20 @@ class Checkpoint(NamedTuple):
 
     round: int
     tensors: Tensors
+
+
+class Elsewhere(Protocol):
+    """A state that lies on other machines, which write it themselves."""
+
+    def write(self, stem: Path) -> dict[str, str]:
+        """Files whose names begin like that, each with its SHA-256."""
+
+    def gathered(self) -> Tensors:
+        """All of it, here."""
+
+
+Saved = Tensors | Elsewhere
+"""What is to be saved of a run."""
 
 
 def flatten(state: Any) -> Tensors:
@@ -42,35 +56,23 @@ def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
     return values if isinstance(template, dict) else type(template)(**values)
 
 
-def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> str:
-    """A safetensors file, whole or not at all; returns the SHA-256 of its content."""
-    # Not the library's save_file: it writes through a temporary file of its own, under a random name that a kill leaves
-    # behind, readable to nobody else, and its errors are no OSErrors. Nor its save: that takes the state twice more.
-    seen = hashlib.sha256()
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as f:
-            for part in serialised(tensors, about):
-                seen.update(part)
-                f.write(part)
-
-    replace(path, write)
-    return seen.hexdigest()
-
-
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint; its small JSON file comes last and makes it count."""
-    stem = f"round-{checkpoint.round:06d}"
-    sha256 = save_tensors(folder / f"{stem}.safetensors", checkpoint.tensors)
-    write_json(folder / f"{stem}.json", {"round": checkpoint.round, "sha256": sha256})
+def save(folder: Path, round: int, state: Saved) -> None:
+    """Writes a checkpoint; its small JSON file comes last and makes it count, all of its parts at once."""
+    stem = f"round-{round:06d}"
+    written: dict[str, Any] = {"round": round}
+    if isinstance(state, dict):
+        written["sha256"] = save_tensors(folder / f"{stem}.safetensors", state)
+    else:
+        written["parts"] = state.write(folder / stem)
+    write_json(folder / f"{stem}.json", written)
     prune(folder, KEPT)
 
 
 def prune(folder: Path, kept: int) -> None:
     """Removes all but the ``kept`` newest checkpoints, and what a kill left of others."""
     stems = {path.stem for path in sorted(folder.glob("round-*.json"))[-kept:]}
-    for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the other does not count
-        if path.stem not in stems:
+    for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the others do not count
+        if path.name.partition(".")[0] not in stems:
             path.unlink()
     for path in sorted(folder.glob(".round-*")):
         path.unlink()
@@ -93,8 +95,13 @@ def _read(path: Path) -> Checkpoint | None:
     data = path.with_suffix(".safetensors")
     try:
         round = int(path.stem.removeprefix("round-"))
-        if json.loads(path.read_text()) != {"round": round, "sha256": digest(data)}:
+        said = json.loads(path.read_text())
+        parts = said.get("parts")
+        if parts is not None:
+            whole = said["round"] == round and all(digest(path.parent / name) == sha for name, sha in parts.items())
+            return Checkpoint(round, load_parts([path.parent / name for name in parts])) if whole else None
+        if said != {"round": round, "sha256": digest(data)}:
             return None
         return Checkpoint(round, load_file(data))
-    except (OSError, ValueError, SafetensorError):
+    except (OSError, ValueError, KeyError, AttributeError, SafetensorError):
         return None

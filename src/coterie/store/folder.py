@@ -9,6 +9,7 @@ from ..errors import RequestError
 from ..tensors import Tensors
 from . import checkpoint as checkpoints
 from .files import append_line, disk, replace, to_disk, write_json
+from .saving import save_tensors
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
@@ -77,12 +78,12 @@ class RunFolder:
         # Not synced: that would wait behind a checkpoint that is being written, and rows no checkpoint covers are cut.
         append_line(self.path / METRICS, row)
 
-    def save(self, round: int, tensors: Tensors) -> None:
+    def save(self, round: int, state: checkpoints.Saved) -> None:
         """The state after ``round`` rounds, whose rows are on the disk before it counts."""
         if round:
             with disk(self.path / METRICS):
                 to_disk(self.path / METRICS)
-        checkpoints.save(self.path / "checkpoint", checkpoints.Checkpoint(round, tensors))
+        checkpoints.save(self.path / "checkpoint", round, state)
 
     def latest(self, say: Callable[[str], object]) -> checkpoints.Checkpoint | None:
         """The newest whole checkpoint."""
@@ -96,7 +97,7 @@ class RunFolder:
     def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors], census: Mapping[str, Any]) -> None:
         """The clients' models, one file each, what is known of them, then the summary that says it is complete."""
         for i, tensors in enumerate(clients):
-            checkpoints.save_tensors(client_file(self.path, i), tensors)
+            save_tensors(client_file(self.path, i), tensors)
         write_json(self.path / CENSUS, census, indent=None)
         checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..tensors import Tensors
+from .checkpoint import Saved
 from .folder import Row, RunFolder
 
 SHARE = 0.05  # of the time may be spent on writing
@@ -20,7 +20,7 @@ class Unsaved(NamedTuple):
     """The state after ``round`` rounds, which no checkpoint holds yet."""
 
     round: int
-    tensors: Tensors
+    state: Saved
 
 
 class Writer:
@@ -43,13 +43,13 @@ class Writer:
         self._thread.submit(int).result()
         return self
 
-    def keep(self, row: Row, tensors: Tensors) -> None:
+    def keep(self, row: Row, state: Saved) -> None:
         """The row of one more round, and the state after it when the time has come.
 
         Raises what went wrong with the checkpoint before.
         """
         self.folder.append(row)
-        self._unsaved = Unsaved(row["round"], tensors)
+        self._unsaved = Unsaved(row["round"], state)
         if self._under_way is not None and not self._under_way.done():
             return
         due = -math.inf if self._under_way is None else self._under_way.result()
@@ -86,21 +86,21 @@ class Writer:
 
     def _begin(self, state: Unsaved) -> None:
         """Hands a state to the thread, behind whatever it is writing."""
-        self._under_way = self._thread.submit(self._write, state, _beside_the_training(state.tensors))
+        self._under_way = self._thread.submit(self._write, state, _beside_the_training(state.state))
         self._unsaved = None
 
     def _write(self, state: Unsaved, place: AbstractContextManager[object]) -> float:
         """Writes a checkpoint and returns when the next one is due."""
         began = monotonic()
         with place:
-            self.folder.save(state.round, state.tensors)
+            self.folder.save(state.round, state.state)
         ended = monotonic()
         return ended + (ended - began) / SHARE
 
 
-def _beside_the_training(tensors: Tensors) -> AbstractContextManager[object]:
+def _beside_the_training(state: Saved) -> AbstractContextManager[object]:
     """Where to copy tensors of a GPU: in a queue of their own, behind what has made them but before what comes now."""
-    device = next((v.device for v in tensors.values() if v.is_cuda), None)
+    device = next((v.device for v in state.values() if v.is_cuda), None) if isinstance(state, dict) else None
     if device is None:
         return nullcontext()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,129 @@
+"""The engine of one shard: its own clients run here, mixing and averages reach all the others.
+
+Every shard runs the same program on its own clients, and so comes to the same exchanges in the same order.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Batches, Integers
+from ..engines.base import Engine, Grad, Objective, Step
+from ..mixing import together
+from ..tensors import Tensors, Tree
+from ..topology.sparse import entries
+
+
+class Link(Protocol):
+    """How shards reach each other; all of them call the same."""
+
+    def swap(self, out: Mapping[int, Tensors]) -> Mapping[int, Tensors]:
+        """To other shards, by number; what others have sent here comes back."""
+
+    def total(self, x: Tensors) -> Tensors:
+        """The sum over all shards."""
+
+
+class Paths(NamedTuple):
+    """What a mixing matrix asks of one shard."""
+
+    crossing: bool  # whether any message goes from shard to shard, wherever
+    out: dict[int, Tensor]  # shard -> places of the clients it hears
+    needed: Integers  # the clients that are heard here, in ascending order
+    matrix: Tensor  # [m, len(needed)]
+
+
+class Sharded:
+    """The clients of one shard on an engine of their own."""
+
+    def __init__(self, inner: Engine, link: Link, shard: int, owner: Integers) -> None:
+        self.inner, self.link, self.shard, self.owner = inner, link, shard, owner
+        self.here = np.flatnonzero(owner == shard)
+        self.shards = int(owner.max()) + 1
+        self._known: tuple[Tensor, Paths] | None = None  # of the latest matrix
+
+    @property
+    def name(self) -> str:
+        """That of the engine inside."""
+        return self.inner.name
+
+    def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
+        """``f`` on every client of this shard."""
+        return self.inner.map(f, *clients, keys=keys)
+
+    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+        """``step`` through all batches of every client of this shard."""
+        return self.inner.walk(step, given, fixed, batches, keys)
+
+    def gradient(self, objective: Objective) -> Grad:
+        """As the engine inside differentiates."""
+        return self.inner.gradient(objective)
+
+    def mix(self, W: Tensor, x: Tensors) -> Tensors:
+        """x_i <- sum_j W[i, j] x_j for the clients of this shard; rows of others come along the edges of W."""
+        paths = self._paths(W)
+        inbox: Mapping[int, Tensors] = {}
+        if x and paths.crossing:
+            inbox = self.link.swap({d: {k: v[at.to(v.device)] for k, v in x.items()} for d, at in paths.out.items()})
+        return {k: self._mixed(paths, k, v, inbox) for k, v in x.items()}
+
+    def _mixed(self, paths: Paths, name: str, own: Tensor, inbox: Mapping[int, Tensors]) -> Tensor:
+        """Of one tensor."""
+        heard = own.new_empty(len(paths.needed), *own.shape[1:])
+        of = self.owner[paths.needed]
+        for shard in (self.shard, *inbox):
+            at = np.flatnonzero(of == shard)
+            mine = np.searchsorted(self.here, paths.needed[at])
+            rows = own[torch.from_numpy(mine)] if shard == self.shard else inbox[shard][name].to(own)
+            heard[torch.from_numpy(at)] = rows
+        return (paths.matrix.to(own) @ _flat(heard)).view_as(own)
+
+    def _paths(self, W: Tensor) -> Paths:
+        if self._known is None or self._known[0] is not W:
+            self._known = W, paths_of(W, self.owner, self.shard)
+        return self._known[1]
+
+    def mean(self, x: Tensors, weight: Tensor) -> Tensors:
+        """sum_i q_i x_i with q = weight / sum(weight) over the clients of all shards."""
+        if not x:
+            return {}
+        part = {k: (weight.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()}
+        sums, whole = together(self.link.total, part, {"weight": weight.sum()[None]})
+        return {k: (v / whole["weight"].to(v)).to(x[k]) for k, v in sums.items()}
+
+    def agree(self, x: Tensors, clients: int) -> Tensors:
+        """The mean over all clients of which ``x`` is the mean over those of this shard."""
+        if not x:
+            return {}
+        sums = self.link.total({k: v * clients for k, v in x.items()})
+        return {k: (v / len(self.owner)).to(x[k]) for k, v in sums.items()}
+
+
+def paths_of(W: Tensor, owner: Integers, shard: int) -> Paths:
+    """Who must be heard here, and who from here is heard elsewhere: every shard reads it off the same matrix."""
+    rows, columns, weights = (v.cpu().numpy() for v in entries(W))
+    to, of = owner[rows], owner[columns]
+    here = np.flatnonzero(owner == shard)
+    away = (of == shard) & (to != shard)
+    pairs = np.unique(to[away] * len(owner) + columns[away])  # a client once for each shard that hears it
+    targets, senders = pairs // len(owner), np.searchsorted(here, pairs % len(owner))
+    mine = to == shard
+    needed = np.unique(columns[mine])
+    places = torch.from_numpy(np.stack([np.searchsorted(here, rows[mine]), np.searchsorted(needed, columns[mine])]))
+    size = (len(here), len(needed))
+    matrix = torch.sparse_coo_tensor(places, torch.from_numpy(weights[mine]), size, check_invariants=False).coalesce()
+    return Paths(
+        bool((to != of).any()),
+        {int(d): torch.from_numpy(senders[targets == d]) for d in np.unique(targets)},
+        needed,
+        (matrix if W.is_sparse else matrix.to_dense()).to(W.device),
+    )
+
+
+def _flat(v: Tensor) -> Tensor:
+    """[m, numbers], where m may be 0."""
+    return v.reshape(len(v), math.prod(v.shape[1:]))

@@ -1,0 +1,129 @@
+"""An experiment whose clients lie on the workers of a cluster; to the loop it is played like any other."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from ..errors import RequestError
+from ..experiment import Experiment, Progressed
+from ..measure.parts import joined, whole
+from ..measure.report import Row
+from ..run import Client, client_from
+from ..store.checkpoint import Checkpoint
+from ..tensors import Tensors
+from ..text import parse
+from .assignment import assigned, costs
+from .conductor import Conductor
+from .shard import outline
+from .start import connected, workers
+from .wanted import Wanted
+from .worker import Job
+
+NOTHING = torch.empty(0)
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Where all clients stood after a round: references to what lies on the workers."""
+
+    conductor: Conductor
+    states: list[Any]
+
+    def write(self, stem: Path) -> dict[str, str]:
+        """A checkpoint in parts."""
+        return self.conductor.write(self.states, stem)
+
+    def gathered(self) -> Tensors:
+        """All of it, here."""
+        return self.conductor.gathered(self.states)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Rounds that the workers play."""
+
+    experiment: Experiment  # what is played
+    conductor: Conductor
+
+    def start(self) -> Progressed:
+        """Before the first round."""
+        self.conductor.start()
+        return self._now()
+
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has them, whoever wrote it."""
+        self.conductor.restore(saved.round, saved.tensors)
+        return self._now()
+
+    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+        """Round ``t`` and its row of measurements."""
+        parts = self.conductor.play(t, evaluate)
+        e = self.experiment
+        accuracies, row = joined(parts, t, e.federation, e.program.finetune is not None)
+        return self._now()._replace(accuracies=accuracies), row
+
+    def saved(self, now: Progressed) -> Scattered:
+        """What the workers write down themselves."""
+        scattered: Scattered = now.state
+        return scattered
+
+    def clients(self, state: Scattered) -> list[Client]:
+        """Every client's own model."""
+        _, refs = self.conductor.perform("clients", self.conductor.round)
+        files = self.conductor.numbered(refs)
+        return [client_from(files[i], self.experiment.model) for i in range(len(files))]
+
+    def accuracies(self, state: Scattered, after_train: Any, t: int) -> Tensors | None:
+        """[n] every client's, by protocol."""
+        conductor = self.conductor
+        each, _ = conductor.perform("accuracies", conductor.round)
+        if each[0] is None:
+            return None
+        return {k: whole([(conductor.here(s), one[k]) for s, one in enumerate(each)]) for k in each[0]}
+
+    def _now(self) -> Progressed:
+        return Progressed(Scattered(self.conductor, self.conductor.states), NOTHING)
+
+
+@contextmanager
+def spread(
+    experiment: Experiment, engine: str, wanted: Wanted, say: Callable[[str], object]
+) -> Iterator[tuple[Spread, str, str]]:
+    """An experiment on the workers of a cluster while it lasts, the engine's full name, and why it was chosen.
+
+    ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorised:16.
+    """
+    if experiment.record:
+        raise RequestError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
+    with connected(wanted) as ray:
+        hired = workers(ray, wanted, experiment.federation.clients)
+        known, owner = outline(experiment), assigned(costs(experiment), len(hired))
+        check_store(ray, known.bytes * len(owner), say)
+        conductor = Conductor(ray, wanted, hired, owner, known.stacked, say)
+        try:
+            reason = conductor.prepare(*luggage(experiment, wanted), str((*parse(engine).args, "auto")[0]))
+            yield Spread(experiment, conductor), f"ray:{conductor.engine}", f"{len(hired)} workers; {reason}"
+        finally:
+            conductor.dismiss()
+
+
+def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
+    """Says so where the states of two rounds do not fit: Ray then has some of them on its disk."""
+    store = int(ray.cluster_resources().get("object_store_memory", 0))
+    if 2 * state > store:
+        say(
+            f"the clients' states of two rounds ({2 * state / 1e9:.1f} GB) are larger than Ray's object store "
+            f"({store / 1e9:.1f} GB): what does not fit is spilled to its disk, which takes time"
+        )
+
+
+def luggage(experiment: Experiment, wanted: Wanted) -> tuple[Job, list[NDArray[Any]]]:
+    """What every worker needs of a run: the job, and the samples as arrays that a machine holds once."""
+    fed = experiment.federation
+    samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
+    return Job.of(experiment, "cuda" if wanted.gpus else "cpu"), samples

@@ -1,0 +1,81 @@
+"""What is measured where clients lie, and the row that all places together make of it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Integers
+from ..data import Federation
+from ..tensors import Tensors
+from .report import Row, accuracy_row, unmeasured
+
+
+class Part(NamedTuple):
+    """What the clients of one place did in a round, and what is measured of them."""
+
+    here: Integers  # who lies there
+    cohort: Integers  # who of them took part
+    loss: Tensor  # [m] of the cohort
+    steps: Tensor  # [m]
+    flops: int
+    seconds: float
+    sent: Any  # the traffic of everybody, from one place
+    distance: float | None  # to the consensus, the mean over who lies there
+    accuracies: Tensors | None  # of all who lie there, by protocol
+    right: int | None  # answers of the consensus on this place's share of all test samples
+    recorded: Row
+
+
+def joined(parts: Sequence[Part], t: int, federation: Federation, finetuned: bool) -> tuple[Tensors | None, Row]:
+    """([n] every client's accuracies by protocol, the row of round ``t``)."""
+    accuracies = _accuracies(parts)
+    loss, steps = (torch.cat([getattr(p, name) for p in parts]) for name in ("loss", "steps"))
+    order = torch.from_numpy(np.argsort(np.concatenate([p.cohort for p in parts])))
+    known = loss[order][steps[order] > 0]
+    sent = next(p.sent for p in parts if p.sent is not None)
+    row = {
+        "round": t + 1,
+        **_accuracy_row(parts, accuracies, federation, finetuned),
+        "train_loss": float(known.mean()) if len(known) else None,
+        "consensus_distance": _distance(parts),
+        **{k: v for p in parts for k, v in p.recorded.items()},
+        "bytes_sent": sent.bytes,
+        "parameters_sent": sent.parameters,
+        "messages_sent": sent.messages,
+        "flops": sum(p.flops for p in parts),
+        "seconds": max(p.seconds for p in parts),
+    }
+    return accuracies, row
+
+
+def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
+    """[n, ...] what every client has, of what the clients of all places have."""
+    order = np.argsort(np.concatenate([here for here, _ in parts]))
+    return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
+
+
+def _accuracies(parts: Sequence[Part]) -> Tensors | None:
+    if parts[0].accuracies is None:
+        return None
+    return {k: whole([(p.here, (p.accuracies or {})[k]) for p in parts]) for k in parts[0].accuracies}
+
+
+def _accuracy_row(parts: Sequence[Part], accuracies: Tensors | None, federation: Federation, finetuned: bool) -> Row:
+    """The accuracies of a round over the clients, and that of the one model they agree on."""
+    if accuracies is None:
+        return unmeasured(finetuned)
+    over_clients = {k: v for p, each in accuracies.items() for k, v in accuracy_row(p, each).items()}
+    return {**over_clients, "global_accuracy": sum(p.right or 0 for p in parts) / federation.test_y.numel()}
+
+
+def _distance(parts: Sequence[Part]) -> float | None:
+    """The mean over all clients."""
+    if parts[0].distance is None:
+        return None
+    if len(parts) == 1:
+        return parts[0].distance
+    clients = sum(len(p.here) for p in parts)
+    return sum((p.distance or 0.0) * len(p.here) for p in parts) / clients

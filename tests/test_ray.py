@@ -1,0 +1,446 @@
+"""The same runs on a Ray cluster: results, errors, lost workers and machines, checkpoints, memory."""
+
+import itertools
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+from coterie import algorithms
+from coterie.cluster.assignment import assigned, costs
+from coterie.cluster.conductor import Conductor
+from coterie.cluster.shard import outline
+from coterie.cluster.spread import Spread, check_store, luggage
+from coterie.cluster.start import Hired, _connect, greeted, hired, kind
+from coterie.cluster.wanted import Wanted
+from coterie.engines import Serial
+from coterie.errors import RequestError
+from coterie.experiment import Experiment
+from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
+from test_engines import METHODS, build, kind_like
+from test_shards import assert_close, close
+from toys import experiment, net, ragged
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'coterie[ray]'")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray's clusters and what ends them are those of Linux")
+
+STORE = 100 * 2**20
+FIVE = Wanted(workers=5)
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # nobody but these tests reaches the cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A machine with eight cores, as far as Ray knows."""
+    from ray.cluster_utils import Cluster
+
+    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+    head = {"num_cpus": 8, "object_store_memory": STORE, "include_dashboard": False, "_system_config": soon}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def workers(cluster: Any) -> list[Hired]:
+    """Five workers for all runs of this file."""
+    return hired(ray, FIVE, 5)
+
+
+def spread_on(e: Experiment, hands: list[Hired], engine: str = "auto") -> Spread:
+    """An experiment on workers that are there."""
+    owner, known = assigned(costs(e), len(hands)), outline(e)
+    conductor = Conductor(ray, FIVE, list(hands), owner, known.stacked, say=lambda text: None)
+    conductor.prepare(*luggage(e, FIVE), engine)
+    return Spread(e, conductor)
+
+
+def of(row: str) -> Experiment:
+    form = kind_like(row, "batchnorm")
+    return experiment(net(form), ragged(form), build(row), Serial(), rounds=8)
+
+
+def play(player: Any, rounds: int = 2) -> tuple[Any, dict[str, Any]]:
+    """(where it ends, its last row); the last round is measured."""
+    now, row = player.start(), {}
+    for t in range(rounds):
+        now, row = player.play(now, t, evaluate=t + 1 == rounds)
+    return now, row
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """What every method comes to on the serial engine."""
+    return {}
+
+
+FIRST = {method: row for row, (method, _) in reversed(METHODS.items())}  # one row a method, with few settings
+
+
+@pytest.mark.parametrize(
+    ("count", "cases"), [(1, FIRST.values()), (2, FIRST.values()), (5, METHODS)], ids=["1", "2", "5"]
+)
+def test_every_method_comes_to_the_same(
+    count: int, cases: Iterable[str], workers: list[Hired], alone: dict[str, Any]
+) -> None:
+    for row in cases:
+        e = of(row)
+        if row not in alone:
+            now, measured = play(e)
+            alone[row] = e.saved(now), measured
+        state, measured = alone[row]
+        player = spread_on(e, workers[:count])
+        now, there = play(player)
+        assert_close(now.state.gathered(), state)
+        wrong = {k: (there[k], v) for k, v in measured.items() if k != "seconds" and not close(there[k], v)}
+        assert not wrong, (row, wrong)
+
+
+KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand
+ROUNDS = 12
+
+
+def busy() -> Experiment:
+    """Rounds that take some time, with exchanges between peers."""
+    return experiment(
+        net("mlp"), ragged("mlp"), algorithms.dfedavgm(topology="ring", epochs=20, batch_size=4), Serial()
+    )
+
+
+def pids(hands: list[Hired]) -> list[int]:
+    return [ray.get(w.actor.__ray_call__.remote(lambda self: os.getpid())) for w in hands]
+
+
+def later(seconds: float, harm: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, harm)
+    timer.start()
+    return timer
+
+
+def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    """To the last bit."""
+    assert left.keys() == right.keys()
+    for k, v in right.items():
+        torch.testing.assert_close(left[k], v, rtol=0, atol=0, equal_nan=True, msg=lambda m, k=k: f"{k}: {m}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workers: list[Hired]) -> tuple[dict[str, torch.Tensor], float]:
+    """(where three workers come to when nobody is lost, the seconds that takes)."""
+    began = time.monotonic()
+    now, _ = play(spread_on(busy(), workers[:3]), ROUNDS)
+    return now.state.gathered(), time.monotonic() - began
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_lost_worker_loses_no_client(
+    seed: int, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
+) -> None:
+    """At a random moment; those that are left end where all would have ended, to the last bit."""
+    draw = random.Random(seed)
+    state, seconds = undisturbed
+    hands = [*workers[:2], *hired(ray, FIVE, 1)]
+    draw.shuffle(hands)
+    victim = next(w for w in hands if w not in workers)
+    pid = pids([victim])[0]
+    said: list[str] = []
+    player = spread_on(busy(), hands)
+    player.conductor.say = said.append
+    now = player.start()
+    timer = later(draw.uniform(0.1, 0.9) * seconds, lambda: os.kill(pid, signal.SIGKILL))
+    for t in range(ROUNDS):
+        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
+    timer.join()
+    assert_equal(now.state.gathered(), state)
+    assert "a worker was lost" in said[0]
+    assert len(player.conductor.workers) == 2
+    print(f"lost after {said[0].split()[-1]} of {ROUNDS} rounds")
+
+
+@pytest.mark.parametrize("seed", range(-(-KILLS // 4)))
+def test_a_lost_machine_loses_no_client(
+    seed: int, cluster: Any, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
+) -> None:
+    """Two of three workers and their object store at once, at a random moment."""
+    state, seconds = undisturbed
+    moment = random.Random(f"machine {seed}").uniform(0.1, 0.9) * seconds
+    node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
+    there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
+    hands = [workers[0], *greeted(ray, there)]
+    assert [w.node == workers[0].node for w in hands] == [True, False, False]
+    player = spread_on(busy(), hands)
+    now = player.start()
+    timer = later(moment, lambda: cluster.remove_node(node, allow_graceful=False))
+    for t in range(ROUNDS):
+        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
+    timer.join()
+    assert_equal(now.state.gathered(), state)
+    assert player.conductor.workers == [workers[0]]
+
+
+class Hungry(torch.nn.Sequential):
+    """Asks for more memory than there is, once, when the file is there."""
+
+    def __init__(self, flag: Path, *layers: torch.nn.Module) -> None:
+        super().__init__(*layers)
+        self.flag = flag
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            self.flag.unlink()
+        except FileNotFoundError:
+            answer: torch.Tensor = super().forward(x)
+            return answer
+        return torch.empty(2**45)
+
+
+def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[Hired]) -> None:
+    """It is ended, and its clients go to the others."""
+    flag = tmp_path / "hungry"
+    fed = ragged("mlp")
+    algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
+    e = experiment(Hungry(flag, *net("mlp")), fed, algorithm, Serial())
+    state = play(spread_on(e, workers[:2]))[0].state.gathered()
+    player = spread_on(e, hired(ray, FIVE, 2))
+    now = player.start()
+    now, _ = player.play(now, 0, evaluate=False)
+    flag.touch()
+    now, _ = player.play(now, 1, evaluate=True)
+    assert not flag.exists()
+    assert len(player.conductor.workers) == 1
+    assert_equal(now.state.gathered(), state)
+    player.conductor.dismiss()
+
+
+CHANGES = {
+    "fewer, then more": ("ray", 1, "ray", 2),
+    "then none": ("ray", 2, "serial", None),
+    "none, then some": ("serial", None, "ray", 2),
+}
+
+
+class TestRuns:
+    """The loop around it: run folders, errors, the command line."""
+
+    FED = ct.data.federate("synthetic:size=300,classes=4", clients=6, partition="dirichlet:0.5", seed=1)
+    ALG = ct.algorithms.dfedalt(topology="ring", epochs=1, batch_size=16)
+
+    def fit(self, rounds: int, out: Path, engine: str, resume: bool = False, **more: Any) -> ct.Run:
+        module = ct.models.build("mlp", self.FED, seed=0)
+        return ct.fit(
+            module, self.FED, self.ALG, rounds=rounds, out=out, engine=engine, resume=resume, progress=False, **more
+        )
+
+    @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+    def test_goes_on_elsewhere(
+        self, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any, str, Any]
+    ) -> None:
+        """Begun on some workers, continued on others, or without Ray, or only then with it."""
+        whole = self.fit(4, tmp_path / "whole", "serial")
+
+        class Interrupted(BaseException):
+            pass
+
+        def update(self: Any, row: Any) -> None:
+            if row["round"] == 2:
+                raise Interrupted
+
+        first, before, then, after = change
+        with monkeypatch.context() as patch:
+            patch.setattr("coterie.progress.Progress.update", update)
+            with pytest.raises(Interrupted):
+                self.fit(4, tmp_path / "a", first, workers=before)
+        assert len(list((tmp_path / "a/checkpoint").glob("round-000002*"))) == 1 + (before or 1)
+        again = self.fit(4, tmp_path / "a", then, resume=True, workers=after)
+        assert_close(again.final, whole.final)
+        assert len(again.history) == 4
+        for one, other in zip(again.clients, whole.clients, strict=True):
+            assert_close(one.shared | one.personal, other.shared | other.personal)
+        assert [p.name for p in sorted((tmp_path / "a/clients").iterdir())] == [
+            p.name for p in sorted((tmp_path / "whole/clients").iterdir())
+        ]
+
+    def test_an_error_of_the_users_module(self, cluster: Any) -> None:
+        """The same exception, with the user's own lines and the client."""
+
+        class Touchy(torch.nn.Linear):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                if self.training and (x == 7).any():
+                    raise ZeroDivisionError("I do not like it")
+                return super().forward(x)
+
+        x = torch.zeros(12, 3)
+        x[9] = 7
+        y = torch.arange(12) % 2
+        pairs = [(x[k : k + 3], y[k : k + 3]) for k in range(0, 12, 3)]
+        fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
+        algorithm = ct.algorithms.dfedavg(topology="ring", epochs=1)
+        for engine in ("serial", "ray:serial"):
+            more = {"workers": 2} if engine != "serial" else {}
+            with pytest.raises(ZeroDivisionError, match="I do not like it") as caught:
+                ct.fit(Touchy(3, 2), fed, algorithm, rounds=1, engine=engine, progress=False, **more)
+            notes = "\n".join(caught.value.__notes__)
+            assert "client 3" in notes
+        assert "in forward" in notes
+        assert "test_ray.py" in notes
+
+    def test_a_module_the_workers_do_not_have(self, cluster: Any) -> None:
+        gone = types.ModuleType("gone")
+        exec("import torch\nclass Net(torch.nn.Linear): pass", vars(gone))
+        sys.modules["gone"] = gone
+        try:
+            with pytest.raises(RequestError, match="the workers have no module 'gone'"):
+                ct.fit(gone.Net(20, 4), self.FED, self.ALG, rounds=1, engine="ray", workers=1, progress=False)
+        finally:
+            del sys.modules["gone"]
+
+    def test_typed_interrupted_and_resumed(self, cluster: Any, tmp_path: Path) -> None:
+        """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine."""
+        typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "100"]
+        where = ["--engine", "ray", "--ray-address", cluster.address, "--workers", "1"]
+        command = [BESIDE / "coterie", *typed, *where, "--out", "a"]
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as begun:
+            assert begun.stderr is not None
+            said = list(itertools.takewhile(lambda line: "round 1/100" not in line, begun.stderr))
+            begun.send_signal(signal.SIGINT)
+            said += begun.stderr.readlines()
+        assert begun.wait() == 130, said
+        assert any("coterie run a --resume" in line for line in said), said
+        assert not any("Traceback" in line for line in said), said
+        with Cli() as cli:
+            cli.succeed("run", "a", "--resume", "--engine", "serial", cwd=tmp_path)
+            cli.succeed(*typed, "--engine", "serial", "--out", "whole", cwd=tmp_path)
+        assert_close(ct.load(tmp_path / "a").final, ct.load(tmp_path / "whole").final)
+
+
+def test_what_is_wrong_is_one_sentence(cluster: Any) -> None:
+    fed, alg = TestRuns.FED, TestRuns.ALG
+
+    def refused(match: str, **more: Any) -> None:
+        with pytest.raises(RequestError, match=match) as caught:
+            ct.fit(ct.models.build("mlp", fed), fed, alg, rounds=1, progress=False, **more)
+        assert "\n" not in str(caught.value)
+
+    refused("3 workers need 3 GPUs, the cluster has 0", engine="ray", workers=3, gpus_per_worker=1)
+    refused("--workers is for a Ray cluster", workers=2)
+    refused("unknown engine 'fast'", engine="ray:fast", workers=1)
+    refused("--record gradients is not measured on a cluster", engine="ray", workers=1, record=["gradients"])
+
+
+def test_nobody_at_the_address() -> None:
+    """Without waiting for Ray, which would try for minutes."""
+    for address, said in (("127.0.0.1:9", "no Ray cluster at 127.0.0.1:9"), ("nonsense", "is no address")):
+        with pytest.raises(RequestError, match=said):
+            _connect(ray, Wanted(address))
+
+
+def test_other_versions_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.12\nThis process"
+        )
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(RequestError, match=r"runs other versions .*Ray: 2.9; Python: 3.12.*: install the same$"):
+        _connect(ray, Wanted("auto"))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_shards_have_equally_much_to_do(alpha: float, count: int) -> None:
+    """Unequal sizes and capacities together: the slowest shard within a fifth of the mean."""
+    fed = ct.data.federate("synthetic:size=4000", clients=100, partition=f"dirichlet-by-class:{alpha}", seed=0)
+    algorithm = algorithms.heterofl(capacities="1-0.5-0.25", participation=1.0)
+    e = experiment(ct.models.build("mlp", fed), fed, algorithm)
+    cost = costs(e)
+    assert len(set(cost / e.train.sizes)) == 3
+    load = np.bincount(assigned(cost, count), weights=cost)
+    assert load.max() <= 1.2 * load.mean()
+
+
+def test_samples_lie_once_on_a_machine(workers: list[Hired]) -> None:
+    """Every worker looks into the object store, and none has a copy."""
+    fed = ct.data.federate("synthetic:size=4000", clients=10, partition="iid", seed=0)
+    spread_on(experiment(ct.models.build("logreg", fed), fed, algorithms.local()), workers[:2])
+
+    def where(self: Any) -> str:
+        at = self.experiment.federation.x.data_ptr()
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = (int(end, 16) for end in line.split()[0].split("-"))
+            if first <= at < last:
+                return line
+        return ""
+
+    found = ray.get([w.actor.__ray_call__.remote(where) for w in workers[:2]])
+    assert all("/dev/shm/plasma" in line for line in found), found
+
+
+LONG = int(os.environ.get("COTERIE_RAY_ROUNDS", "40"))  # 200 by hand
+
+
+def stored() -> float:
+    """MiB in the object store, as the machine reports it about once a second."""
+    time.sleep(1.5)
+    there, free = ray.cluster_resources(), ray.available_resources()
+    return float(there["object_store_memory"] - free["object_store_memory"]) / 2**20
+
+
+def resident(pid: int) -> float:
+    """MiB of a process that are its own."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", text)[1]) / 1024  # type: ignore[index]
+
+
+def test_memory_stays_flat(workers: list[Hired]) -> None:
+    """States of 8 MB a round are freed: after the first rounds neither the object store nor a worker grows."""
+    fed = ct.data.federate("synthetic:size=300", clients=10, partition="iid", seed=0)
+    module = ct.models.build("mlp:width=400", fed)
+    algorithm = algorithms.dfedavg(topology="ring", steps=1, batch_size=16)
+    player = spread_on(experiment(module, fed, algorithm, Serial(), rounds=LONG), workers[:2])
+    processes = [os.getpid(), *pids(workers[:2])]
+    now = player.start()
+    seen = []
+    for t in range(LONG):
+        now, _ = player.play(now, t, evaluate=False)
+        if t in (LONG // 4 - 1, LONG // 2 - 1, LONG - 1):
+            seen.append((stored(), *map(resident, processes)))
+    print(f"object store, this process and workers in MiB after 1/4, 1/2 and all of {LONG} rounds:", seen)
+    assert max(row[0] for row in seen) < 40
+    assert seen[0][0] > 5
+    for early, late in zip(seen[0], seen[-1], strict=True):
+        assert late < early + 20, seen
+
+
+def test_a_state_beyond_the_store_is_spilled(workers: list[Hired]) -> None:
+    """Twice as large as the object store: slower, with a warning, and right."""
+    fed = ct.data.federate("synthetic:size=300", clients=10, partition="iid", seed=0)
+    module = ct.models.build("mlp:width=1700", fed)
+    algorithm = algorithms.dfedavg(topology="none", steps=1, batch_size=4)
+    e = experiment(module, fed, algorithm, Serial(), rounds=3)
+    size = outline(e).bytes * fed.clients
+    said: list[str] = []
+    check_store(ray, size, said.append)
+    assert "is spilled to its disk" in said[0]
+    assert size > STORE
+    player = spread_on(e, workers[:2], "serial")
+    now, then = player.start(), e.start()
+    for t in range(2):
+        now, _ = player.play(now, t, evaluate=False)
+        then, _ = e.play(then, t, evaluate=False)
+    assert_close(now.state.gathered(), e.saved(then))

@@ -1,0 +1,151 @@
+"""Clients on several shards come to what they come to in one place, for every method, whoever lies where."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import algorithms, topology
+from coterie.cluster.packed import pack, unpack
+from coterie.cluster.script import Done, Failed, Swap, Total
+from coterie.cluster.shard import Scene, Shard, outline, tree
+from coterie.cluster.sharded import paths_of
+from coterie.engines import Serial
+from coterie.errors import RequestError
+from coterie.experiment import Experiment
+from coterie.measure.parts import joined
+from coterie.tensors import Tensors, add
+from test_engines import METHODS, build, kind_like
+from toys import experiment, net, ragged
+
+OWNERS = {
+    1: np.zeros(5, np.int64),
+    2: np.array([1, 0, 1, 1, 0]),
+    5: np.array([2, 0, 4, 1, 3]),
+}
+
+
+def conduct(shards: Sequence[Shard], name: str, *args: Any) -> list[tuple[Any, Tensors]]:
+    """What a cluster does, in one thread: every shard to its next exchange, then what they have for each other."""
+    said = [shard.begin(name, *args) for shard in shards]
+    while not all(isinstance(s, Done) for s in said):
+        for s in said:
+            if isinstance(s, Failed):
+                raise s.error
+        if all(isinstance(s, Swap) for s in said):
+            answers: list[Any] = [
+                {i: unpack(pack(s.out[d])) for i, s in enumerate(said) if d in s.out} for d in range(len(said))
+            ]
+        else:
+            assert all(isinstance(s, Total) for s in said)
+            answers = [tree([s.part for s in said], lambda i, x, y: add(x, y))] * len(said)
+        said = [shard.script.proceed(answer) for shard, answer in zip(shards, answers, strict=True)]
+    return [s.result for s in said]
+
+
+def shards_of(e: Experiment, owner: Any) -> list[Shard]:
+    return [Shard(Scene(e, owner, e.engine), number) for number in range(owner.max() + 1)]
+
+
+def put_together(shards: Sequence[Shard], saved: Sequence[Tensors], rows: frozenset[str]) -> Tensors:
+    order = torch.from_numpy(np.argsort(np.concatenate([s.experiment.here for s in shards])))
+    return {k: torch.cat([one[k] for one in saved])[order] if k in rows else v for k, v in saved[0].items()}
+
+
+def assert_close(left: Tensors, right: Tensors) -> None:
+    assert left.keys() == right.keys()
+    for k, v in right.items():
+        torch.testing.assert_close(left[k], v, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m, k=k: f"{k}: {m}")
+
+
+def close(left: Any, right: Any) -> bool:
+    return left == right or bool(left == pytest.approx(right, rel=1e-5, abs=1e-6))
+
+
+@pytest.mark.parametrize("workers", OWNERS)
+@pytest.mark.parametrize("row", METHODS)
+def test_shards_agree_with_one_place(row: str, workers: int) -> None:
+    """States, rows of measurements and final models."""
+    kind = kind_like(row, "batchnorm")
+    e = experiment(net(kind), ragged(kind), build(row), Serial(), rounds=8)
+    shards = shards_of(e, OWNERS[workers])
+    now = e.start()
+    conduct(shards, "start")
+    for t in range(2):
+        now, row_ = e.play(now, t, evaluate=t == 1)
+        results = conduct(shards, "play", t, t == 1)
+    accuracies, there = joined([part for part, _ in results], 1, e.federation, e.program.finetune is not None)
+    assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
+    assert accuracies is not None
+    assert now.accuracies is not None
+    assert_close(accuracies, now.accuracies)
+    assert there.keys() == row_.keys()
+    assert all(k == "seconds" or close(there[k], v) for k, v in row_.items()), (there, row_)
+
+
+def test_an_uncommon_round_is_played_too() -> None:
+    """Few of many take part: most shards have nobody."""
+    for name in ("fedavg", "scaffold", "ditto", "heterofl", "fedhmv2", "fedrod"):
+        settings: dict[str, Any] = (
+            {"capacities": "1-0.5"} if name == "heterofl" else {"keep_layers": 1} if name == "fedhmv2" else {}
+        )
+        algorithm = algorithms.build(name, participation=1, epochs=1, batch_size=4, **settings)
+        e = experiment(net("groupnorm"), ragged("groupnorm"), algorithm, Serial())
+        shards = shards_of(e, OWNERS[5])
+        conduct(shards, "start")
+        now = e.start()
+        for t in range(3):
+            now, _ = e.play(now, t, evaluate=False)
+            results = conduct(shards, "play", t, False)
+        assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
+
+
+def test_a_repeated_round_is_the_same_to_the_last_bit() -> None:
+    """Abandoned at any exchange and played again: what a lost worker asks of the others."""
+    e = experiment(net("mlp"), ragged("mlp"), build("dfedsam-mgs"), Serial())
+    shards = shards_of(e, OWNERS[2])
+    conduct(shards, "start")
+    whole = [saved for _, saved in conduct(shards, "play", 0, True)]
+    said = [shard.begin("play", 0, True) for shard in shards]
+    assert all(isinstance(s, Swap) for s in said)
+    again = [saved for _, saved in conduct(shards, "play", 0, True)]
+    moved = Shard(Scene(e, OWNERS[2], e.engine), 1, 0, shards[1].saved(0))
+    elsewhere = [saved for _, saved in conduct([shards[0], moved], "play", 0, True)]
+    for one, two, three in zip(whole, again, elsewhere, strict=True):
+        for k, v in one.items():
+            torch.testing.assert_close([two[k], three[k]], [v, v], rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_diverging_client_is_named() -> None:
+    diverging = algorithms.dfedavg(topology="ring", lr=1e30, epochs=3, clip=None)
+    e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), diverging)
+    shards = shards_of(e, OWNERS[5])
+    conduct(shards, "start")
+    with pytest.raises(RequestError, match=r"of client . is not finite any more in round 1"):
+        conduct(shards, "play", 0, False)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_only_what_is_heard_travels(sparse: bool) -> None:
+    """A ring of 6 on two shards of neighbours: two clients of each are heard on the other, whatever the form of W."""
+    W = topology.build("ring", 6)(0)
+    paths = paths_of(W.to_sparse() if sparse else W, np.array([0, 0, 0, 1, 1, 1]), 0)
+    assert {d: at.tolist() for d, at in paths.out.items()} == {1: [0, 2]}
+    assert paths.needed.tolist() == [0, 1, 2, 3, 5]
+    dense = paths.matrix.to_dense()
+    assert torch.equal(dense, W[:3][:, paths.needed])
+
+
+def test_a_message_is_one_block() -> None:
+    kinds = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
+    tensors: dict[str, Tensor] = {str(d): torch.arange(3).to(d).expand(2, 3) for d in kinds}
+    tensors |= {"none": torch.empty(0, 3), "one": torch.tensor(1.5)}
+    packed = pack(tensors)
+    assert packed.data.ndim == 1
+    packed.data.setflags(write=False)  # as the object store hands it out
+    for k, v in unpack(packed).items():
+        assert v.dtype is tensors[k].dtype
+        assert torch.equal(v, tensors[k])
