@@ -152,6 +152,17 @@ def undisturbed(workers: list[Hired]) -> tuple[dict[str, torch.Tensor], float]:
     return now.state.gathered(), time.monotonic() - began
 
 
+def disturbed(player: Any, draw: random.Random, seconds: float, harm: Callable[[], object]) -> Any:
+    """Where a run ends; ``harm`` comes at a random moment of a random round, early enough to meet a run under way."""
+    now, struck = player.start(), draw.randrange(ROUNDS // 2)
+    for t in range(ROUNDS):
+        if t == struck:
+            timer = later(draw.uniform(0, seconds / ROUNDS), harm)
+        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
+    timer.join()
+    return now
+
+
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_lost_worker_loses_no_client(
     seed: int, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
@@ -166,11 +177,7 @@ def test_a_lost_worker_loses_no_client(
     said: list[str] = []
     player = spread_on(busy(), hands)
     player.conductor.say = said.append
-    now = player.start()
-    timer = later(draw.uniform(0.1, 0.9) * seconds, lambda: os.kill(pid, signal.SIGKILL))
-    for t in range(ROUNDS):
-        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
-    timer.join()
+    now = disturbed(player, draw, seconds, lambda: os.kill(pid, signal.SIGKILL))
     assert_equal(now.state.gathered(), state)
     assert "a worker was lost" in said[0]
     assert len(player.conductor.workers) == 2
@@ -183,17 +190,13 @@ def test_a_lost_machine_loses_no_client(
 ) -> None:
     """Two of three workers and their object store at once, at a random moment."""
     state, seconds = undisturbed
-    moment = random.Random(f"machine {seed}").uniform(0.1, 0.9) * seconds
+    draw = random.Random(f"machine {seed}")
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
     there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
     hands = [workers[0], *greeted(ray, there)]
     assert [w.node == workers[0].node for w in hands] == [True, False, False]
     player = spread_on(busy(), hands)
-    now = player.start()
-    timer = later(moment, lambda: cluster.remove_node(node, allow_graceful=False))
-    for t in range(ROUNDS):
-        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
-    timer.join()
+    now = disturbed(player, draw, seconds, lambda: cluster.remove_node(node, allow_graceful=False))
     assert_equal(now.state.gathered(), state)
     assert player.conductor.workers == [workers[0]]
 
