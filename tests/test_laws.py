@@ -11,6 +11,8 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.engines import Serial, Vectorised
+from coterie.measure import global_accuracy
+from coterie.measure.report import accuracy_row
 from coterie.store import flatten, unflatten
 from test_engines import COMMON as EASY
 from test_engines import METHODS, STAGES, WIDTHS, build, kind_like
@@ -299,7 +301,7 @@ def test_measuring_changes_nothing(row: str) -> None:
     e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     measured, unmeasured = e.start(), e.start()
     for t in range(2):
-        measured, _ = e.play(measured, t, evaluate=True)
+        measured, row_ = e.play(measured, t, evaluate=True)
         unmeasured, _ = e.play(unmeasured, t, evaluate=False)
     same(flatten(measured.state), flatten(unmeasured.state), 0)
     again = e.accuracies(measured.state, measured.after_train, 1)
@@ -307,6 +309,11 @@ def test_measuring_changes_nothing(row: str) -> None:
     assert measured.accuracies is not None
     for protocol, each in again.items():
         torch.testing.assert_close(each, measured.accuracies[protocol], rtol=0, atol=0, equal_nan=True)
+    agreed = e._agreed(measured.state, evaluate=True)
+    assert agreed is not None
+    columns = {k: v for protocol, each in again.items() for k, v in accuracy_row(protocol, each).items()}
+    columns["global_accuracy"] = global_accuracy(e.model, agreed, e.tests)
+    assert {k: row_[k] for k in columns} == columns
 
 
 @pytest.mark.parametrize("row", METHODS)
