@@ -11,7 +11,7 @@ BIN := $(VENV)/$(SCRIPTS)
 
 .PHONY: demo test lint types docs browser bench-peers release-check licences setup clean
 
-demo: setup
+demo: $(VENV)/.demo
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
 
 test: setup lint types
@@ -56,11 +56,14 @@ licences: setup
 
 setup: $(VENV)/.ready
 
-# The stamp is written last, so an interrupted installation is taken up again by the next call.
-$(VENV)/.ready: pyproject.toml constraints.txt
+# The stamps are written last, so an interrupted installation is taken up again by the next call. The demo needs far
+# less than the tests do.
+$(VENV)/.demo: EXTRAS := report
+$(VENV)/.ready: EXTRAS := all
+$(VENV)/.demo $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Coterie needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 clean:
