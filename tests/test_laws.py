@@ -312,7 +312,7 @@ def test_measuring_changes_nothing(row: str) -> None:
     agreed = e._agreed(measured.state, evaluate=True)
     assert agreed is not None
     columns = {k: v for protocol, each in again.items() for k, v in accuracy_row(protocol, each).items()}
-    columns["global_accuracy"] = global_accuracy(e.model, agreed, e.tests)
+    columns["global_accuracy"] = global_accuracy(e.engine, e.model, agreed, e.tests)
     assert {k: row_[k] for k in columns} == columns
 
 

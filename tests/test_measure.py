@@ -41,7 +41,7 @@ def test_a_constant_answer_scores_the_class_fraction(engine: Any, k: int) -> Non
     tests = Samples(fed.test_x, fed.test_y, fed.test)
     got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
     assert got.tolist() == [float((fed.test_y[i] == k).double().mean()) for i in fed.test]
-    assert measure.global_accuracy(model, model.start, tests) == float((fed.test_y == k).double().mean())
+    assert measure.global_accuracy(engine, model, model.start, tests) == float((fed.test_y == k).double().mean())
 
 
 @BOTH
@@ -92,7 +92,7 @@ def test_the_accuracy_of_a_sample_is_the_share_of_its_targets(engine: Any) -> No
         assert float(got[i]) == pytest.approx(float(shares.mean()), rel=1e-12)
     one = {"scores": models["scores"][1]}
     whole = (one["scores"][tests.x].argmax(2) == tests.y).double().mean()
-    assert measure.global_accuracy(model, one, tests) == pytest.approx(float(whole), rel=1e-12)
+    assert measure.global_accuracy(engine, model, one, tests) == pytest.approx(float(whole), rel=1e-12)
 
 
 @BOTH

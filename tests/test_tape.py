@@ -1,5 +1,7 @@
 """What is played from a tape is what would have been computed, to the last bit."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ import coterie as ct
 from coterie.batches import Batch
 from coterie.engines import Vectorised, narrow, tape
 from coterie.engines.choose import Work, choose
+from coterie.engines.vectorised import lift
 from coterie.problem import Model, cross_entropy, familiar
 from coterie.tensors import Tensors
 from test_engines import build, engine_for
@@ -151,6 +154,22 @@ def test_narrow_layers_are_linear_layers(samples: int, outputs: int, bias: bool)
     moving, dy = [v for v in (x, w, b) if v is not None], torch.randn_like(theirs)
     for own, g in zip(torch.autograd.grad(mine, moving, dy), torch.autograd.grad(theirs, moving, dy), strict=True):
         torch.testing.assert_close(own, g)
+
+
+@pytest.mark.parametrize(("size", "options"), [(6, {}), (7, {}), (7, {"stride": 1, "padding": 1, "ceil_mode": True})])
+def test_turned_poolings_are_poolings(size: int, options: dict[str, Any]) -> None:
+    """Bit for bit, also where several are largest and one of them gets the gradient."""
+    x = torch.randint(0, 3, (2, 4, 3, size, size)).double()
+
+    def pooled(x: Tensor) -> Tensor:
+        return F.max_pool2d(x, 2, **options)
+
+    ends = []
+    for pool in (lambda v: torch.stack([pooled(one) for one in v]), lambda v: lift(pooled, v)):
+        moving = x.clone().requires_grad_()
+        out = pool(moving)
+        ends.append((out, *torch.autograd.grad(out, moving, torch.arange(out.numel()).view_as(out).double())))
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 @pytest.mark.parametrize("classes", [2, 10, 40])

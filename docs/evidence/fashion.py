@@ -97,7 +97,7 @@ def measured(e: Experiment, state: Any, row: Mapping[str, Any]) -> dict[str, Any
     some = torch.arange(SOME)
     everything = Samples(e.tests.x, e.tests.y, (some,) * CLIENTS, e.tests.preparation)
     own = measure.personal_accuracies(e.engine, e.model, models, everything, np.arange(CLIENTS))
-    test, train = row["global_accuracy"], measure.global_accuracy(e.model, mean, e.train)
+    test, train = row["global_accuracy"], measure.global_accuracy(e.engine, e.model, mean, e.train)
     shares = {
         "global": test,
         "global_train": train,

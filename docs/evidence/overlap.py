@@ -1,10 +1,11 @@
-"""What evaluating every round and saving a run cost its training.
+"""What evaluating and saving a run cost its training.
 
     python docs/evidence/overlap.py [--repeats 5] [--out docs/evidence]
     python docs/evidence/overlap.py --device cuda --model resnet18-gn --clients 100 --samples 500
 
-DFedAvg on random images, three runs that differ in nothing else: neither evaluated nor saved (but for the evaluation of
-the last round, which is always done), evaluated in every round, and evaluated and saved. They take turns, so that
+DFedAvg (FedAvg where only some take part) on random images, three runs that differ in nothing else: neither evaluated
+nor saved (but for the evaluation of the last round, which is always done), evaluated as often as a run is where nobody
+says, and evaluated and saved. They take turns, so that
 whatever else the machine does meets all of them. The time of a round is taken from outside, from the end of the first
 to the end of the last: everything between them counts, whoever waits. What of it is local work and mixing, the run
 itself records: the rest is what training waits for. The CPU's time, of all threads together, tells what the writing
@@ -38,7 +39,7 @@ from coterie.store import RunFolder
 from coterie.tensors import size_in_bytes
 
 LIMIT = 0.1  # of the training's time
-ABOUT = """# What evaluating every round and saving a run cost its training
+ABOUT = """# What evaluating and saving a run cost its training
 
 Made by [overlap.py](overlap.py), which says how. Medians, and between which values half of the turns lie. Waiting: the
 time of a round that is neither local work nor mixing, as a share of local work and mixing.
@@ -59,14 +60,16 @@ class Work(NamedTuple):
     repeats: int
     device: str = "cpu"
     engine: str = "auto"
+    participants: int | None = None  # None: all, and no server
 
 
 # Short runs in many turns, because the machine is shared.
 SMALL = Work("small-cnn", (1, 8, 8), 20, 68, 16, 5, rounds=12, repeats=9)
 WORKS = (
     SMALL,
-    SMALL._replace(epochs=1, rounds=40),
-    Work("mlp:width=300", (3, 32, 32), 100, 64, 16, 1, rounds=10, repeats=3),  # a million parameters
+    SMALL._replace(epochs=1, rounds=201, repeats=5),
+    SMALL._replace(epochs=1, rounds=401, repeats=5, participants=4),
+    Work("mlp:width=300", (3, 32, 32), 100, 64, 16, 1, rounds=21, repeats=3),  # a million parameters
 )
 
 
@@ -111,7 +114,12 @@ def federation(w: Work) -> Federation:
 
 def run(w: Work, fed: Federation, mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """One run: seconds a round, what of them is local work and mixing, and what comes after the last round."""
-    algorithm = ct.algorithms.dfedavg(topology="random:5", lr=0.01, batch_size=w.batch_size, epochs=w.epochs)
+    settings: dict[str, Any] = {"lr": 0.01, "batch_size": w.batch_size, "epochs": w.epochs}
+    algorithm = (
+        ct.algorithms.fedavg(participation=w.participants, **settings)
+        if w.participants
+        else ct.algorithms.dfedavg(topology="random:5", **settings)
+    )
     watch = Watch()
     with TemporaryDirectory() as folder, watch.watching():
         done = ct.fit(
@@ -122,12 +130,12 @@ def run(w: Work, fed: Federation, mode: str, options: Mapping[str, Any]) -> dict
             engine=w.engine,
             device=w.device,
             out=Path(folder) / "run" if mode == SAVED else None,
-            evaluate_every=w.rounds if mode == NEITHER else 1,
+            evaluate_every=w.rounds if mode == NEITHER else "auto",
             progress=False,
             **options,
         )
         end = time.perf_counter() - watch.ended[-1]
-    last = w.rounds - (mode == NEITHER)  # the last one is always evaluated
+    last = w.rounds - 1  # which is always evaluated
     return {
         "round": (watch.ended[last - 1] - watch.ended[0]) / (last - 1),
         "cpu": (watch.cpu[last - 1] - watch.cpu[0]) / (last - 1),
@@ -136,6 +144,7 @@ def run(w: Work, fed: Federation, mode: str, options: Mapping[str, Any]) -> dict
         "checkpoints": len(watch.saving),
         "checkpoint": median(watch.saving or [0.0]),
         "engine": done.config["engine"],
+        "every": done.config["evaluate_every"],
         "state": size_in_bytes(done.final.values()),
     }
 
@@ -155,7 +164,7 @@ def measured(w: Work, options: Mapping[str, Any]) -> dict[str, Any]:
         each["longer"] = {other: longer("round", runs[mode], runs[other]) for other in runs}
         each["more_cpu"] = {other: longer("cpu", runs[mode], runs[other]) for other in runs}
     one = runs[SAVED][0]
-    return {"work": w._asdict(), "engine": one["engine"], "state": one["state"], "modes": modes}
+    return {"work": w._asdict(), **{k: one[k] for k in ("engine", "every", "state")}, "modes": modes}
 
 
 def longer(what: str, these: Sequence[Mapping[str, Any]], than: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -169,12 +178,13 @@ def table(found: Sequence[Mapping[str, Any]]) -> str:
     lines = [heads, ("---",) * len(heads)]
     for each in found:
         w = each["work"]
-        name = f"{w['model']}, {w['clients']} clients x {w['samples']} samples x {w['epochs']} epochs, {each['engine']}"
+        who = f"{w['participants']} of {w['clients']}" if w["participants"] else w["clients"]
+        name = f"{w['model']}, {who} clients x {w['samples']} samples x {w['epochs']} epochs, {each['engine']}"
         for mode, m in each["modes"].items():
             more = [spread(m[k][NEITHER]) if mode != NEITHER else "-" for k in ("longer", "more_cpu")]
             saved = f"{m['checkpoints']:.0f} in {w['rounds']} rounds, {m['checkpoint']:.3f} s each"
             cells = (f"{m['round']:.3f}", spread(m["waiting"]), *more, saved if mode == SAVED else "-")
-            lines.append((name, mode, *cells))
+            lines.append((name, mode if mode == NEITHER else f"{mode} every {each['every']}", *cells))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -197,7 +207,8 @@ def verdict(each: Mapping[str, Any]) -> str:
     cpu, state = spread(m[SAVED]["more_cpu"][EVALUATED]), each["state"] / 2**20
     kept = "kept" if waiting[SAVED] <= LIMIT else "**not kept**"
     return (
-        f"* {w['model']}, {w['epochs']} epochs, a state of {state:.1f} MiB: training waits for {said} of its own time; "
+        f"* {w['model']}, {w['epochs']} epochs, evaluated every {each['every']} rounds, a state of {state:.1f} MiB: "
+        f"training waits for {said} of its own time; "
         f"the limit of {100 * LIMIT:.0f} % is {kept}. Saving takes {cpu} more of the CPU. After the last round: "
         f"{m[SAVED]['end']:.2f} s with the last checkpoint and the clients' files, {m[NEITHER]['end']:.2f} s without."
     )

@@ -6,7 +6,7 @@ by side the shorter batches are padded, and the mask keeps the padding out of ev
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -74,6 +74,10 @@ class Samples:
     def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
         """The samples ``index`` [B], gathered and prepared."""
         return Batch(self.prepared(take(self.x, index), draw), take(self.y, index), mask)
+
+    def dealt(self, size: int) -> "Samples":
+        """The same samples in order, ``size`` of them to everybody."""
+        return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
 
     def parts(self, size: int) -> Iterator[Batch]:
         """All samples in order, whoever owns them, ``size`` at a time, as a model is evaluated on them."""

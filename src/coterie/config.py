@@ -17,9 +17,7 @@ from .problem import Model, cross_entropy
 from .topology import Topology
 
 
-def describe(
-    experiment: Experiment, model: Model, engine: str, reason: str, device: str, evaluate_every: int
-) -> dict[str, Any]:
+def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> dict[str, Any]:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     prepared = federation.preparation
@@ -34,7 +32,7 @@ def describe(
         "rounds": experiment.rounds,
         "seed": experiment.seed,
         "silent": experiment.silent,
-        "evaluate_every": evaluate_every,
+        "evaluate_every": experiment.evaluate_every,
         "record": list(experiment.record),
         "precision": model.precision,
         "device": device,

@@ -16,6 +16,7 @@ from .algorithms.quantised import quantised
 from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
+from .engines.vectorised import pick
 from .errors import RequestError
 from .measure.parts import Part, joined
 from .measure.report import Row
@@ -50,6 +51,7 @@ class Experiment:
     rounds: int
     silent: float = 0.0  # how likely a message between peers is dropped
     record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
+    evaluate_every: int = 1  # rounds between two evaluations
     held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
 
     @classmethod
@@ -90,6 +92,10 @@ class Experiment:
 
     @cached_property
     def _known_flops(self) -> dict[nn.Module, int]:
+        return {}
+
+    @cached_property
+    def _known_latest(self) -> dict[int, Integers]:
         return {}
 
     def flops_a_sample(self, model: Model) -> int:
@@ -166,6 +172,10 @@ class Experiment:
             return np.arange(n)
         return np.sort(chance.generator(self.seed, "sample", t).choice(n, m, replace=False))
 
+    def evaluated(self, t: int) -> int:
+        """The first round from ``t`` on that is evaluated; the last one always is."""
+        return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))
+
     def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
         """Round ``t`` and its row of measurements."""
         now, part = self.play_here(before, t, evaluate)
@@ -192,9 +202,9 @@ class Experiment:
             flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
             seconds=seconds,
             sent=self.program.traffic(before.state, replace(r, cohort=r.whole)) if first else None,
-            distance=self._consensus_distance(state, agreed),
+            distance=self._consensus_distance(state, agreed) if evaluate else None,
             accuracies=self.accuracies(state, after_train, t) if evaluate else None,
-            right=self._right(agreed) if agreed is not None and evaluate and self.measurable else None,
+            right=self._right(agreed) if agreed is not None and self.measurable else None,
             recorded=self._recorded(state, evaluate),
         )
         return Progressed(state, after_train), part
@@ -214,7 +224,7 @@ class Experiment:
         """The one model that all clients agree on, wherever they lie; None where nobody asks for it."""
         consensus = self.program.consensus
         apart = self.held is not None and self.program.topology is not None  # nobody here knows all shared parts
-        if not (apart or (evaluate and self.measurable)):
+        if not (evaluate and (apart or self.measurable)):
             return None
         local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
         return local | self.engine.agree(floating(local), len(self.here))
@@ -230,7 +240,7 @@ class Experiment:
 
     def _right(self, agreed: Tensors) -> int:
         with products(self.model.precision):
-            return measure.right_answers(self.model, agreed, self.tests, self.here)
+            return measure.right_together(self.engine, self.model, agreed, self.tests, self.here)
 
     def _recorded(self, state: Any, evaluate: bool) -> Row:
         """What was asked for, in the rounds that are evaluated."""
@@ -239,16 +249,30 @@ class Experiment:
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.
 
-        Where only some take part, each cohort is measured in its own round: its trained models are gone afterwards.
+        Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
+        trains again before anybody asks.
         """
         everybody = len(r.whole) == self.federation.clients
-        if not self.measurable or (everybody and not evaluate) or not len(r.cohort):
+        if not self.measurable or (everybody and not evaluate):
             return known
+        latest = self._latest_round(r.index, self.evaluated(r.index))[r.cohort] == r.index
         for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
-            who = r.cohort[form.places]
-            accuracies = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
-            known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
+            asked = np.flatnonzero(latest[form.places])
+            if len(asked):
+                who, models = r.cohort[form.places[asked]], pick(form.models, asked)
+                accuracies = measure.personal_accuracies(self.engine, form.model, models, self.tests, who)
+                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
         return known
+
+    def _latest_round(self, t: int, end: int) -> Integers:
+        """[n] the latest round from ``t`` to ``end`` in which each client takes part; found once for all of them."""
+        if end not in self._known_latest:
+            latest = np.full(self.federation.clients, -1)
+            for k in range(t, end + 1):
+                latest[self.cohort(k)] = k
+            self._known_latest.clear()
+            self._known_latest[end] = latest
+        return self._known_latest[end]
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
         """[m] the accuracies after round ``t`` of all who lie here; one that never trained has what it was given."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from .measure import summarise
 from .measure.report import Row
 from .problem import PRECISIONS, Loss, Model, cross_entropy
 from .progress import Messages, Progress
+from .rhythm import rhythm
 from .run import Client, Run, client_tensors
 from .store import RunFolder, Writer
 from .store.checkpoint import Checkpoint, Saved
@@ -32,6 +34,8 @@ from .text import parse
 from .track import Tracker, Tracking
 
 RAY = "ray"
+AUTO = "auto"
+SELDOM = "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
 
 
 def fit(
@@ -47,7 +51,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
-    evaluate_every: int = 1,
+    evaluate_every: int | str = "auto",
     silent: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
@@ -61,11 +65,12 @@ def fit(
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
-    evaluate_every: rounds between two evaluations (the last one always counts); silent: how likely a message between
-    peers is dropped; record: further measures of every evaluated round, "gradients" (G_u and G_v over all data),
-    "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or
-    "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
-    ``coterie.track.TensorBoard()``.
+    evaluate_every: rounds between two evaluations (the last one always counts); "auto": every round, unless all of them
+    together would take more than a few seconds and more than a tenth of the training; silent: how likely a message
+    between peers is dropped; record: further measures of every evaluated round, "gradients" (G_u and G_v over all
+    data), "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10
+    bits) or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such
+    as ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
 
@@ -76,8 +81,8 @@ def fit(
     >>> len(run.history), len(run.clients), sorted(run.clients[0].shared)
     (2, 4, ['1.bias', '1.weight'])
     """
-    if rounds < 0 or evaluate_every < 1:
-        raise RequestError("rounds must be at least 0 and evaluate_every at least 1: choose larger numbers")
+    if rounds < 0:
+        raise RequestError("rounds must be at least 0: choose a larger number")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     there = _cluster(engine, workers, ray_address, gpus_per_worker)
@@ -94,10 +99,11 @@ def fit(
     runs_on = Serial() if chosen is None else chosen.engine
     experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record)
     experiment.check()
+    experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
     messages = Messages()
     with _played(experiment, chosen, engine, there, messages) as (player, runs, reason):
         on = "cuda" if there is not None and there.gpus else place.type
-        config = describe(experiment, given, runs, reason, on, evaluate_every)
+        config = describe(experiment, given, runs, reason, on)
         name = progress if isinstance(progress, str) else algorithm.name
         with (
             Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
@@ -105,6 +111,8 @@ def fit(
             Tracking(trackers, bar) as tracking,
         ):
             messages.go_to(bar.warn)
+            if evaluate_every == AUTO and experiment.evaluate_every > 1:
+                bar.say(SELDOM.format(experiment.evaluate_every))
             now, history = _begin(player, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
             return _play(experiment, player, folder, config, now, history, bar, tracking)
@@ -190,7 +198,7 @@ def _play(
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
-            now, row = player.play(now, t, evaluate=(t + 1) % config["evaluate_every"] == 0 or t + 1 == rounds)
+            now, row = player.play(now, t, evaluate=experiment.evaluated(t) == t)
             history.append(row)
             if writer is not None:
                 writer.keep(row, player.saved(now))
@@ -270,3 +278,13 @@ def _check_classes(outputs: int | None, classes: int | None) -> None:
 def _same_engine(asked: str, begun: str) -> str:
     """A continued run keeps its engine, chunk included, unless another one is asked for."""
     return begun if asked in ("auto", parse(begun).name) else asked
+
+
+def _rhythm(asked: int | str, experiment: Experiment, begun: RunFolder | None) -> int:
+    """Rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+    if asked == AUTO:
+        known = None if begun is None else begun.config().get("evaluate_every")
+        return known if isinstance(known, int) and known > 0 else rhythm(experiment)
+    if not isinstance(asked, int) or asked < 1:
+        raise RequestError(f"evaluate_every={asked!r} is not a number of rounds: use 1 or more, or auto")
+    return asked

@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..experiment import Experiment
 from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..report.collect import COMPARISON
+from ..rhythm import rhythm
 from ..run import Run
 from ..store import RunFolder, read_json
 from ..store.files import write_json
@@ -122,7 +124,7 @@ def train(
         device=plan.wishes.device or "auto",
         out=folder,
         resume=resume,
-        evaluate_every=plan.wishes.evaluate_every or 1,
+        evaluate_every=plan.wishes.evaluate_every or "auto",
         silent=plan.silent(method),
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
@@ -154,14 +156,20 @@ def compare_methods(
     chosen = [plan.algorithm(m, methods) for m in methods]
     federation = plan.federation(wishes.seed or 0)
     model = Model(plan.module(federation, 0, methods), cross_entropy)
-    for algorithm in chosen:  # every mistake is found before the first run
-        silent = plan.silent(algorithm.name)
-        Experiment.of(model, federation, algorithm, Serial(), 0, plan.rounds, silent, wishes.record).check()
+    experiments = [
+        Experiment.of(model, federation, a, Serial(), 0, plan.rounds, plan.silent(a.name), wishes.record)
+        for a in chosen
+    ]
+    for experiment in experiments:  # every mistake is found before the first run
+        experiment.check()
+    # All in the same rounds: the best of many rounds is more than the best of few.
+    every = wishes.evaluate_every or max(map(rhythm, experiments))
+    plan = replace(plan, wishes=replace(wishes, evaluate_every=every))
     size = entries(model.start.values())
     live.check()
     live.say(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
-        f"{plan.rounds} rounds, {size:,} parameters"
+        f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
     )
     for algorithm in chosen:
         live.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")

@@ -66,6 +66,7 @@ class Job:
     rounds: int
     silent: float
     record: Sequence[str]
+    evaluate_every: int
     device: str
 
     @classmethod
@@ -77,7 +78,7 @@ class Job:
         def federation(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Federation:
             return Federation(x, y, test_x, test_y, train, test, classes, origin, preparation)
 
-        return cls(model, federation, e.algorithm, e.seed, e.rounds, e.silent, e.record, device)
+        return cls(model, federation, e.algorithm, e.seed, e.rounds, e.silent, e.record, e.evaluate_every, device)
 
     def experiment(self, samples: Sequence[NDArray[Any]]) -> Experiment:
         """With all clients."""
@@ -86,7 +87,8 @@ class Job:
             tensors = [torch.from_numpy(v) for v in samples]
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
-        return Experiment(model, federation, self.algorithm, Serial(), self.seed, self.rounds, self.silent, self.record)
+        plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every
+        return Experiment(model, federation, self.algorithm, Serial(), *plan)
 
 
 class Worker:

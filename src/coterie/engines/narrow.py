@@ -1,9 +1,10 @@
-"""Layers with few outputs, for many clients at once on a CPU.
+"""Layers turned around, for many clients at once on a CPU: the same numbers, sooner.
 
     x W^T  =  (W x^T)^T
 
 A product is computed row by row of what comes out. Ten scores a sample fill less than one vector of the processor; the
-scores of all samples of a batch, class by class, fill several: the same numbers in two thirds of the time.
+scores of all samples of a batch, class by class, fill several: two thirds of the time. A pooling looks at one channel
+of one pixel after the other, unless the channels of a pixel lie side by side: an eighth of the time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +25,21 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return out if bias is None else out + bias
 
 
+def max_pool2d(input: Tensor, *options: Any, **more: Any) -> Any:
+    """``torch.nn.functional.max_pool2d``; ``vmap`` knows no memory format, but it knows dimensions in another order."""
+    if input.dim() == 4 and input.device.type == "cpu":
+        input = input.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    return F.max_pool2d(input, *options, **more)
+
+
+TURNED: Mapping[Callable[..., Any], Callable[..., Any]] = {F.linear: linear, F.max_pool2d: max_pool2d}
+
+
 class Turned(TorchFunctionMode):
-    """Meanwhile linear layers are the one above."""
+    """Meanwhile layers are those above."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Every torch function passes by here."""
-        return (linear if func is F.linear else func)(*args, **(kwargs or {}))
+        return TURNED.get(func, func)(*args, **(kwargs or {}))

@@ -1,6 +1,6 @@
 """What is measured: accuracies with their protocol, consensus, cost."""
 
-from .accuracy import global_accuracy, personal_accuracies, right_answers
+from .accuracy import global_accuracy, personal_accuracies, right_together
 from .consensus import averaged, consensus_distance
 from .convergence import MEASURES, check_measure
 from .report import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarise, unmeasured
@@ -15,7 +15,7 @@ __all__ = [
     "consensus_distance",
     "global_accuracy",
     "personal_accuracies",
-    "right_answers",
+    "right_together",
     "rounds_to",
     "summarise",
     "unmeasured",

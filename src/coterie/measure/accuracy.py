@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
 from ..problem import Model
-from ..tensors import Tensors
+from ..tensors import Tensors, replicate
 
 BATCH = 256  # answers at a time
 
@@ -68,13 +68,19 @@ class Count:
         return right
 
 
-def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
-    """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
+def right_answers(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
+    """[m] how many answers of each client's model are right on its own test samples."""
     batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
     none = torch.zeros(len(clients), dtype=torch.int64, device=tests.x.device)
     with quietly():
         right: Tensor = engine.walk(Count(model), none, models, batches, keys=[0] * len(clients))
-    return right.cpu().to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
+    return right.cpu()
+
+
+def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
+    """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
+    right = right_answers(engine, model, models, tests, clients)
+    return right.to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
 
 
 def _along(mask: Tensor, answers: Tensor) -> Tensor:
@@ -82,20 +88,19 @@ def _along(mask: Tensor, answers: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (answers.dim() - 1))
 
 
-def right_answers(model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
-    """How many answers of one model are right, over the test samples of everybody.
+def right_together(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
+    """How many answers of one model are right, over all test samples there are, whoever owns them.
 
-    Where several places hold clients, each tries its share of the batches: batch b falls to who holds client b mod n.
+    They are dealt out in parts as large as the largest client's own, so that an engine that builds programs has this
+    one already. Where several places hold clients, each tries its share: part b falls to who holds client b mod n.
     """
-    n, mine = len(tests.owned), set(clients.tolist())
-    right = torch.zeros((), dtype=torch.int64, device=tests.x.device)
-    with quietly():
-        for b, batch in enumerate(tests.parts(at_a_time(tests.y))):
-            if b % n in mine:
-                right = right + hits(model.outputs(tensors, batch.x), batch.y).sum()
-    return int(right)
+    pooled = tests.dealt(max(1, int(tests.sizes.max())))
+    mine = np.flatnonzero(np.isin(np.arange(len(pooled.owned)) % len(tests.owned), clients))
+    if not len(mine):
+        return 0
+    return int(right_answers(engine, model, replicate(tensors, len(mine)), pooled, mine).sum())
 
 
-def global_accuracy(model: Model, tensors: Tensors, tests: Samples) -> float:
+def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
     """The accuracy of one model on all test samples together."""
-    return right_answers(model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
+    return right_together(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()

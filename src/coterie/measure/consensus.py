@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..tensors import Tensors, floating, split
 
-AT_ONCE = 2**20  # numbers that are looked at together: they stay in the cache
+AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers that are looked at together: they stay in the cache, or fill a GPU
 
 
 def consensus_distance(models: Tensors, shared: Collection[str], centre: Tensors | None = None) -> float | None:
-    """(1/n) sum_i |u_i - c|^2 over the shared part, in float64; None where nothing is shared.
+    """(1/n) sum_i |u_i - c|^2 over the shared part, summed in float64; None where nothing is shared.
 
     ``centre``: c, where it is another point than the mean of the u_i.
 
@@ -25,18 +25,21 @@ def consensus_distance(models: Tensors, shared: Collection[str], centre: Tensors
 
 
 def _spread(v: Tensor, centre: Tensor | None) -> float:
-    """The mean squared distance of one tensor, some of its numbers at a time: all of them in float64 are too many."""
+    """The mean squared distance of one tensor, some of its numbers at a time: a copy of all of them is too much.
+
+    Seen from the first client: differences of near numbers are exact, and zero where all are equal.
+    """
     if centre is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
         return 0.0
-    flat = v.reshape(len(v), -1)
-    width = max(1, AT_ONCE // len(v))
+    flat, kind = v.reshape(len(v), -1), torch.promote_types(v.dtype, torch.float32)
+    width = max(1, AT_ONCE[v.device.type] // len(v))
     total = torch.zeros((), dtype=torch.float64, device=v.device)
     for start in range(0, flat.shape[1], width):
         here = slice(start, start + width)
-        first = flat[0, here].to(torch.float64)
-        offset = flat[:, here].to(torch.float64) - first  # from the first client: exactly zero where all are equal
-        middle = offset.mean(0) if centre is None else centre.reshape(-1)[here].to(torch.float64) - first
-        total += offset.sub_(middle).square_().sum()
+        some = flat[:, here].to(kind)
+        offset = some - some[0]
+        middle = offset.mean(0) if centre is None else centre.reshape(-1)[here].to(kind) - some[0]
+        total += offset.sub_(middle).square_().sum(dtype=torch.float64)
     return float(total) / len(v)
 
 

@@ -1,0 +1,44 @@
+"""How often a run is evaluated where nobody says: so often that training never waits for it for long.
+
+Reckoned from counts, not from a clock: the same run is always evaluated in the same rounds.
+"""
+
+from math import ceil
+
+from .batches import Amount, Batches
+from .experiment import Experiment
+
+# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
+# more than a third of a step of small models, and it measures distances too. 5 % by count are 3 to 9 % by the clock.
+SHARE = 0.05
+TRIFLE = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+
+
+def rhythm(experiment: Experiment) -> int:
+    """Rounds between two evaluations. What is recorded on top was asked for, and is measured in every round."""
+    e = experiment
+    if not e.measurable or e.record:
+        return 1
+    passes, price = evaluation_passes(e), e.flops_a_sample(e.model) / 3
+    if e.rounds * passes * price <= TRIFLE:
+        return 1
+    return max(1, ceil(passes / (SHARE * 3 * max(1, training_passes(e)))))
+
+
+def evaluation_passes(e: Experiment) -> int:
+    """Samples that go forward in one evaluation: all clients' own twice, and all there are through their mean.
+
+    Fine-tuning for the measurement goes forward and back.
+    """
+    tuning: int = 3 * e.algorithm.settings.get("finetune_epochs", 0) * int(e.train.sizes.sum())
+    return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning
+
+
+def training_passes(e: Experiment) -> int:
+    """Samples that go forward and back in the first round, in the phase that everybody has."""
+    settings = e.algorithm.settings
+    epochs, steps = settings.get("epochs"), settings.get("steps")
+    amount = Amount(tuple(epochs) if isinstance(epochs, list) else epochs, steps)
+    if epochs is None and steps is None:  # a method that does not say
+        amount = Amount(epochs=1)
+    return Batches(e.train, e.cohort(0), amount, settings.get("batch_size"), key=None).seen

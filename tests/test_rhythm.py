@@ -1,0 +1,152 @@
+"""How often a run is evaluated: never so often that training waits for long, and the same numbers whenever it is."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import coterie as ct
+from coterie import rhythm
+from coterie.algorithms.base import Algorithm
+from coterie.cli.app import app
+from coterie.data import Federation
+from coterie.experiment import Experiment
+from toys import experiment, net, ragged
+
+ROUNDS = 7
+PARTIAL: dict[str, Algorithm] = {
+    "fedavg": ct.algorithms.fedavg(participation=2, epochs=1, batch_size=4),
+    "fedper": ct.algorithms.fedper(participation=2, epochs=1, batch_size=4, personal="head"),
+    "fedbabu": ct.algorithms.fedbabu(participation=2, epochs=1, batch_size=4, finetune_epochs=1, personal="head"),
+    "heterofl": ct.algorithms.heterofl(participation=3, epochs=1, batch_size=4, capacities="1-0.5"),
+    "dfedavg": ct.algorithms.dfedavg(topology="ring", epochs=1, batch_size=4),
+}
+
+
+def fitted(algorithm: Algorithm, **options: Any) -> ct.Run:
+    return ct.fit(net("mlp"), ragged("mlp"), algorithm, rounds=ROUNDS, engine="serial", progress=False, **options)
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_a_round_is_measured_the_same_whatever_lies_between(name: str) -> None:
+    """Also what clients had right after their latest training, which may be rounds ago."""
+    often, seldom = (fitted(PARTIAL[name], evaluate_every=every).history for every in (1, 3))
+    for one, other in zip(often, seldom, strict=True):
+        if one["round"] in (3, 6, 7):
+            assert other | {"seconds": 0} == one | {"seconds": 0}
+        else:
+            assert other["personal_accuracy_after_mix"] is other["consensus_distance"] is None
+            assert other["train_loss"] == one["train_loss"]
+
+
+def test_nobody_is_measured_who_trains_again_before_the_next_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+    accuracies = ct.measure.personal_accuracies
+
+    def counted(engine: Any, model: Any, models: Any, tests: Any, clients: Any) -> Any:
+        measured.append(len(clients))
+        return accuracies(engine, model, models, tests, clients)
+
+    monkeypatch.setattr(ct.measure, "personal_accuracies", counted)
+    fitted(PARTIAL["fedavg"], evaluate_every=ROUNDS)
+    assert sum(measured) <= 2 * 5  # after mixing, and after training at most once
+
+
+def of(algorithm: Algorithm, fed: Federation | None = None, rounds: int = ROUNDS) -> Experiment:
+    return experiment(net("mlp"), fed or ragged("mlp"), algorithm, rounds=rounds)
+
+
+def equal_clients(train: int, test: int) -> Federation:
+    def drawn(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        g = torch.Generator().manual_seed(0)
+        return [
+            (torch.randn(count, 1, 4, 4, generator=g, dtype=torch.float64), torch.arange(count) % 3) for _ in range(4)
+        ]
+
+    return ct.data.from_tensors(train=drawn(train), test=drawn(test), classes=3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "trained", "evaluated"),
+    [
+        (ct.algorithms.dfedavg(topology="ring", epochs=1, batch_size=4), 4 * 12, 3 * 16),
+        (ct.algorithms.dfedavg(topology="ring", epochs=5, batch_size=4), 5 * 4 * 12, 3 * 16),
+        (ct.algorithms.fedavg(participation=0.5, epochs=2, batch_size=5), 2 * 2 * 12, 3 * 16),
+        (ct.algorithms.fedavg(participation=1.0, steps=2, epochs=None, batch_size=5), 4 * 2 * 5, 3 * 16),
+        (ct.algorithms.fedavg_p(participation=1.0, steps=3, batch_size=None, personal="head"), 4 * 3 * 12, 3 * 16),
+        (
+            ct.algorithms.fedbabu(participation=1.0, epochs=1, batch_size=4, finetune_epochs=2, personal="head"),
+            4 * 12,
+            4 * 16 + 3 * 2 * 4 * 12,
+        ),
+    ],
+)
+def test_passes_are_counted(
+    algorithm: Algorithm, trained: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rhythm, "TRIFLE", 0)
+    e = of(algorithm, equal_clients(12, 4))
+    assert (rhythm.training_passes(e), rhythm.evaluation_passes(e)) == (trained, evaluated)
+    every = rhythm.rhythm(e)
+    allowed = rhythm.SHARE * 3 * trained  # in a round
+    assert (every - 1) * allowed < evaluated <= every * allowed
+
+
+def test_what_takes_no_time_is_done_in_every_round() -> None:
+    e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
+    assert rhythm.rhythm(e) == 1
+    macs = e.flops_a_sample(e.model) / 3
+    rounds = int(rhythm.TRIFLE / macs / rhythm.evaluation_passes(e))
+    assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds)) == 1
+    assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds + 1)) > 1
+
+
+def test_what_was_asked_for_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rhythm, "TRIFLE", 0)
+    assert rhythm.rhythm(replace(of(ct.algorithms.local(epochs=1)), record=["gradients"])) == 1
+
+
+def test_a_run_says_and_keeps_its_rhythm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    algorithm = ct.algorithms.local(epochs=1, batch_size=4)
+    with monkeypatch.context() as m:
+        m.setattr(rhythm, "TRIFLE", 0)
+        run = ct.fit(net("mlp"), ragged("mlp"), algorithm, rounds=2, engine="serial", out=tmp_path / "run")
+    every = run.config["evaluate_every"]
+    assert every > 1
+    assert f"evaluated every {every} rounds" in capfd.readouterr().err
+    again = ct.fit(
+        net("mlp"),
+        ragged("mlp"),
+        algorithm,
+        rounds=2,
+        engine="serial",
+        out=tmp_path / "run",
+        resume=True,
+        progress=False,
+    )
+    assert again.config["evaluate_every"] == every
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "often", 1.5])
+def test_other_rhythms_are_refused(wrong: Any) -> None:
+    with pytest.raises(ct.RequestError, match="evaluate_every"):
+        fitted(ct.algorithms.local(epochs=1), evaluate_every=wrong)
+
+
+def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One of them trains five times as long as the other, and could be evaluated more often."""
+    monkeypatch.setattr(rhythm, "TRIFLE", 0)
+    monkeypatch.chdir(tmp_path)
+    words = "compare dpsgd dfedavg --data synthetic --clients 4 --rounds 6 --out c --quiet"
+    assert CliRunner().invoke(app, words.split()).exit_code == 0
+    found = {json.loads(p.read_text())["evaluate_every"] for p in tmp_path.glob("c/*/config.json")}
+    assert len(found) == 1
+    assert found.pop() > 1
