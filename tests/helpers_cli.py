@@ -222,7 +222,7 @@ def _serve() -> None:
         import_module(module)
     with suppress(RequestError):  # which says that there is no plotly
         import_module("coterie.report.library").compressed_library()
-    commands = typer.main.get_command(import_module("coterie.cli.app").app)
+    commands: Any = typer.main.get_command(import_module("coterie.cli.app").app)
     commands.commands["run"].make_context("run", ["local"]).close()  # Typer imports half of itself to read arguments
     answers = os.fdopen(os.dup(1), "w")
     fcntl.fcntl(answers, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
