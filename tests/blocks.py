@@ -100,7 +100,8 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
         parse(words)
     elif words[0] in ("run", "compare") and not (folder / words[1]).exists():
         short = () if any(word.startswith("epochs=") for word in words) else SHORT
-        cli.succeed(*words, *SMALL, *short, *(GROWING if "progfed" in words else ()), cwd=folder)
+        few = ("--workers", "2") if "--workers" in words else ()  # each takes seconds to start
+        cli.succeed(*words, *SMALL, *short, *few, *(GROWING if "progfed" in words else ()), cwd=folder)
     else:
         cli.succeed(*words, cwd=folder)
 

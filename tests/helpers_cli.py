@@ -13,7 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -23,8 +23,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import pytest
+import typer
 from safetensors.torch import load_file
 
+from coterie.errors import RequestError
 from coterie.tensors import Tensors
 
 BESIDE = Path(sys.executable).parent  # where the coterie script lies
@@ -216,8 +218,12 @@ def _serve() -> None:
     """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
     import fcntl  # here: other systems have no such module
 
-    for module in ("coterie.cli.train", "torch._dynamo"):  # vmap imports the second when it is first used
+    for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo"):  # the last is what vmap imports
         import_module(module)
+    with suppress(RequestError):  # which says that there is no plotly
+        import_module("coterie.report.library").compressed_library()
+    commands: Any = typer.main.get_command(import_module("coterie.cli.app").app)
+    commands.commands["run"].make_context("run", ["local"]).close()  # Typer imports half of itself to read arguments
     answers = os.fdopen(os.dup(1), "w")
     fcntl.fcntl(answers, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     for line in iter(sys.stdin.readline, ""):

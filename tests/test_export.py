@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -53,12 +53,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "a"
     trained(ct.algorithms.dfedalt(topology="ring", lr=0.05, personal_lr=0.05, epochs=2, batch_size=8), out=out)
     return out
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 def own_tests(client: int = CLIENT) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """Models of one's own, named ``module:function``."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ def number():
 def broken():
     raise ValueError("my own mistake")
 """
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as processes:
-        yield processes
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ class TestFedAvgP:
 
     @pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
     def test_fixed_point(self, eta: float) -> None:
-        state = self.state((eta, 1), Serial(), rounds=300)
+        state = self.state((eta, 1), Serial(), rounds=150)
         close(state.u["u"], ((1 - s) * b).sum() / (1 - s).sum())
         close(state.v["v"], d)
 
@@ -195,7 +195,7 @@ class TestScaffold:
     @pytest.mark.parametrize("steps", [1, 2, 5])
     @pytest.mark.parametrize("option", ["I", "II"])
     def test_the_limit_is_the_optimum_for_any_number_of_steps(self, steps: int, option: str) -> None:
-        close(self.run(Serial(), 600, steps=steps, option=option).u["u"], (a * b).sum() / a.sum())
+        close(self.run(Serial(), 150, steps=steps, option=option).u["u"], (a * b).sum() / a.sum())
 
     def test_options_agree_on_one_full_batch_step(self) -> None:
         one, two = (self.run(Serial(), 3, steps=1, option=o) for o in ("I", "II"))
@@ -227,7 +227,7 @@ class TestScaffoldP:
         close(one.v["v"], [0.36, 1, 0.28, 1.64])
 
     def test_the_limit_is_the_optimum(self) -> None:
-        state = self.run(Serial(), 600)
+        state = self.run(Serial(), 150)
         close(state.u["u"], 0.9)
         close(state.v["v"], d)
 
@@ -310,7 +310,7 @@ class TestDitto:
 
     def test_fixed_point_of_one_client(self) -> None:
         e = experiment(shared_only(), golden(), plain("ditto", lam=0.75, participation=1.0))
-        state = play(e, 500).state
+        state = play(e, 150).state
         close(state.p["u"], (a * b + 0.75 * state.w["u"]) / (a + 0.75))
 
 

@@ -49,6 +49,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+    soon |= {"prestart_worker_first_driver": False}  # a process for each core, of which few are needed
     head = {"num_cpus": 8, "object_store_memory": STORE, "include_dashboard": False, "_system_config": soon}
     found = Cluster(initialize_head=True, head_node_args=head)
     ray.init(address=found.address, log_to_driver=False, logging_level="ERROR")
@@ -317,9 +318,9 @@ class TestRuns:
         finally:
             del sys.modules["gone"]
 
-    def test_typed_interrupted_and_resumed(self, cluster: Any, tmp_path: Path) -> None:
+    def test_typed_interrupted_and_resumed(self, cluster: Any, cli: Cli, tmp_path: Path) -> None:
         """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine."""
-        typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "100"]
+        typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "100", "--set", "steps=1"]
         where = ["--engine", "ray", "--ray-address", cluster.address, "--workers", "1"]
         command = [BESIDE / "coterie", *typed, *where, "--out", "a"]
         with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as begun:
@@ -330,9 +331,8 @@ class TestRuns:
         assert begun.wait() == 130, said
         assert any("coterie run a --resume" in line for line in said), said
         assert not any("Traceback" in line for line in said), said
-        with Cli() as cli:
-            cli.succeed("run", "a", "--resume", "--engine", "serial", cwd=tmp_path)
-            cli.succeed(*typed, "--engine", "serial", "--out", "whole", cwd=tmp_path)
+        cli.succeed("run", "a", "--resume", "--engine", "serial", cwd=tmp_path)
+        cli.succeed(*typed, "--engine", "serial", "--out", "whole", cwd=tmp_path)
         assert_close(ct.load(tmp_path / "a").final, ct.load(tmp_path / "whole").final)
 
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from helpers_cli import ENVIRONMENT, Cli, assert_same_run
 
 SMALL = ("--data", "digits", "--model", "small-cnn", "--rounds", "2", "--seeds", "1")
 SHORT = (*SMALL, "--case", "1", "--clients", "5")
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 def test_list_and_show_need_no_torch() -> None:

@@ -35,12 +35,6 @@ TINY = (*DATA, "--model", "logreg", "--clients", "3", "--rounds", "2", "--set", 
 
 
 @pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def compared(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small real comparison with two seeds."""
     cwd = tmp_path_factory.mktemp("compared")

@@ -36,13 +36,6 @@ from helpers_cli import (
     summary,
 )
 
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
-
-
 # Every method, and what a state can hold besides the models: momentum, absent clients, changing graphs.
 VARIANTS: dict[str, tuple[str, ...]] = {
     **{name: (name, *(("--topology", "ring") if "topology" in settings_of(f) else ())) for name, f in BUILDERS.items()},
@@ -56,18 +49,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 # Images for networks that are built in stages, and rounds enough to grow through three.
-STAGED_RUN = (
-    "--data",
-    "digits",
-    "--model",
-    "resnet8-bn:width=4",
-    "--clients",
-    "5",
-    "--rounds",
-    "6",
-    "--set",
-    "epochs=1",
-)
+IMAGES = ("--data", "digits", "--model", "resnet8-bn:width=4")
+STAGED_RUN = (*IMAGES, "--clients", "5", "--rounds", "6", "--set", "steps=3")
 
 
 @pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,12 +48,6 @@ def build(out: Path) -> None:
     quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(order, cwd=ROOT, env={**os.environ, **quiet}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:

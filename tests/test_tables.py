@@ -1,7 +1,7 @@
 """The table of a comparison: its numbers, its marks, its room, and what Markdown and LaTeX make of it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -185,12 +185,6 @@ class TestVerdict:
 
 
 # The command
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 COMMAND = ("compare", "local", "fedbabu", *DATA, "--clients", "6", "--rounds", "2", "--seeds", "2", "--out", "c")

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,6 @@ pytest.importorskip("plotly", reason="the page needs plotly: pip install 'coteri
 
 TINY = (*DATA, "--model", "logreg", "--clients", "3", "--rounds", "4", "--set", "steps=1")
 WAIT = 60.0  # seconds for what should take one
-
-
-@pytest.fixture(scope="module")
-def cli() -> Iterator[Cli]:
-    with Cli() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
