@@ -15,10 +15,7 @@ from coterie.problem import Model, cross_entropy
 from test_engines import METHODS, assert_same, build, kinds
 from toys import experiment, models, net, ragged
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),  # the compiler's own imports
-]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 CUDA = torch.device("cuda")
 COMPILED = [("dfedalt", "batchnorm"), ("dfedsalt", "groupnorm"), ("dfedpgp", "tokens"), ("scaffold", "mlp")]
 

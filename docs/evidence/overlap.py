@@ -135,11 +135,14 @@ def run(w: Work, fed: Federation, mode: str, options: Mapping[str, Any]) -> dict
             **options,
         )
         end = time.perf_counter() - watch.ended[-1]
-    last = w.rounds - 1  # which is always evaluated
+    # From the first evaluated round, which builds what it needs, to the last but one: a whole number of periods.
+    every = 1 if mode == NEITHER else done.config["evaluate_every"]
+    first, last = every, (w.rounds - 1) // every * every
+    count = last - first
     return {
-        "round": (watch.ended[last - 1] - watch.ended[0]) / (last - 1),
-        "cpu": (watch.cpu[last - 1] - watch.cpu[0]) / (last - 1),
-        "training": sum(row["seconds"] for row in done.history[1:last]) / (last - 1),
+        "round": (watch.ended[last - 1] - watch.ended[first - 1]) / count,
+        "cpu": (watch.cpu[last - 1] - watch.cpu[first - 1]) / count,
+        "training": sum(row["seconds"] for row in done.history[first:last]) / count,
         "end": end,
         "checkpoints": len(watch.saving),
         "checkpoint": median(watch.saving or [0.0]),

@@ -36,7 +36,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
     """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
-    if outputs.dim() == 2 and outputs.shape[1] < VECTOR:  # samples side by side, not classes: five times faster
+    few = outputs.dim() == 2 and outputs.shape[1] < VECTOR
+    if few and outputs.device.type == "cpu":  # samples side by side, not classes: five times faster
         return outputs.T.log_softmax(0).gather(0, targets[None]).T
     return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
 

@@ -1,5 +1,6 @@
 """Programs that run without Python: traced, compiled, and recorded with their launches."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -29,7 +30,8 @@ def eager(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
 
 def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
     """Compiled, and recorded as a CUDA graph: one launch for all its kernels."""
-    with torch.no_grad(), fastest_algorithms():
+    with torch.no_grad(), fastest_algorithms(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
         program = torch.compile(flat(body, tensors), fullgraph=True, dynamic=False, options=OPTIONS)
         return recorded(lambda: program(*tensors))
 
