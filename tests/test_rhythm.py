@@ -113,24 +113,18 @@ def test_what_was_asked_for_is_measured_in_every_round(monkeypatch: pytest.Monke
 def test_a_run_says_and_keeps_its_rhythm(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    algorithm = ct.algorithms.local(epochs=1, batch_size=4)
+    def run(resume: bool) -> int:
+        algorithm, out = ct.algorithms.local(epochs=1, batch_size=4), tmp_path / "run"
+        options = {"rounds": 2, "engine": "serial", "evaluate_every": "auto", "resume": resume}
+        every: int = ct.fit(net("mlp"), ragged("mlp"), algorithm, out=out, **options).config["evaluate_every"]
+        return every
+
     with monkeypatch.context() as m:
         m.setattr(rhythm, "TRIFLE", 0)
-        run = ct.fit(net("mlp"), ragged("mlp"), algorithm, rounds=2, engine="serial", out=tmp_path / "run")
-    every = run.config["evaluate_every"]
+        every = run(resume=False)
     assert every > 1
     assert f"evaluated every {every} rounds" in capfd.readouterr().err
-    again = ct.fit(
-        net("mlp"),
-        ragged("mlp"),
-        algorithm,
-        rounds=2,
-        engine="serial",
-        out=tmp_path / "run",
-        resume=True,
-        progress=False,
-    )
-    assert again.config["evaluate_every"] == every
+    assert run(resume=True) == every
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "often", 1.5])

@@ -119,6 +119,7 @@ def main() -> None:
     for name, each in found.items():
         print(name, *(f"{k} {v:.5f}" for k, v in each.items() if k != "turns"))
     facts = {"machine": machine(), "found": found}
+    typed.out.mkdir(parents=True, exist_ok=True)
     (typed.out / "gathering.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 

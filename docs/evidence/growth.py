@@ -105,6 +105,7 @@ def main() -> None:
         print(table(rows[-1:]).splitlines()[-1], flush=True)
     start = [float(answer("-c", START)) for _ in range(5)]
     facts = {"start_s": start, "rows": rows}
+    typed.out.mkdir(parents=True, exist_ok=True)
     (typed.out / "growth.json").write_text(json.dumps(facts, indent=1) + "\n")
     print(table(rows))
     print(f"from import to the end of a first round: {median(start):.2f} s ({min(start):.2f} to {max(start):.2f})")

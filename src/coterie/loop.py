@@ -51,7 +51,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
-    evaluate_every: int | str = "auto",
+    evaluate_every: int | str = 1,
     silent: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
@@ -65,12 +65,12 @@ def fit(
     model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
-    evaluate_every: rounds between two evaluations (the last one always counts); "auto": every round, unless all of them
-    together would take more than a few seconds and more than a tenth of the training; silent: how likely a message
-    between peers is dropped; record: further measures of every evaluated round, "gradients" (G_u and G_v over all
-    data), "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products rounded to 10
-    bits) or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such
-    as ``coterie.track.TensorBoard()``.
+    evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
+    round, unless all of them together would take more than two seconds and more than a tenth of the training; silent:
+    how likely a message between peers is dropped; record: further measures of every evaluated round, "gradients" (G_u
+    and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products
+    rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of
+    every round, such as ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
 

@@ -109,7 +109,6 @@ class Plan:
             device=self.wishes.device,
             out=folder,
             resume=self.wishes.resume,
-            evaluate_every=1,  # as the papers do, whose best rounds are told
             record=self.recipe.record,
             precision=self.wishes.precision,
             progress=shown,
