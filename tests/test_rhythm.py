@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import coterie as ct
 from coterie import rhythm
 from coterie.algorithms.base import Algorithm
+from coterie.attendance import Attendance
 from coterie.cli.app import app
 from coterie.data import Federation
 from coterie.experiment import Experiment
@@ -144,3 +145,12 @@ def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
     found = {json.loads(p.read_text())["evaluate_every"] for p in tmp_path.glob("c/*/config.json")}
     assert len(found) == 1
     assert found.pop() > 1
+
+
+@pytest.mark.parametrize("every", [1, 3, 20])
+def test_who_comes_again_is_known_wherever_a_run_begins(every: int) -> None:
+    """Rounds are asked for backwards: a continued run begins anywhere, and a cluster may repeat one."""
+    a = Attendance(9, 0.4, seed=1, rounds=14, evaluate_every=every)
+    for t in reversed(range(14)):
+        later = {int(i) for k in range(t + 1, a.evaluated(t) + 1) for i in a.cohort(k)}
+        assert a.final(t).tolist() == [int(i) not in later for i in a.cohort(t)]

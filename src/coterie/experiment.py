@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import chance, measure
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
 from .algorithms.quantised import quantised
+from .attendance import Attendance
 from .batches import Integers, Samples
 from .data import Federation
 from .engines.base import Engine
@@ -94,10 +95,6 @@ class Experiment:
     def _known_flops(self) -> dict[nn.Module, int]:
         return {}
 
-    @cached_property
-    def _known_latest(self) -> dict[int, Integers]:
-        return {}
-
     def flops_a_sample(self, model: Model) -> int:
         """Forward and backward of one sample: three times the forward pass."""
         if model.module not in self._known_flops:
@@ -162,19 +159,15 @@ class Experiment:
         """Round ``t`` with all clients."""
         return replace(self.round(t), cohort=self.here, whole=np.arange(self.federation.clients))
 
-    def cohort(self, t: int) -> Integers:
-        """Who takes part in round ``t``: drawn without replacement, in ascending order."""
+    @cached_property
+    def attendance(self) -> Attendance:
+        """Who takes part when."""
         n, wanted = self.federation.clients, self.program.participation
-        m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
-        if not 1 <= m <= n:
-            raise RequestError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
-        if m == n:
-            return np.arange(n)
-        return np.sort(chance.generator(self.seed, "sample", t).choice(n, m, replace=False))
+        return Attendance(n, wanted, self.seed, self.rounds, self.evaluate_every)
 
-    def evaluated(self, t: int) -> int:
-        """The first round from ``t`` on that is evaluated; the last one always is."""
-        return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))
+    def cohort(self, t: int) -> Integers:
+        """Who takes part in round ``t``, in ascending order."""
+        return self.attendance.cohort(t)
 
     def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
         """Round ``t`` and its row of measurements."""
@@ -255,7 +248,7 @@ class Experiment:
         everybody = len(r.whole) == self.federation.clients
         if not self.measurable or (everybody and not evaluate):
             return known
-        latest = self._latest_round(r.index, self.evaluated(r.index))[r.cohort] == r.index
+        latest = np.isin(r.cohort, r.whole[self.attendance.final(r.index)])
         for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
             asked = np.flatnonzero(latest[form.places])
             if len(asked):
@@ -263,16 +256,6 @@ class Experiment:
                 accuracies = measure.personal_accuracies(self.engine, form.model, models, self.tests, who)
                 known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
         return known
-
-    def _latest_round(self, t: int, end: int) -> Integers:
-        """[n] the latest round from ``t`` to ``end`` in which each client takes part; found once for all of them."""
-        if end not in self._known_latest:
-            latest = np.full(self.federation.clients, -1)
-            for k in range(t, end + 1):
-                latest[self.cohort(k)] = k
-            self._known_latest.clear()
-            self._known_latest[end] = latest
-        return self._known_latest[end]
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
         """[m] the accuracies after round ``t`` of all who lie here; one that never trained has what it was given."""

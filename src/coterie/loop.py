@@ -198,7 +198,7 @@ def _play(
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
-            now, row = player.play(now, t, evaluate=experiment.evaluated(t) == t)
+            now, row = player.play(now, t, evaluate=experiment.attendance.evaluated(t) == t)
             history.append(row)
             if writer is not None:
                 writer.keep(row, player.saved(now))
