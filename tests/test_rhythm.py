@@ -90,6 +90,7 @@ def test_passes_are_counted(
     algorithm: Algorithm, trained: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rhythm, "TRIFLE", 0)
+    monkeypatch.setattr(rhythm, "CALL", 0)
     e = of(algorithm, equal_clients(12, 4))
     assert (rhythm.training_passes(e), rhythm.evaluation_passes(e)) == (trained, evaluated)
     every = rhythm.rhythm(e)
@@ -97,11 +98,24 @@ def test_passes_are_counted(
     assert (every - 1) * allowed < evaluated <= every * allowed
 
 
+def test_few_of_many_are_asked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
+    n, m, rounds = 60, 6, 400
+    a = Attendance(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
+    asked = sum(len(a.final(t)) > 0 for t in range(rounds))
+    fed = ct.data.from_tensors(
+        **{part: [(torch.randn(2, 4), torch.arange(2))] * n for part in ("train", "test")}, classes=2
+    )
+    e = experiment(torch.nn.Linear(4, 2), fed, ct.algorithms.fedavg(participation=m, epochs=1))
+    assert rhythm.calls(e) == pytest.approx(2 + asked, rel=0.3)
+    assert rhythm.calls(of(ct.algorithms.local(epochs=1))) == 3
+
+
 def test_what_takes_no_time_is_done_in_every_round() -> None:
     e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
     assert rhythm.rhythm(e) == 1
-    macs = e.flops_a_sample(e.model) / 3
-    rounds = int(rhythm.TRIFLE / macs / rhythm.evaluation_passes(e))
+    macs = rhythm.evaluation_passes(e) * e.flops_a_sample(e.model) / 3
+    rounds = int(rhythm.TRIFLE / (macs + 4 * rhythm.CALL))
     assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds)) == 1
     assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds + 1)) > 1
 
@@ -153,4 +167,4 @@ def test_who_comes_again_is_known_wherever_a_run_begins(every: int) -> None:
     a = Attendance(9, 0.4, seed=1, rounds=14, evaluate_every=every)
     for t in reversed(range(14)):
         later = {int(i) for k in range(t + 1, a.evaluated(t) + 1) for i in a.cohort(k)}
-        assert a.final(t).tolist() == [int(i) not in later for i in a.cohort(t)]
+        assert a.final(t).tolist() == [i for i in a.cohort(t).tolist() if i not in later]

@@ -7,11 +7,11 @@ DFedAvg (FedAvg where only some take part) on random images, three runs that dif
 nor saved (but for the evaluation of the last round, which is always done), evaluated as often as a run is where nobody
 says, and evaluated and saved. They take turns, so that
 whatever else the machine does meets all of them. The time of a round is taken from outside, from the end of the first
-to the end of the last: everything between them counts, whoever waits. What of it is local work and mixing, the run
+that is evaluated to the end of the last but one: everything between them counts, whoever waits. What of it is local work and mixing, the run
 itself records: the rest is what training waits for. The CPU's time, of all threads together, tells what the writing
 beside the training takes from it, and is the steadier number where others use the machine too.
 
-Without a model: the two small works below, and overlap.json and overlap.md are written.
+Without a model: the works below, and overlap.json and overlap.md are written.
 """
 
 import argparse
@@ -69,6 +69,7 @@ WORKS = (
     SMALL,
     SMALL._replace(epochs=1, rounds=201, repeats=5),
     SMALL._replace(epochs=1, rounds=401, repeats=5, participants=4),
+    Work("logreg", (1, 28, 28), 1000, 60, 20, 1, rounds=701, repeats=3, participants=100),
     Work("mlp:width=300", (3, 32, 32), 100, 64, 16, 1, rounds=21, repeats=3),  # a million parameters
 )
 

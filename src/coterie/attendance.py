@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import chance
 from .batches import Integers
@@ -39,8 +38,8 @@ class Attendance:
         """
         return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))
 
-    def final(self, t: int) -> NDArray[np.bool_]:
-        """[m] who of the cohort of round ``t`` does not take part again before the next evaluation."""
+    def final(self, t: int) -> Integers:
+        """Who takes part in round ``t`` and not again before the next evaluation, in ascending order."""
         end = self.evaluated(t)
         if end not in self._known:  # found once for all rounds until then
             latest = np.full(self.clients, -1)
@@ -48,8 +47,7 @@ class Attendance:
                 latest[self.cohort(k)] = k
             self._known.clear()
             self._known[end] = latest
-        out: NDArray[np.bool_] = self._known[end][self.cohort(t)] == t
-        return out
+        return np.flatnonzero(self._known[end] == t)
 
     @cached_property
     def _known(self) -> dict[int, Integers]:

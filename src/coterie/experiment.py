@@ -248,7 +248,7 @@ class Experiment:
         everybody = len(r.whole) == self.federation.clients
         if not self.measurable or (everybody and not evaluate):
             return known
-        latest = np.isin(r.cohort, r.whole[self.attendance.final(r.index)])
+        latest = np.isin(r.cohort, self.attendance.final(r.index))
         for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
             asked = np.flatnonzero(latest[form.places])
             if len(asked):

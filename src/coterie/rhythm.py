@@ -3,7 +3,7 @@
 Reckoned from counts, not from a clock: the same run is always evaluated in the same rounds.
 """
 
-from math import ceil
+from math import ceil, log
 
 from .batches import Amount, Batches
 from .experiment import Experiment
@@ -11,6 +11,7 @@ from .experiment import Experiment
 # Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
 # more than a third of a step of small models, and it measures distances too. 5 % by count are 3 to 9 % by the clock.
 SHARE = 0.05
+CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
 TRIFLE = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
 
 
@@ -19,10 +20,20 @@ def rhythm(experiment: Experiment) -> int:
     e = experiment
     if not e.measurable or e.record:
         return 1
-    passes, price = evaluation_passes(e), e.flops_a_sample(e.model) / 3
-    if e.rounds * passes * price <= TRIFLE:
+    price = e.flops_a_sample(e.model) / 3
+    work = evaluation_passes(e) * price
+    if e.rounds * (work + 4 * CALL) <= TRIFLE:
         return 1
-    return max(1, ceil(passes / (SHARE * 3 * max(1, training_passes(e)))))
+    return ceil((work + calls(e) * CALL) / (SHARE * 3 * price * max(1, training_passes(e))))
+
+
+def calls(e: Experiment) -> float:
+    """How often an engine is asked: after mixing, for the mean, and after training.
+
+    Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
+    """
+    n, m = e.federation.clients, len(e.cohort(0))
+    return 2 + (1 if m == n else n / m * (1 + log(m)))
 
 
 def evaluation_passes(e: Experiment) -> int:
