@@ -4,12 +4,12 @@
     python docs/evidence/overlap.py --device cuda --model resnet18-gn --clients 100 --samples 500
 
 DFedAvg (FedAvg where only some take part) on random images, three runs that differ in nothing else: neither evaluated
-nor saved (but for the evaluation of the last round, which is always done), evaluated as often as a run is where nobody
-says, and evaluated and saved. They take turns, so that
-whatever else the machine does meets all of them. The time of a round is taken from outside, from the end of the first
-that is evaluated to the end of the last but one: everything between them counts, whoever waits. What of it is local work and mixing, the run
-itself records: the rest is what training waits for. The CPU's time, of all threads together, tells what the writing
-beside the training takes from it, and is the steadier number where others use the machine too.
+nor saved (but for the evaluation of the last round, which is always done), evaluated as often as commands do it where
+nobody says, and evaluated and saved. They take turns, so that whatever else the machine does meets all of them. The
+time of a round is taken from outside, from the end of the first that is evaluated to the end of the last but one:
+everything between them counts, whoever waits. What of it is local work and mixing, the run itself records: the rest is
+what training waits for, some of it for the round's own bookkeeping. The CPU's time, of all threads together, tells what
+the writing beside the training takes from it, and is the steadier number where others use the machine too.
 
 Without a model: the works below, and overlap.json and overlap.md are written.
 """
@@ -205,11 +205,12 @@ def verdict(each: Mapping[str, Any]) -> str:
     costs = {
         "evaluating": waiting[EVALUATED] - waiting[NEITHER],
         "saving": waiting[SAVED] - waiting[EVALUATED],
-        "all that is measured and saved": waiting[SAVED],
+        "both": waiting[SAVED] - waiting[NEITHER],
+        "all that a round has beside them": waiting[NEITHER],
     }
     said = ", ".join(f"{what} {100 * share:.1f} %" for what, share in costs.items())
     cpu, state = spread(m[SAVED]["more_cpu"][EVALUATED]), each["state"] / 2**20
-    kept = "kept" if waiting[SAVED] <= LIMIT else "**not kept**"
+    kept = "kept" if waiting[SAVED] - waiting[NEITHER] <= LIMIT else "**not kept**"
     return (
         f"* {w['model']}, {w['epochs']} epochs, evaluated every {each['every']} rounds, a state of {state:.1f} MiB: "
         f"training waits for {said} of its own time; "
