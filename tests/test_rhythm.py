@@ -98,7 +98,7 @@ def test_passes_are_counted(
     assert (every - 1) * allowed < evaluated <= every * allowed
 
 
-def test_few_of_many_are_asked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_many_are_asked_for_often() -> None:
     """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
     n, m, rounds = 60, 6, 400
     a = Attendance(n, m, seed=0, rounds=rounds, evaluate_every=rounds)

@@ -65,7 +65,10 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
 ]
 EvaluateEvery = Annotated[
-    int | None, typer.Option(help="Rounds between two evaluations; by default they take a tenth of the time.", min=1)
+    int | None,
+    typer.Option(
+        help="Rounds between two evaluations; by default as many as keep them under a tenth of the time.", min=1
+    ),
 ]
 Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
 
