@@ -7,6 +7,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms import Algorithm
+from coterie.algorithms.options import Training
 from coterie.engines import Serial, Vectorised
 from toys import PLAIN, U0, A, B, C, Coupled, D, Quadratic, experiment, golden, play, scattered
 
@@ -166,6 +167,23 @@ def test_the_golden_consensus_distances() -> None:
 def test_learning_rate_decays_by_the_round(engine: Any) -> None:
     state = after(plain("local", steps=1, lr_decay=0.5), engine, 2)
     close(state.x["u"], b + (1 - ETA_U * a) * (1 - ETA_U / 2 * a) * (0.5 - b))
+
+
+def test_learning_rate_falls_in_steps_as_torch_has_it() -> None:
+    """100 rounds, some of whose milestones are no exact binary fractions, against MultiStepLR; rates are FedBABU's."""
+    milestones = (0.07, 0.5, 0.57, 0.75)
+    training = Training().given({"lr": 0.3, "lr_milestones": milestones, "lr_gamma": 0.2})
+    theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(theirs, [round(100 * m) for m in milestones], gamma=0.2)
+    for t in range(100):
+        assert training.decayed(0.3, t, 100) == pytest.approx(schedule.get_last_lr()[0], rel=1e-12)
+        theirs.step()
+        schedule.step()
+    fedbabu = ct.algorithms.fedbabu(lr_milestones=(0.5, 0.75))
+    assert ct.algorithms.fedbabu(**fedbabu.settings).settings == fedbabu.settings
+    both = Training().given({"lr_decay": 0.5, "lr_milestones": [0.5]})
+    assert [both.decayed(8.0, t, 4) for t in range(4)] == pytest.approx([8, 4, 0.2, 0.1])
+    assert Training(lr_min=0.1).given({"lr_milestones": [0.5]}).lr_min is None
 
 
 @ENGINES

@@ -34,8 +34,9 @@ def fedbabu(
     0.0
 
     Reference: Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", 2022.
-    Differs from the paper in: the rate, which decays by ``lr_decay`` a round; the released code divides it by 10 at
-    a half and three quarters of the rounds, and fine-tunes from its best checkpoint instead of the last model.
+    Differs from the paper in: the rate, which decays by ``lr_decay`` a round unless ``lr_milestones=(0.5, 0.75)``
+    divides it by 10 at a half and three quarters of the rounds, as the released code does; that code also fine-tunes
+    from its best checkpoint instead of the last model.
     """
     check_server(participation, weighting, 1.0)
     check_range("finetune_epochs", finetune_epochs, 0, float("inf"))

@@ -14,6 +14,8 @@ class Options(TypedDict, total=False):
     lr: float
     lr_decay: float
     lr_min: float | None
+    lr_milestones: tuple[float, ...] | None
+    lr_gamma: float | None
     momentum: float
     persistent_momentum: bool
     weight_decay: float
@@ -30,6 +32,8 @@ class Training(NamedTuple):
     lr: float = 0.1
     lr_decay: float = 0.99  # per round
     lr_min: float | None = None  # instead: a cosine from lr to this over all rounds
+    lr_milestones: tuple[float, ...] | None = None  # fractions of all rounds after which the rates are multiplied ...
+    lr_gamma: float | None = None  # ... by this; 0.1 unless given
     momentum: float = 0.9
     persistent_momentum: bool = False  # False: a fresh buffer in every phase of every round
     weight_decay: float = 5e-4
@@ -42,7 +46,8 @@ class Training(NamedTuple):
     def given(self, options: Options) -> "Training":
         """These settings with the given ones in their place.
 
-        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``.
+        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``. ``lr_milestones`` takes
+        the place of both; an ``lr_decay`` that is given beside it acts as well.
         """
         unknown = set(options) - set(self._fields)
         if unknown:
@@ -53,6 +58,7 @@ class Training(NamedTuple):
             options = {**options, "steps": None}
         if options.get("lr_decay") is not None:
             options = {"lr_min": None, **options}
+        options = with_milestones(options)
         if isinstance(options.get("epochs"), list):  # as JSON has it
             options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
         training = self._replace(**options)
@@ -76,21 +82,43 @@ class Training(NamedTuple):
         """A learning rate in round ``t``."""
         if self.lr_min is not None:
             return self.lr_min + (lr - self.lr_min) / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
+        passed = sum(t >= m * rounds - 1e-9 for m in self.lr_milestones or ())  # 0.07 * 100 is a little above 7
         try:
-            lr = lr * self.lr_decay**t
+            lr = lr * self.lr_decay**t * (1.0 if self.lr_gamma is None else self.lr_gamma) ** passed
         except OverflowError:
             lr = math.inf
         if lr > LARGEST:
-            raise RequestError(
-                f"lr has grown beyond all numbers in round {t + 1}: choose lr_decay={self.lr_decay:g} lower"
-            )
+            raise RequestError(f"lr has grown beyond all numbers in round {t + 1}: choose {self._growing} lower")
         return lr
+
+    @property
+    def _growing(self) -> str:
+        return f"lr_decay={self.lr_decay:g}" if self.lr_decay > 1 else f"lr_gamma={self.lr_gamma}"
+
+
+def with_milestones(options: Options) -> Options:
+    """The options, complete where the rate falls in steps: nothing else lowers it unless that is given, too."""
+    milestones = options.get("lr_milestones")
+    if milestones is None:
+        if options.get("lr_gamma") is not None:
+            raise RequestError("lr_gamma is what lr_milestones multiply the rate by: give them too, or leave it out")
+        return options
+    if options.get("lr_min") is not None:
+        raise RequestError("lr_min and lr_milestones are two schedules of the rate: leave one of them out")
+    listed = isinstance(milestones, list | tuple) and all(isinstance(m, int | float) for m in milestones)
+    if not (listed and milestones and all(0 < m < 1 for m in milestones)) or sorted(milestones) != list(milestones):
+        raise RequestError(
+            f"lr_milestones={milestones!r} is out of range: give ascending fractions of the rounds, as in (0.5, 0.75)"
+        )
+    gamma = 0.1 if options.get("lr_gamma") is None else options["lr_gamma"]
+    return {"lr_decay": 1.0, **options, "lr_min": None, "lr_milestones": tuple(milestones), "lr_gamma": gamma}
 
 
 _BOUNDS = (
     ("lr", 0, math.inf),
     ("lr_decay", 0, math.inf),
     ("lr_min", 0, math.inf),
+    ("lr_gamma", 0, math.inf),
     ("momentum", 0, 1),
     ("weight_decay", 0, math.inf),
     ("clip", 0, math.inf),

@@ -11,9 +11,10 @@ from .options import Options
 
 Builder = Callable[..., Algorithm]
 
-_GROUPS = tuple[int, ...]
+_LISTS: dict[Any, type[int] | type[float]] = {tuple[int, ...]: int, tuple[float, ...]: float}
 _KINDS: dict[Any, str] = {
-    _GROUPS: "whole numbers with commas",
+    tuple[int, ...]: "whole numbers with commas",
+    tuple[float, ...]: "numbers with commas",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -68,11 +69,12 @@ def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> di
 def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:
     """The first of the accepted kinds that the text spells."""
     word = text.strip()
-    if _GROUPS in kinds and "," in word:
-        try:
-            return tuple(int(part) for part in word.split(","))
-        except ValueError:
-            pass
+    for several, one in _LISTS.items():
+        if several in kinds and ("," in word or one not in kinds):  # one number alone may be a list of its own
+            try:
+                return tuple(one(part) for part in word.split(","))
+            except ValueError:
+                pass
     if NoneType in kinds and word.lower() == "none":
         return None
     if bool in kinds and word.lower() in ("true", "false"):
