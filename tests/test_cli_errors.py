@@ -77,6 +77,8 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         ("groups=8", "4 channels", "choose groups=4"),
     ),
     "capacities-for-others": ("run heterofl --capacities b4x3-b2x3", ("6 clients", "there are 20", "add up")),
+    "capacities-for-longer": ("run heterofl --capacities b2@30-b4 --rounds 20", ("no round of 20", "more rounds")),
+    "capacities-of-some-rounds": ("run heterofl --capacities b2@3-b4@4 --rounds 20", ("7 rounds", "there are 20")),
     "capacities-of-equals": ("run fedavg --capacities b4", ("fedavg has no capacities", "leave --capacities out")),
     "no-stages": ("run depthfl --model small-cnn", ("not built in stages", "resnet8-gn")),
     "a-shape": ("capacity --shape 3x32", ("--shape 3x32", "3,32,32")),

@@ -78,6 +78,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "heterofl": ("heterofl", {**NARROW, "participation": 3}),
     "heterofl, scaled": ("heterofl", {**NARROW, "participation": 3, "scaler": True}),
     "heterofl, masked": ("heterofl", {**NARROW, "participation": 3, "mask_ce": True}),
+    "heterofl, growing": ("heterofl", {"epochs": 1, "capacities": "0.5@1-1", "participation": 3}),
     "fedrolex": ("fedrolex", {**NARROW, "participation": 4}),
     "feddropout": ("feddropout", {**NARROW, "participation": 3}),
     "feddropout, quantised": ("feddropout", {**NARROW, "participation": 3, "quantise": 8}),

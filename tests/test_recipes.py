@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from coterie import algorithms, models, topology
+from coterie.algorithms.capacities import WIDTHS, shares
 from coterie.algorithms.settings import settings_of
 from coterie.capacity import communication
 from coterie.data import PARTITIONS, Federation, Preparation
@@ -21,6 +23,7 @@ from coterie.recipes.outcome import compared, value
 from coterie.recipes.shorten import Changes, changed, shortenings
 from coterie.recipes.sources import SOURCES, source
 from coterie.text import parse
+from coterie.views.stages import stage_lengths
 
 RECIPES = [load(name) for name in names()]
 
@@ -181,6 +184,20 @@ def test_estimates_are_those_of_the_closed_form() -> None:
     assert case.estimates["local"]["bytes"] == 0
     progressive = load("fedlmt-t7").cases[0].estimates
     assert progressive["progfed"]["bytes"] == pytest.approx(8e9 * 148.687, rel=1e-3)  # both directions, 4 bytes
+    for method in ("feddropout", "heterofl", "fedrolex"):
+        assert progressive[method]["bytes"] == pytest.approx(8e9 * 164.1, rel=1e-3)
+        assert progressive[method]["flops"] == pytest.approx(3 * 500 * 8.22e12, rel=2e-3)  # 500 samples each
+
+
+def test_all_grow_with_progfed() -> None:
+    """FedLMT's Table 7: everybody has capacity 1, 2 and 3 for as long as ProgFed's first stages."""
+    recipe = load("fedlmt-t7")
+    for case in recipe.cases:
+        for method in ("feddropout", "heterofl", "fedrolex", "depthfl"):
+            stages = shares(recipe.settings(method, case)["capacities"], WIDTHS, case.clients, case.rounds)
+            firsts = [s.first for s in stages]
+            assert np.diff([*firsts, case.rounds]).tolist() == stage_lengths(case.rounds, 4)
+            assert [s.capacity for s in stages] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_every_case_has_its_estimates() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms.base import Trained
-from coterie.algorithms.capacities import RANKS, WIDTHS, shares
 from coterie.algorithms.families import merged
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
@@ -484,10 +483,3 @@ def test_one_rank_for_everybody_suits_the_smallest() -> None:
     assert (lowest["keep_layers"], lowest["rank_ratio"]) == (5, 0.4)
     assert alg.fedlmt(capacities="b4-b1", keep_layers=2).settings["keep_layers"] == 2
     assert alg.fedlmt(capacities="b4", keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
-
-
-def test_shares() -> None:
-    thirds = shares("b4-b3-b2", WIDTHS, 20)
-    assert [(s.capacity, len(s.clients)) for s in thirds] == [(1.0, 6), (0.75, 7), (0.5, 7)]
-    assert np.concatenate([s.clients for s in thirds]).tolist() == list(range(20))
-    assert [s.capacity for s in shares("b4-b3-b2-b1", RANKS, 4)] == [1.4, 0.6, 0.15, 0.01]

@@ -7,7 +7,6 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from ..batches import Integers
 from ..errors import RequestError
 from ..local import Phase
 from ..problem import Loss, Model
@@ -16,7 +15,7 @@ from ..views.depth import deep_supervision, deepest, mutual, ramp, with_depth
 from ..views.staged import check_stages
 from ..views.stages import STAGE, at_stage, stage_of, staged
 from .base import Algorithm, Assigned, Problem, Program, Round, Trained, View
-from .capacities import DEPTHS, levels, shares
+from .capacities import DEPTHS, Share, levels, shares
 from .families import Server, federated
 from .forms import assigned, named_view
 from .options import LMT_PAPER, Options, check_choice, check_range, refuse_lasting
@@ -40,7 +39,8 @@ def depthfl(
     distill "mutual": all heads teach each other, more from round to round; "deepest": the last one teaches, with
     weight ``teaching`` at temperature ``tau``; "none": every head by itself
 
-    capacities: depths by client, "b4-b3-b2" (4, 3 and 2 stages, for a network of four), "3-1" or "b4x15-b2x5".
+    capacities: depths by client, "b4-b3-b2" (4, 3 and 2 stages, for a network of four), "3-1" or "b4x15-b2x5"; or
+    for everybody one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
     What is measured answers with the mean of all heads of the full network.
 
     >>> depthfl(distill="none").settings["capacities"]
@@ -67,10 +67,11 @@ def depthfl(
         for level in levels(capacities, DEPTHS):
             if level > stages or level != int(level) or level < 1:
                 raise RequestError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
-        groups = [(s.clients, with_depth(p.module, int(s.capacity))) for s in shares(capacities, DEPTHS, p.clients)]
+        given = shares(capacities, DEPTHS, p.clients, p.rounds)
+        groups = [(s, with_depth(p.module, int(s.capacity))) for s in given]
 
         @lru_cache(maxsize=1)  # rounds with the same loss have the same models
-        def forms(weight: float) -> list[tuple[Integers, View]]:
+        def forms(weight: float) -> list[tuple[Share, View]]:
             return [(who, named_view(p.model.like(m, loss(weight)), p.model.start)) for who, m in groups]
 
         def views(r: Round) -> list[Assigned]:
@@ -118,7 +119,7 @@ def progfed(
                 f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds"
             )
         growing = [named_view(p.model.like(at_stage(p.module, s + 1)), p.model.start) for s in range(stages)]
-        everybody = np.arange(p.clients)
+        everybody = Share(1.0, np.arange(p.clients))
 
         def stage(r: Round) -> int:
             return stage_of(r.index, p.rounds, stages) - 1

@@ -11,7 +11,7 @@ from ..problem import Model
 from ..tensors import Tensors, replicate
 from ..views import factorise, factorise_tensors, recover_tensors
 from .base import Algorithm, Form, Problem, Program, Round, Trained, View
-from .capacities import RANKS, levels, shares
+from .capacities import RANKS, levels, refuse_staged, shares
 from .families import Server, both_ways, federated, message_of, train_cohort, weights
 from .forms import assigned
 from .lowrank import coefficients, regularised
@@ -32,8 +32,9 @@ def fedhm(
 
     x_i = SVD_ri(w);   x_i <- local(x_i) along grad F_i + regulariser for i in S;   w <- sum_S q_i (U_i V_i^T)
 
-    capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5"; keep_layers: how many
-    layers stay whole.
+    capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5", or for everybody one
+    after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); keep_layers: how many layers stay
+    whole.
 
     >>> fedhm().settings["capacities"]
     'b4-b3-b2'
@@ -51,8 +52,8 @@ def fedhm(
 
     def bind(p: Problem) -> Program[Server]:
         groups = [
-            (s.clients, product_view(p.model, s.capacity, keep_layers, regulariser))
-            for s in shares(capacities, RANKS, p.clients)
+            (s, product_view(p.model, s.capacity, keep_layers, regulariser))
+            for s in shares(capacities, RANKS, p.clients, p.rounds)
         ]
         phase = Phase(p.parameters, t.amount, t.lr)
         views = replace(p, views=lambda r: assigned(groups, r))
@@ -110,6 +111,7 @@ def fedhmv2(
     check_server(participation, weighting, 1.0)
     check_range("svd_every", svd_every, 1, float("inf"))
     coefficients(regulariser)
+    refuse_staged("fedhmv2", capacities, "averages factors of one rank in all rounds")
     ratio = min(levels(capacities or "b2", RANKS)) if rank_ratio is None else rank_ratio
     t = LMT_PAPER.given(options)
     refuse_lasting("fedhmv2", t)

@@ -31,9 +31,9 @@ def flanc(
     (B_i, A_i) <- local(B, A_w) along grad F_i + orthogonal sum_l mean((B_l B_l^T - I)^2)   for i in S of width w
     B <- mean over S;   A_w <- mean over those of S with width w, unchanged where there is none
 
-    capacities: shares of the full widths, "b4-b3-b2" (1.75, 1.25, 0.75), "1-0.5" or "b4x15-b2x5"; n_basis and
-    basis_fraction: filters of a bank and channels of a filter, as shares of a block's. What is measured is the widest
-    network.
+    capacities: shares of the full widths, "b4-b3-b2" (1.75, 1.25, 0.75), "1-0.5" or "b4x15-b2x5", or for everybody
+    one after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); n_basis and basis_fraction:
+    filters of a bank and channels of a filter, as shares of a block's. What is measured is the widest network.
 
     >>> flanc().settings["orthogonal"]
     10.0
@@ -84,8 +84,8 @@ def by_basis(
     extra = {place(w)(k): v for w, form in forms.items() for k, v in form.start.items()}
     common = extra | p.model.start
     groups = [
-        (s.clients, named_view(forms[s.capacity], common, place(s.capacity)))
-        for s in shares(capacities, FRACTIONS, p.clients)
+        (s, named_view(forms[s.capacity], common, place(s.capacity)))
+        for s in shares(capacities, FRACTIONS, p.clients, p.rounds)
     ]
     viewed = replace(p, views=lambda r: assigned(groups, r))
     phase = Phase(p.parameters, t.amount, t.lr)

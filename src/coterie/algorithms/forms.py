@@ -1,6 +1,7 @@
 """Views by name: clients that hold some of the server's tensors, and who of a cohort holds which."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,12 +10,20 @@ from ..batches import Integers
 from ..problem import Model
 from ..tensors import Tensors, Tree
 from .base import Assigned, Round, View
+from .capacities import Share
+
+T = TypeVar("T")
 
 
-def assigned(groups: Sequence[tuple[Integers, View]], r: Round) -> list[Assigned]:
+def assigned(groups: Sequence[tuple[Share, View]], r: Round) -> list[Assigned]:
     """Who of the cohort has which view, where a view leaves nothing to choose."""
-    here = [(np.flatnonzero(np.isin(r.cohort, clients)), view) for clients, view in groups]
-    return [Assigned(places, view, {}) for places, view in here if len(places)]
+    return [Assigned(places, view, {}) for places, view in present(groups, r)]
+
+
+def present(groups: Sequence[tuple[Share, T]], r: Round) -> list[tuple[Integers, T]]:
+    """The places of a group's clients in the cohort, of those who have that capacity in this round."""
+    here = [(np.flatnonzero(np.isin(r.cohort, s.clients)), form) for s, form in groups if s.lasts(r.index)]
+    return [(places, form) for places, form in here if len(places)]
 
 
 def named_view(model: Model, common: Mapping[str, torch.Tensor], place: Callable[[str], str] = str) -> View:

@@ -18,7 +18,7 @@ from ..tensors import Tensors, Tree, put, rows
 from ..topology import Topology
 from ..views import TERMS, Pair, factor_pairs, factorise, front_names, penalty, recover
 from .base import Algorithm, Problem, Program, View
-from .capacities import DEPTHS, RANKS, levels, shares
+from .capacities import DEPTHS, RANKS, Share, levels, refuse_staged, shares
 from .families import decentralised, federated
 from .forms import assigned
 from .options import LMT_PAPER, Options, Training, check_choice, refuse_lasting
@@ -110,6 +110,7 @@ def fedlmt(
     """
     check_server(participation, weighting, 1.0)
     coefficients(regulariser)
+    refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     keep, ratio = _common_rank(capacities, rank_ratio, keep_layers)
     t = LMT_PAPER.given(options)
 
@@ -167,6 +168,7 @@ def pfedlmt(
     """
     check_server(participation, weighting, 1.0)
     check_choice("schedule", schedule, ("joint", "alternate"))
+    refuse_staged("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
     coefficients(regulariser)
     t = LMT_PAPER.given(options)
     refuse_lasting("pfedlmt", t)
@@ -178,8 +180,8 @@ def pfedlmt(
     def bind(p: Problem) -> Program[Any]:
         front = front_names(p.module)
         groups = [
-            (s.clients, rank_view(p, s.capacity, keep_layers, regulariser))
-            for s in shares(capacities, RANKS, p.clients)
+            (s, rank_view(p, s.capacity, keep_layers, regulariser))
+            for s in shares(capacities, RANKS, p.clients, p.rounds)
         ]
         own = replace(p, views=lambda r: assigned(groups, r))
         program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
@@ -223,12 +225,12 @@ def _padded(x: Tensor, dim: int, size: int) -> Tensor:
     return torch.cat([x, zeros], dim)
 
 
-def _truncated(state: Any, groups: list[tuple[Integers, View]], here: Integers) -> Any:
+def _truncated(state: Any, groups: list[tuple[Share, View]], here: Integers) -> Any:
     """A state in which everybody has the columns of its rank only."""
     slot = "v" if hasattr(state, "v") else "x"
     own: Tensors = getattr(state, slot)
-    for clients, view in groups:
-        mine = torch.from_numpy(np.flatnonzero(np.isin(here, clients))).to(next(iter(own.values())).device)
+    for share, view in groups:
+        mine = torch.from_numpy(np.flatnonzero(np.isin(here, share.clients))).to(next(iter(own.values())).device)
         if not len(mine):
             continue
         cut: Tensors = vmap(lambda x, view=view: view.put(view.take(x, {}), {})[0])(rows(own, mine))

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Unpack, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from ..views import Cut, narrow, prefix, random, window
 from .base import Algorithm, Assigned, Problem, Program, Round, View
 from .capacities import WIDTHS, shares
 from .families import Server, federated
+from .forms import present
 from .options import LMT_PAPER, Options, Training, check_choice, refuse_lasting
 from .server import check_server
 
@@ -43,9 +43,10 @@ def heterofl(
 
     x_i <- local(the first ceil(rate_i C) channels of x) for i in S;   x <- entry by entry the mean over who holds it
 
-    capacities: "b4-b3-b2" (rates 1, 3/4, 1/2 in equal shares), "1-0.5", or "b4x15-b2x5"; scaler: divide by the rate
-    before every norm, in training only; mask_ce: the logits of classes a client does not have are 0 in training, and
-    their rows of the last layer are averaged without it.
+    capacities: "b4-b3-b2" (rates 1, 3/4, 1/2 in equal shares), "1-0.5" or "b4x15-b2x5", or for everybody one after
+    the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); scaler: divide by the rate before
+    every norm, in training only; mask_ce: the logits of classes a client does not have are 0 in training, and their
+    rows of the last layer are averaged without it.
 
     >>> heterofl(capacities="1-0.5").settings["weighting"]
     'uniform'
@@ -129,11 +130,11 @@ def by_width(
     refuse_lasting(name, t)
 
     def bind(p: Problem) -> Program[Server]:
-        groups = [(s.clients, narrowed(p.model, s.capacity, own)) for s in shares(own["capacities"], WIDTHS, p.clients)]
+        given = shares(own["capacities"], WIDTHS, p.clients, p.rounds)
+        groups = [(s, narrowed(p.model, s.capacity, own)) for s in given]
 
         def views(r: Round) -> list[Assigned]:
-            here = [(np.flatnonzero(np.isin(r.cohort, clients)), form) for clients, form in groups]
-            return [Assigned(at, form.view, where(form, choose, r, at)) for at, form in here if len(at)]
+            return [Assigned(at, form.view, where(form, choose, r, at)) for at, form in present(groups, r)]
 
         phase = Phase(p.parameters, t.amount, t.lr)
         return federated(replace(p, views=views), [phase], t, p.names, participation, weighting)

@@ -74,7 +74,11 @@ Silent = Annotated[float | None, typer.Option(help="How likely a message between
 
 
 Capacities = Annotated[
-    str | None, typer.Option(help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5.")
+    str | None,
+    typer.Option(
+        help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
+        "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
+    ),
 ]
 Record = Annotated[
     list[str] | None,

@@ -10,7 +10,10 @@ from ..experiment import Experiment
 
 
 def costs(experiment: Experiment) -> NDArray[np.float64]:
-    """[n] what a pass over its samples costs each client: their number times the FLOPs of the form it trains."""
+    """[n] what a pass over its samples costs each client: their number times the FLOPs of the form it trains.
+
+    Of the first round: forms that change over the rounds change for everybody alike, and only ratios matter.
+    """
     e = experiment
     each = np.full(e.federation.clients, float(e.flops_a_sample(e.model)))
     views = e.program.views

@@ -47,12 +47,13 @@ def formed(module: nn.Module, config: Mapping[str, Any], client: int, form: str)
 
 
 def _ratio(config: Mapping[str, Any], client: int) -> float:
-    """The rank ratio of a client: that of its capacity, or one for everybody."""
+    """The rank ratio of a client: that of its capacity in the last round, or one for everybody."""
     settings = config["settings"]
     if "rank_ratio" in settings:
         return float(settings["rank_ratio"])
-    groups = shares(settings["capacities"], RANKS, config["data"]["clients"])
-    return next(s.capacity for s in groups if client in s.clients)
+    rounds = config["rounds"]
+    groups = shares(settings["capacities"], RANKS, config["data"]["clients"], rounds)
+    return next(s.capacity for s in groups if client in s.clients and s.lasts(rounds - 1))
 
 
 def _cut(module: nn.Module, small: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from ..problem import Model, cross_entropy
 from .recipe import Case, Recipe
 from .sources import source
 
-STAGES = 8  # rounds of the probe: enough to meet every stage of a model that grows
+STAGES = 8  # rounds that are looked at, evenly spread: a model that grows does so after eighths of all rounds
 SAMPLES = 2  # a client: batch statistics of a single sample do not exist
 
 
@@ -40,15 +40,16 @@ def estimate(recipe: Recipe, method: str, case: int | str | Case = 1, reading: s
 
 
 def probe(recipe: Recipe, method: str, case: Case, settings: dict[str, Any]) -> Estimate:
-    """FLOPs of a client's sample and bytes of a link in a round, the mean over all stages.
+    """FLOPs of a client's sample and bytes of a link in a round, the mean over rounds from all parts of the run.
 
     Rounds that send the same do the same work, so that only the first of them is played.
     """
     experiment = _experiment(recipe, method, case, settings)
     state, clients = experiment.start().state, experiment.federation.clients
     work: dict[int, float] = {}
-    sent = [experiment.program.traffic(state, experiment.round(t)).bytes for t in range(STAGES)]
-    for t, size in enumerate(sent):
+    looked_at = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
+    sent = [experiment.program.traffic(state, experiment.round(t)).bytes for t in looked_at]
+    for t, size in zip(looked_at, sent, strict=True):
         if size not in work:
             passes = experiment.program.train(state, experiment.round(t)).passes
             work[size] = float(sum(count * experiment.flops_a_sample(model) for model, count in passes))
@@ -86,7 +87,7 @@ def _experiment(recipe: Recipe, method: str, case: Case, settings: dict[str, Any
     changed = {"participation": 1.0, "topology": settings.get("topology") and "full", "batch_size": SAMPLES}
     algorithm = build(recipe.entry(method).builder, **settings | {k: v for k, v in changed.items() if k in settings})
     model = Model(recipe.model(case), cross_entropy)
-    return Experiment.of(model, _federation(case, clients), algorithm, Serial(), 0, STAGES)
+    return Experiment.of(model, _federation(case, clients), algorithm, Serial(), 0, case.rounds)
 
 
 def _federation(case: Case, clients: int) -> Federation:
