@@ -12,6 +12,7 @@ from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.problem import Model
+from coterie.tensors import replicate
 from test_engines import COMMON, METHODS, STAGES, build
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import PUSH, column, shared_only
@@ -228,7 +229,7 @@ class TestQuantised:
         e = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring"))
         asked = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring", quantise=5))
         program = quantised(e.program, 5)
-        state = program.init(e.model.start, 5)
+        state = program.init(e.model.start, replicate(e.model.start, 5))
         r = e.round(0)
         by_hand = program.models(program.exchange(state, program.train(state, r), r))
         assert all(torch.equal(by_hand[k], v) for k, v in asked.program.models(play(asked, 1).state).items())

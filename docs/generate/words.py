@@ -5,7 +5,7 @@ SETTINGS = {
     "lr": "learning rate of the first round",
     "lr_decay": "the rates are multiplied by it after every round",
     "lr_min": "instead: a cosine from lr down to this over all rounds",
-    "lr_milestones": "instead: fractions of the rounds after which the rates are multiplied by lr_gamma, as in 0.5,0.75",
+    "lr_milestones": "instead: fractions of the rounds, as in 0.5,0.75, at which lr_gamma lowers the rates",
     "lr_gamma": "what lr_milestones multiply the rates by; 0.1 unless given",
     "momentum": "of the local steps",
     "persistent_momentum": "whether momentum outlives a round; otherwise every phase starts afresh",

@@ -13,6 +13,7 @@ from .algorithms.base import Algorithm
 from .data import Federation
 from .errors import RequestError
 from .experiment import Experiment
+from .first import COMMON, PER_CLIENT
 from .problem import Model, cross_entropy
 from .topology import Topology
 
@@ -31,6 +32,7 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
         "rounds": experiment.rounds,
         "seed": experiment.seed,
+        "init": COMMON if experiment.first is None else PER_CLIENT,
         "silent": experiment.silent,
         "evaluate_every": experiment.evaluate_every,
         "record": list(experiment.record),
@@ -55,6 +57,7 @@ _NEEDED: dict[str, Any] = {
     "loss": str,
     "rounds": int,
     "seed": int,
+    "init": str,
     "silent": int | float,
     "evaluate_every": int,
     "record": list,
@@ -77,7 +80,7 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
         federation = data.federate(**config["data"])
         if config.get("preparation"):
             federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
-        module = models.build(**_by_name(config["model"]))
+        module = models.named(config["model"])
         algorithm = algorithms.build(config["method"], **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
@@ -93,12 +96,6 @@ def repeatable(config: Mapping[str, Any]) -> bool:
     """Whether the configuration names all it needs: data, a model or a function that makes one, and the loss."""
     named = "name" in config["model"] or models.is_own(config["model"].get("module", ""))
     return named and "source" in config["data"] and config["loss"] == "cross_entropy"
-
-
-def _by_name(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``models.build``."""
-    options = dict(model)
-    return {"name": options.pop("name", None) or options.pop("module"), **options}
 
 
 def fingerprint(model: Model) -> str:

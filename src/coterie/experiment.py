@@ -19,6 +19,7 @@ from .data import Federation
 from .engines.base import Engine
 from .engines.vectorised import pick
 from .errors import RequestError
+from .first import PER_CLIENT, First, everybodys
 from .measure.parts import Part, joined
 from .measure.report import Row
 from .models.cost import cost
@@ -54,6 +55,7 @@ class Experiment:
     record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
     evaluate_every: int = 1  # rounds between two evaluations
     held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
+    first: First | None = None  # what each client begins with; None: everybody with the same model
 
     @classmethod
     def of(
@@ -117,6 +119,11 @@ class Experiment:
                 f"silent={self.silent} is for clients that mix with each other, {self.algorithm.name} has a server: "
                 "lower its participation instead"
             )
+        if self.first is not None and not self.begins_apart:
+            raise RequestError(
+                f"init={PER_CLIENT} is for clients that begin with something of their own, with {self.algorithm.name} "
+                "all begin with the server's model: leave init out"
+            )
         self.round(0)
 
     @cached_property
@@ -127,10 +134,18 @@ class Experiment:
     def start(self) -> Progressed:
         """Before the first round."""
         program = self.program
-        state = program.init(self.model.start, len(self.here))
+        state = program.init(self.model.start, everybodys(self.first, self.model.start, self.here))
         if program.prepare is not None:
             state = program.prepare(state, self.everybody(0))
         return Progressed(state, self.unmeasured())
+
+    @property
+    def begins_apart(self) -> bool:
+        """Whether clients that draw their own first models begin elsewhere than with a common one: found by trying."""
+        one, start = replace(self, held=self.here[:1]), self.model.start
+        states = (one.program.init(start, everybodys(first, start, one.here)) for first in (self.first, None))
+        apart, common = map(flatten, states)
+        return any(not torch.equal(v, common[k]) for k, v in apart.items())
 
     def unmeasured(self) -> Tensor:
         """The accuracies right after training of clients that never trained."""
@@ -142,7 +157,7 @@ class Experiment:
 
     def restored(self, saved: Checkpoint) -> Progressed:
         """Where a checkpoint has them."""
-        shape = self.program.init(self.model.start, len(self.here))
+        shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.here))
         return Progressed(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
     def round(self, t: int) -> Round:

@@ -19,6 +19,7 @@ from .engines import Serial
 from .engines.choose import Choice
 from .errors import RequestError, unknown
 from .experiment import Experiment, Progressed
+from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
 from .history import History
 from .measure import summarise
 from .measure.report import Row
@@ -52,6 +53,7 @@ def fit(
     resume: bool = False,
     progress: bool | str = True,
     evaluate_every: int | str = 1,
+    init: str = COMMON,
     silent: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
@@ -66,11 +68,12 @@ def fit(
     batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
     from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
     evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
-    round, unless all of them together would take more than two seconds and more than a tenth of the training; silent:
-    how likely a message between peers is dropped; record: further measures of every evaluated round, "gradients" (G_u
-    and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32", "tf32" (a GPU's products
-    rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of
-    every round, such as ``coterie.track.TensorBoard()``.
+    round, unless all of them together would take more than two seconds and more than a tenth of the training; init:
+    "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
+    never leaves it); silent: how likely a message between peers is dropped; record: further measures of every evaluated
+    round, "gradients" (G_u and G_v over all data), "sharpness", "singular-values" and "perplexity"; precision: "fp32",
+    "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in bfloat16, weights in single precision);
+    trackers: who else is told of every round, such as ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
 
@@ -85,11 +88,13 @@ def fit(
         raise RequestError("rounds must be at least 0: choose a larger number")
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
+    check_init(init)
     there = _cluster(engine, workers, ray_address, gpus_per_worker)
     place = find_device(device if there is None else "cpu")
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
-    given = Model(_module(model, seed).to(place), loss or cross_entropy, precision=precision)
+    module = model if isinstance(model, nn.Module) else drawn(model, chance.key(seed, "init"))
+    given = Model(module.to(place), loss or cross_entropy, precision=precision)
     bound = algorithm.adapt(given)
     federation = federation.to(place)
     _check_fit(given, federation)
@@ -97,7 +102,8 @@ def fit(
         engine = _same_engine(engine, folder.config().get("engine", engine))
     chosen = None if there else suited(engine, bound, federation, algorithm, rounds, federation.clients)
     runs_on = Serial() if chosen is None else chosen.engine
-    experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record)
+    first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
+    experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record, first=first)
     experiment.check()
     experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
     messages = Messages()
@@ -229,14 +235,6 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RequestError("there is no CUDA device here: use --device cpu")
     return device
-
-
-def _module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    if isinstance(model, nn.Module):
-        return model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.key(seed, "init"))
-        return model()
 
 
 def _check_fit(model: Model, federation: Federation) -> None:

@@ -72,6 +72,15 @@ def replicate(x: Tree, clients: int) -> Tree:
     return tree_map(lambda v: v.expand(clients, *v.shape), x)
 
 
+def count(x: Tensors) -> int:
+    """How many clients stacked tensors have.
+
+    >>> count(replicate({"a": torch.tensor(1)}, 3))
+    3
+    """
+    return len(next(iter(x.values())))
+
+
 def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
     """(the named ones, the others); ``a | b`` puts them together again.
 

@@ -192,7 +192,7 @@ class Program(NamedTuple, Generic[S]):
     """Pure functions over a state; the state is a NamedTuple of (stacked) tensors and nothing hides elsewhere."""
 
     shared: frozenset[str]  # what travels; the rest never leaves its client
-    init: Callable[[Tensors, int], S]  # one model's tensors, number of clients
+    init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: that of everybody who lies here
     train: Callable[[S, Round], Trained]
     exchange: Callable[[S, Trained, Round], S]
     models: Callable[[S], Tensors]  # stacked: what each client would deploy

@@ -128,8 +128,8 @@ def progfed(
         views = replace(p, views=lambda r: assigned([(everybody, growing[stage(r)])], r))
         program = federated(views, [phase], t, p.names, participation, weighting)
 
-        def init(model: Tensors, n: int) -> Server:
-            return _answering(program.init(model, n), 0)
+        def init(common: Tensors, each: Tensors) -> Server:
+            return _answering(program.init(common, each), 0)
 
         def exchange(s: Server, trained: Trained, r: Round) -> Server:
             return _answering(program.exchange(s, trained, r), stage(r))

@@ -73,9 +73,9 @@ def sparse(
     graph = topologies.build(topology, p.clients, p.seed)
     phase = Phase(p.parameters, t.amount, t.lr, after_step=masked)
 
-    def init(model: Tensors, n: int) -> Sparse:
-        mask = first_masks(split(model, p.parameters)[0], density, p.here, p.seed)
-        return Sparse({k: v * mask[k] if k in mask else v.expand(n, *v.shape) for k, v in model.items()}, mask)
+    def init(common: Tensors, each: Tensors) -> Sparse:
+        mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)
+        return Sparse({k: v * mask[k] if k in mask else v for k, v in each.items()}, mask)
 
     def train(s: Sparse, r: Round) -> Trained:
         done = train_cohort(p, [phase], t, s.x, {}, r, p.names, guide=s.mask)

@@ -73,8 +73,8 @@ def pull_back(lam: float) -> Callable[[Tensors, Guide, float | Tensor], Tensors]
 def _program(
     problem: Problem, main: Phase, own: Phase, t: Training, participation: float | int, weighting: str
 ) -> Program[Twin]:
-    def init(model: Tensors, n: int) -> Twin:
-        return Twin(model, replicate(model, n))
+    def init(common: Tensors, each: Tensors) -> Twin:
+        return Twin(common, each)
 
     def train(s: Twin, r: Round) -> Trained:
         shared, personal = (Work.of(problem, [phase], t, r) for phase in (main, own))

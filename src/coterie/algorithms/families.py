@@ -22,6 +22,7 @@ from ..tensors import (
     Tensors,
     Tree,
     concatenate,
+    count,
     entries,
     floating,
     put,
@@ -221,9 +222,8 @@ def decentralised(
             f"{graph.name} is column-stochastic, which plain averaging cannot use: take random-pull or random"
         )
 
-    def init(model: Tensors, n: int) -> Peers:
-        memory = lasting(training, phases, model)
-        return Peers(replicate(model, n), replicate(memory, n))
+    def init(common: Tensors, each: Tensors) -> Peers:
+        return Peers(each, replicate(lasting(training, phases, common), count(each)))
 
     def train(s: Peers, r: Round) -> Trained:
         return train_cohort(problem, phases, training, s.x, s.memory, r, shared)
@@ -258,9 +258,9 @@ def federated(
     v_i <- v_i + personal_outer_lr (v_i' - v_i)
     """
 
-    def init(model: Tensors, n: int) -> Server:
-        u, v = split(model, shared)
-        return Server(u, replicate(v, n), replicate(lasting(training, phases, model), n))
+    def init(common: Tensors, each: Tensors) -> Server:
+        u, v = split(common, shared)[0], split(each, shared)[1]
+        return Server(u, v, replicate(lasting(training, phases, common), count(each)))
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)

@@ -132,8 +132,8 @@ def twofold(
     low = replace(p, model=view.model)
     phase = Phase(low.parameters, t.amount, t.lr)
 
-    def init(model: Tensors, n: int) -> Twofold:
-        return Twofold(view.take(model, {}), model)
+    def init(common: Tensors, each: Tensors) -> Twofold:
+        return Twofold(view.take(common, {}), common)
 
     def train(s: Twofold, r: Round) -> Trained:
         done = train_cohort(low, [phase], t, replicate(s.x, len(r.cohort)), {}, r, low.names)

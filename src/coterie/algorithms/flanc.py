@@ -91,7 +91,7 @@ def by_basis(
     phase = Phase(p.parameters, t.amount, t.lr)
     program = federated(viewed, [phase], t, frozenset(common), participation, weighting)
     return program._replace(
-        init=lambda model, n: program.init(extra | model, n),
+        init=lambda common, each: program.init(extra | common, each),
         models=lambda s: split(program.models(s), p.names)[0],
         message=lambda model: program.message(extra | model),
     )

@@ -185,7 +185,7 @@ def pfedlmt(
         ]
         own = replace(p, views=lambda r: assigned(groups, r))
         program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
-        return program._replace(init=lambda model, n: _truncated(program.init(model, n), groups, p.here))
+        return program._replace(init=lambda common, each: _truncated(program.init(common, each), groups, p.here))
 
     form = {"capacities": capacities, "keep_layers": keep_layers, "schedule": schedule, "regulariser": regulariser}
     server = {"topology": topology, "participation": participation, "weighting": weighting}

@@ -11,7 +11,7 @@ from ..directions import compose, debiased, ratio
 from ..local import Phase
 from ..mixing import gossip, together
 from ..split import Patterns
-from ..tensors import Tensors, floating, replicate, split
+from ..tensors import Tensors, count, floating, split
 from ..topology import Topology
 from .base import Algorithm, Problem, Program, Round, Traffic, Trained
 from .dfedalt import personal_amount, two_phases
@@ -100,11 +100,11 @@ def push_sum(
     graph = topologies.build(topology, problem.clients, problem.seed)
     at_ratio = [phase._replace(direction=compose(phase.direction, debiased(shared))) for phase in phases]
 
-    def init(model: Tensors, n: int) -> Pushed:
-        some = next(iter(model.values()))
+    def init(common: Tensors, each: Tensors) -> Pushed:
+        n, some = count(each), next(iter(common.values()))
         mu = torch.ones(n, dtype=torch.float64, device=some.device)
-        queue = {k: v.new_zeros(n, tau, *v.shape) for k, v in floating(split(model, shared)[0]).items()} if tau else {}
-        return Pushed(replicate(model, n), mu, queue, mu.new_zeros(n, tau))
+        queue = {k: v.new_zeros(n, tau, *v.shape) for k, v in floating(split(common, shared)[0]).items()} if tau else {}
+        return Pushed(each, mu, queue, mu.new_zeros(n, tau))
 
     def train(s: Pushed, r: Round) -> Trained:
         done = train_cohort(problem, at_ratio, training, s.x, {}, r, shared, guide=s.mu)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..tensors import Tensors, add, put, replicate, rows, sub, zeros_like
+from ..tensors import Tensors, add, count, put, replicate, rows, sub, zeros_like
 from .base import Load, Program, Round, Traffic, Trained
 
 SCALE_BYTES = 4  # one number in single precision goes along with every tensor
@@ -48,8 +48,8 @@ def quantised(program: Program[Any], bits: int) -> Program[Compressed]:
     the sender; the rounding is to the nearest value.
     """
 
-    def init(model: Tensors, n: int) -> Compressed:
-        return Compressed(program.init(model, n), replicate(zeros_like(program.message(model)), n))
+    def init(common: Tensors, each: Tensors) -> Compressed:
+        return Compressed(program.init(common, each), replicate(zeros_like(program.message(common)), count(each)))
 
     def exchange(s: Compressed, trained: Trained, r: Round) -> Compressed:
         if not trained.sent or not len(r.cohort):

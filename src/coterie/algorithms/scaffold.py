@@ -11,7 +11,7 @@ from ..errors import RequestError
 from ..local import Phase
 from ..mixing import outer
 from ..split import Patterns
-from ..tensors import Tensors, add, mul, put, replicate, rows, split, sub, zeros_like
+from ..tensors import Tensors, add, count, mul, put, replicate, rows, split, sub, zeros_like
 from .base import Algorithm, Problem, Program, Round, Trained
 from .families import Work, both_ways, message_of
 from .options import Options, Training, check_choice, check_range
@@ -140,10 +140,10 @@ def controlled(
     """The program of both methods."""
     names = shared & p.parameters
 
-    def init(model: Tensors, n: int) -> Controlled:
-        u, v = split(model, shared)
-        c = zeros_like(split(model, names)[0])
-        return Controlled(u, c, replicate(v, n), replicate(c, n))
+    def init(common: Tensors, each: Tensors) -> Controlled:
+        u, v = split(common, shared)[0], split(each, shared)[1]
+        c = zeros_like(split(common, names)[0])
+        return Controlled(u, c, v, replicate(c, count(each)))
 
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """c_i: the mean gradient of the batches of a round, all at the start."""

@@ -70,6 +70,9 @@ EvaluateEvery = Annotated[
         help="Rounds between two evaluations; by default as many as keep them under a tenth of the time.", min=1
     ),
 ]
+Init = Annotated[
+    str | None, typer.Option(help="What clients begin with: common for one model, per-client for draws of their own.")
+]
 Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
 
 
@@ -129,6 +132,7 @@ def run(
     resume: Resume = False,
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
+    init: Init = None,
     silent: Silent = None,
     capacities: Capacities = None,
     record: Record = None,
@@ -169,6 +173,7 @@ def compare(
     resume: Resume = False,
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
+    init: Init = None,
     silent: Silent = None,
     capacities: Capacities = None,
     record: Record = None,

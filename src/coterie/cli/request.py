@@ -12,8 +12,12 @@ from ..algorithms import Algorithm
 from ..algorithms.settings import settings_of, typed
 from ..data import Federation
 from ..data.partition import NATURAL
+from ..engines import Serial
 from ..errors import RequestError
+from ..experiment import Experiment
+from ..first import COMMON, PER_CLIENT, check_init, first_models
 from ..presets import PRESETS, STAGED, Preset
+from ..problem import Model, cross_entropy
 from ..text import parse
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
@@ -34,6 +38,7 @@ class Wishes:
     seed: int | None = None
     set: Sequence[str] = field(default_factory=list)
     evaluate_every: int | None = None
+    init: str | None = None
     silent: float | None = None
     capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
@@ -95,6 +100,23 @@ class Plan:
         chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))
         chosen |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         return builder(**chosen)
+
+    def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> str:
+        """What clients begin with; beside others, a method in which all begin with the server's model keeps to it."""
+        wanted = self.wishes.init or COMMON
+        if wanted != PER_CLIENT or len(among) == 1:
+            return wanted
+        model = Model(module, cross_entropy)
+        experiment = Experiment.of(model, federation, algorithm, Serial(), 0, self.rounds)
+        first = first_models(module, model, algorithm, 0)
+        return wanted if replace(experiment, first=first).begins_apart else COMMON
+
+    def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
+        """Refuses first models of their own where clients of no method have a use for them."""
+        names = [a.name for a in chosen]
+        check_init(wanted := self.wishes.init or COMMON)
+        if wanted not in [self.init(module, federation, a, names) for a in chosen]:
+            raise RequestError(f"with {', '.join(names)} all begin with the server's model: leave --init out")
 
     def silent(self, method: str) -> float:
         """How likely a message is dropped; around a server none is."""

@@ -73,6 +73,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             out=folder,
             resume=resume,
             evaluate_every=config["evaluate_every"],
+            init=config["init"],
             silent=config["silent"],
             record=config["record"],
             precision=config["precision"],
@@ -114,10 +115,11 @@ def train(
 ) -> Run:
     """One method with one seed."""
     federation = plan.federation(seed)
+    module, algorithm = plan.module(federation, seed, among), plan.algorithm(method, among)
     return fit(
-        plan.module(federation, seed, among),
+        module,
         federation,
-        plan.algorithm(method, among),
+        algorithm,
         rounds=plan.rounds,
         seed=seed,
         engine=plan.wishes.engine or "auto",
@@ -125,6 +127,7 @@ def train(
         out=folder,
         resume=resume,
         evaluate_every=plan.wishes.evaluate_every or "auto",
+        init=plan.init(module, federation, algorithm, among),
         silent=plan.silent(method),
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
@@ -162,6 +165,7 @@ def compare_methods(
     ]
     for experiment in experiments:  # every mistake is found before the first run
         experiment.check()
+    plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
     every = wishes.evaluate_every or max(map(rhythm, experiments))
     plan = replace(plan, wishes=replace(wishes, evaluate_every=every))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..batches import Integers
 from ..engines.base import Engine
 from ..experiment import Experiment, Progressed
+from ..first import everybodys
 from ..measure.parts import Part
 from ..run import client_tensors
 from ..store.checkpoint import Checkpoint
@@ -94,7 +95,7 @@ def outline(experiment: Experiment) -> Outline:
     shapes = []
     for held in (experiment.here[[0]], experiment.here[[0, 0]]):
         one = replace(experiment, held=held)
-        state = one.program.init(one.model.start, len(held))
+        state = one.program.init(one.model.start, everybodys(None, one.model.start, held))
         saved = one.saved(Progressed(state, one.unmeasured()))
         shapes.append({k: v.shape for k, v in saved.items()})
     rows = frozenset(k for k, shape in shapes[0].items() if shape != shapes[1][k])

@@ -22,6 +22,7 @@ from ..engines import Serial
 from ..engines.base import Engine
 from ..engines.choose import Choice
 from ..experiment import Experiment
+from ..first import First
 from ..problem import Model
 from ..store.parts import save_part
 from ..suited import suited
@@ -67,6 +68,7 @@ class Job:
     silent: float
     record: Sequence[str]
     evaluate_every: int
+    first: First | None
     device: str
 
     @classmethod
@@ -78,7 +80,8 @@ class Job:
         def federation(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Federation:
             return Federation(x, y, test_x, test_y, train, test, classes, origin, preparation)
 
-        return cls(model, federation, e.algorithm, e.seed, e.rounds, e.silent, e.record, e.evaluate_every, device)
+        plan = e.seed, e.rounds, e.silent, e.record, e.evaluate_every, e.first
+        return cls(model, federation, e.algorithm, *plan, device)
 
     def experiment(self, samples: Sequence[NDArray[Any]]) -> Experiment:
         """With all clients."""
@@ -88,7 +91,7 @@ class Job:
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
         plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every
-        return Experiment(model, federation, self.algorithm, Serial(), *plan)
+        return Experiment(model, federation, self.algorithm, Serial(), *plan, first=self.first)
 
 
 class Worker:

@@ -152,6 +152,12 @@ def again(origin: Mapping[str, Any]) -> nn.Module:
     return build(**origin)
 
 
+def named(origin: Mapping[str, Any]) -> nn.Module:
+    """The model that a description of this machine names, one of ours or of a function of one's own."""
+    options = dict(origin)
+    return build(options.pop("name", None) or options.pop("module"), **options)
+
+
 def is_own(name: str) -> bool:
     """Whether a text names a function of one's own: ``module:function``."""
     call = parse(name)
