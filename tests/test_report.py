@@ -95,6 +95,8 @@ def test_the_table_is_what_the_runs_came_to(compared: Path, shown: Page, method:
     assert value(row["global"]) == pytest.approx(100 * fmean(s["global_accuracy"] for s in both))
     for column, name in (("sent", "bytes_sent"), ("computed", "flops"), ("time", "seconds")):
         assert value(row[column]) == pytest.approx(fmean(s[name] for s in both))
+    up, down = (max(s[f"busiest_bytes_{way}"] for s in both) for way in ("up", "down"))
+    assert value(row["busiest node"]) == max(up, down)
     goal = next(re.search(r"\d+", column) for column in row if column.startswith("rounds to"))
     reached = [s["rounds_to"][goal[0]] for s in both] if goal else []
     cell = next(cell for column, cell in row.items() if column.startswith("rounds to"))

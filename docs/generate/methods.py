@@ -146,7 +146,7 @@ def cost(p: Played) -> str:
     sent = p.traffic
     if not sent.messages:
         return "It sends nothing."
-    each = sorted({load.parameters for _, load in sent.sent})
+    each = sorted({m.load.parameters for m in sent.sent})
     many = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}"
     text = f"It sends {sent.messages} messages of {many} parameters, {sent.bytes:,} bytes in all."
     return text + (f" Every step takes {p.gradients:.3g} gradients on average." if p.gradients != 1 else "")

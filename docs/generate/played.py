@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from coterie import algorithms
-from coterie.algorithms.base import Traffic, Trained
+from coterie.algorithms.base import Trained
 from coterie.algorithms.settings import settings_of
+from coterie.algorithms.traffic import Traffic
 from coterie.cli.request import Plan, Wishes
 from coterie.engines import Serial
 from coterie.experiment import Experiment

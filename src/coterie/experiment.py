@@ -103,6 +103,14 @@ class Experiment:
             self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.sample(2)).flops
         return self._known_flops[model.module]
 
+    def forward_flops(self, r: Round) -> int:
+        """One sample through every member's own form of the model."""
+        views = self.program.views
+        if not len(r.cohort):
+            return 0
+        forms = [(self.model, len(r.cohort))] if views is None else [(a.view.model, len(a.places)) for a in views(r)]
+        return sum(count * self.flops_a_sample(model) for model, count in forms) // 3
+
     @property
     def measurable(self) -> bool:
         """Whether there are classes to get right, and samples to try."""
@@ -208,6 +216,7 @@ class Experiment:
             loss=trained.loss.cpu(),
             steps=trained.steps.cpu(),
             flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
+            forward=self.forward_flops(r),
             seconds=seconds,
             sent=self.program.traffic(before.state, replace(r, cohort=r.whole)) if first else None,
             distance=self._consensus_distance(state, agreed) if evaluate else None,

@@ -16,6 +16,7 @@ from ..problem import Model
 from ..split import Patterns, personal_names
 from ..tensors import Tensors, Tree
 from ..topology import Topology
+from .traffic import Traffic
 
 S = TypeVar("S")
 
@@ -146,46 +147,6 @@ class Trained(NamedTuple):
     passes: tuple[tuple[Model, int], ...]  # how many times a sample went forward and backward through which model
     mass: Tensors | None = None  # stacked: 1 where an entry of ``sent`` is there, 0 where it is not; None: all are
     forms: tuple[Form, ...] = ()  # instead of ``models``, where members have modules of their own
-
-
-class Load(NamedTuple):
-    """What one message weighs."""
-
-    parameters: int
-    values: int  # bytes of the parameters
-    tensors: int
-    aside: int = 0  # bytes of what goes along: push-sum's weight, a mask
-
-
-Messages = tuple[tuple[int, Load], ...]
-"""How many messages of which weight."""
-
-
-class Traffic(NamedTuple):
-    """What a round sends, over all links and in both directions."""
-
-    sent: Messages  # what clients have trained
-    relayed: Messages  # what was mixed already: a server's answer, the later ones of several gossip steps
-
-    @classmethod
-    def of(cls, sent: int, relayed: int, load: Load) -> "Traffic":
-        """Messages of equal weight; none where there is nothing to send."""
-        return cls(((sent, load),), ((relayed, load),)) if load.parameters else cls((), ())
-
-    @property
-    def messages(self) -> int:
-        """How many there are."""
-        return sum(count for count, _ in self.sent + self.relayed)
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters they hold."""
-        return sum(count * load.parameters for count, load in self.sent + self.relayed)
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes they take."""
-        return sum(count * (load.values + load.aside) for count, load in self.sent + self.relayed)
 
 
 class Program(NamedTuple, Generic[S]):

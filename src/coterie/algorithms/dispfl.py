@@ -15,9 +15,10 @@ from ..local import Guide, Phase
 from ..mixing import together
 from ..tensors import Tensors, entries, floating, size_in_bytes, split
 from ..topology import Topology
-from .base import Algorithm, Load, Problem, Program, Round, Traffic, Trained
+from .base import Algorithm, Problem, Program, Round, Trained
 from .families import message_of, train_cohort
 from .options import SAM_PAPER, Options, Training, check_choice, check_range
+from .traffic import Load, Traffic, over
 
 REGROWTH_STREAM = 4  # the batch whose gradient says where to grow
 
@@ -96,7 +97,7 @@ def sparse(
 
     def traffic(s: Sparse, r: Round) -> Traffic:
         assert r.W is not None
-        return Traffic.of(topologies.edges(r.W), 0, sparse_load(s))
+        return Traffic(over(r.W, sparse_load(s)))
 
     return Program(p.names, init, train, exchange, lambda s: s.x, message_of(p.names), traffic, graph)
 

@@ -34,8 +34,9 @@ from ..tensors import (
 )
 from ..topology import Topology
 from ..views import merge
-from .base import Assigned, Form, Load, Problem, Program, Round, Traffic, Trained, View
+from .base import Assigned, Form, Problem, Program, Round, Trained, View
 from .options import Training
+from .traffic import Load, Traffic, over, to_server
 
 NOTHING: Guide = {}
 
@@ -198,10 +199,11 @@ def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
 def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round) -> Traffic:
     """The server's part down and up once for every member of the cohort, in the form each of them has."""
     if problem.views is None:
-        return Traffic.of(len(r.cohort), len(r.cohort), load(u, stacked=False))
-    forms = [(len(a.places), split(a.view.model.start, personal)[1]) for a in problem.views(r)]
-    messages = tuple((count, load(sent, stacked=False)) for count, sent in forms)
-    return Traffic(messages, messages)
+        up = to_server(problem.clients, r.cohort, load(u, stacked=False))
+    else:
+        forms = ((r.cohort[a.places], split(a.view.model.start, personal)[1]) for a in problem.views(r))
+        up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, load(sent, stacked=False)))
+    return Traffic(up, tuple(m.back for m in up))
 
 
 def decentralised(
@@ -234,8 +236,8 @@ def decentralised(
 
     def traffic(s: Peers, r: Round) -> Traffic:
         assert r.W is not None
-        edges = topologies.edges(r.W)
-        return Traffic.of(edges, edges * (gossip_steps - 1), load(split(s.x, shared)[0], stacked=True))
+        step = over(r.W, load(split(s.x, shared)[0], stacked=True))
+        return Traffic(step, step * (gossip_steps - 1))
 
     return Program(
         shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph, views=problem.views

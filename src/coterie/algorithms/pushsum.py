@@ -13,10 +13,11 @@ from ..mixing import gossip, together
 from ..split import Patterns
 from ..tensors import Tensors, count, floating, split
 from ..topology import Topology
-from .base import Algorithm, Problem, Program, Round, Traffic, Trained
+from .base import Algorithm, Problem, Program, Round, Trained
 from .dfedalt import personal_amount, two_phases
 from .families import load, message_of, train_cohort
 from .options import Options, Training, check_range
+from .traffic import Traffic, over
 
 WEIGHT_BYTES = 8  # mu travels in double precision
 
@@ -126,7 +127,7 @@ def push_sum(
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         assert r.W is not None
-        return Traffic.of(topologies.edges(r.W), 0, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES))
+        return Traffic(over(r.W, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)))
 
     return Program(
         shared,

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..tensors import Tensors, add, count, put, replicate, rows, sub, zeros_like
-from .base import Load, Program, Round, Traffic, Trained
+from .base import Program, Round, Trained
+from .traffic import Load, Traffic
 
 SCALE_BYTES = 4  # one number in single precision goes along with every tensor
 
@@ -68,7 +69,7 @@ def quantised(program: Program[Any], bits: int) -> Program[Compressed]:
 
     def traffic(s: Compressed, r: Round) -> Traffic:
         full = program.traffic(s.inner, r)
-        return full._replace(sent=tuple((count, few_bits(load, bits)) for count, load in full.sent))
+        return full._replace(sent=tuple(m._replace(load=few_bits(m.load, bits)) for m in full.sent))
 
     return _of_inner(program, init, exchange, traffic)
 

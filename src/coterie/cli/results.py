@@ -12,6 +12,7 @@ from ..text import scaled
 _MIXED = "personal_accuracy_after_mix"
 _FINETUNED = "the same after fine-tuning for the measurement, for methods that do so"
 _GLOBAL = "the mean of all models on all test samples, after mixing"
+_NODE = "the most that one node, a server included, sends or gets in a round"
 _REACHED = "the first measured round whose mean personal accuracy after mixing is that high; -: none"
 
 
@@ -90,6 +91,7 @@ def columns(results: Sequence[Result], target: float) -> list[Column]:
         Column(("global",), "%", lambda r: _last(r, "global_accuracy"), max, 4, _GLOBAL),
         Column(("rounds", f"to {target:g} %"), "", lambda r: _rounds(r, target), min, 5, _REACHED),
         Column(("sent",), "", lambda r: _total(r, "bytes_sent", "B"), min, 6, "over all links, both directions"),
+        Column(("busiest", "node"), "", _busiest, min, 0, _NODE),
         Column(("FLOPs",), "", lambda r: _total(r, "flops", "FLOP"), min, 1, "of all clients' training"),
         Column(("seconds",), "", _seconds, min, 2, "of training and mixing, without evaluation"),
     ]
@@ -121,6 +123,12 @@ def _rounds(result: Result, target: float) -> Cell:
 def _total(result: Result, name: str, unit: str) -> Cell:
     mean = fmean(s[name] for s in result.summaries)
     return Cell(mean, scaled(mean, unit))
+
+
+def _busiest(result: Result) -> Cell:
+    """Up or down, whichever is more."""
+    most = max(s[way] for s in result.summaries for way in ("busiest_bytes_up", "busiest_bytes_down"))
+    return Cell(most, scaled(most, "B"))
 
 
 def _seconds(result: Result) -> Cell:

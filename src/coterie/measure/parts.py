@@ -21,6 +21,7 @@ class Part(NamedTuple):
     loss: Tensor  # [m] of the cohort
     steps: Tensor  # [m]
     flops: int
+    forward: int  # FLOPs of one sample's forward pass, over the cohort
     seconds: float
     sent: Any  # the traffic of everybody, from one place
     distance: float | None  # to the consensus, the mean over who lies there
@@ -45,7 +46,10 @@ def joined(parts: Sequence[Part], t: int, federation: Federation, finetuned: boo
         "bytes_sent": sent.bytes,
         "parameters_sent": sent.parameters,
         "messages_sent": sent.messages,
+        "busiest_bytes_up": sent.busiest_up,
+        "busiest_bytes_down": sent.busiest_down,
         "flops": sum(p.flops for p in parts),
+        "forward_flops": sum(p.forward for p in parts),
         "seconds": max(p.seconds for p in parts),
     }
     return accuracies, row

@@ -48,6 +48,7 @@ def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, An
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,
         **{k: sum(row[k] for row in history) for k in ("bytes_sent", "parameters_sent", "flops", "seconds")},
+        **{k: max((row[k] for row in history), default=0) for k in ("busiest_bytes_up", "busiest_bytes_down")},
         "rounds_to": {str(t): rounds_to(measured, t / 100) for t in TARGETS},
     }
 

@@ -48,6 +48,7 @@ def columns(setup: Setup) -> list[Column]:
         Column("global", "accuracy, %", global_accuracy, max),
         Column(f"rounds to {goal} %", "after mixing", lambda m: rounds_to(m, goal), min),
         Column("sent", "bytes", lambda m: _total(m, "bytes_sent", "B"), min),
+        Column("busiest node", "bytes a round", busiest, min),
         Column("computed", "FLOPs", lambda m: _total(m, "flops", "FLOP"), min),
         Column("time", "seconds", seconds, min),
     ]
@@ -111,6 +112,13 @@ def _total(method: Method, name: str, unit: str) -> Cell:
     return Cell(mean, scaled(mean, unit))
 
 
+def busiest(method: Method) -> Cell:
+    """Up or down, whichever is more; below it both."""
+    up, down = (max(run.summary[f"busiest_bytes_{way}"] for run in method.runs) for way in ("up", "down"))
+    most = max(up, down)
+    return Cell(most, scaled(most, "B"), [f"up {scaled(up, 'B')}", f"down {scaled(down, 'B')}"])
+
+
 def _accuracies(method: Method, point: str) -> list[dict[str, Any]]:
     """Of all seeds; nothing unless every one has it."""
     known = [a for run in method.runs if (a := run.summary["personal_accuracy"].get(point))]
@@ -138,7 +146,8 @@ def protocol(setup: Setup) -> list[str]:
         f"Worst client: {lowest}, after mixing.",
         "Global: the mean of all models, or the server's, on all test samples together, after mixing.",
         f"Rounds to {target(setup)} %: the first evaluated round whose mean personal accuracy after mixing reaches it.",
-        "Sent: over all links, both directions, all rounds. Computed: forward and backward passes of all clients. "
+        "Sent: over all links, both directions, all rounds. Busiest node: the most that one node sends (up) or gets "
+        "(down) in a round; a server is a node. Computed: forward and backward passes of all clients. "
         f"Time: training and mixing without evaluation{spread} ({_where(setup)}).",
     ]
 

@@ -2,7 +2,9 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import RequestError
@@ -105,6 +107,19 @@ def edges(W: Tensor) -> int:
     """
     rows, columns, _ = entries(W)
     return int((rows != columns).sum())
+
+
+def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """([n] how many messages each client sends in one round, [n] how many it gets).
+
+    >>> from coterie.topology import star
+    >>> degrees(star(4)(0))
+    (array([3, 1, 1, 1]), array([3, 1, 1, 1]))
+    """
+    rows, columns, _ = entries(W)
+    apart = rows != columns
+    out, into = (np.bincount(ends[apart].cpu().numpy(), minlength=len(W)) for ends in (columns, rows))
+    return out, into
 
 
 def diameter(W: Tensor) -> int | None:
