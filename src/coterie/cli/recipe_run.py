@@ -61,9 +61,14 @@ class Plan:
     live: Live
 
     @cached_property
+    def read(self) -> Recipe:
+        """The recipe in the reading that was asked for."""
+        return self.published.read(self.wishes.reading)
+
+    @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
-        return changed(self.published, self.wishes.changes, self.wishes.reading)
+        return changed(self.read, self.wishes.changes)
 
     @property
     def seeds(self) -> int:
@@ -93,7 +98,7 @@ class Plan:
             model = Model(self.recipe.model(number, federation), cross_entropy)
             rounds, record = self.recipe.cases[number - 1].rounds, self.recipe.record
             for method in (m for n, m in self.cells if n == number):
-                algorithm = self.recipe.algorithm(method, self.wishes.reading, number)
+                algorithm = self.recipe.algorithm(method, number)
                 Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, record).check()
 
     def train(self, number: int, method: str, seed: int, folder: Path, shown: str | bool) -> list[dict[str, Any]]:
@@ -102,7 +107,7 @@ class Plan:
         return fit(
             self.recipe.model(number, federation, seed),
             federation,
-            self.recipe.algorithm(method, self.wishes.reading, number),
+            self.recipe.algorithm(method, number),
             rounds=self.recipe.cases[number - 1].rounds,
             seed=seed,
             engine=self.wishes.engine,
@@ -136,7 +141,7 @@ def run_recipe(wishes: Wishes, live: Live) -> None:
     with interruptible(folder, wishes.out, wishes.resume, live):
         begin_several(folder, typed_command(), plan.runs)
         for number, method in plan.cells:
-            results += compared(plan.published, number, method, _histories(plan, number, method, folder))
+            results += compared(plan.read, number, method, _histories(plan, number, method, folder))
         write_json(folder / RECIPE, _saved(plan, results))
         _show(plan, results, folder)
         leave_report(folder, sys.stdout, live)
@@ -163,7 +168,6 @@ def _folder(plan: Plan) -> Path:
     wishes = plan.wishes
     if wishes.resume and wishes.out is None:
         raise RequestError("--resume needs to know which run: add --out FOLDER")
-    plan.published.settings(plan.cells[0][1], plan.cells[0][0], wishes.reading)  # refuses an unknown reading
     folder = wishes.out or fresh_folder(plan.published.name)
     if folder.exists() and not wishes.resume:
         raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
@@ -186,9 +190,9 @@ def _announce(plan: Plan) -> None:
 def _shortened(plan: Plan) -> list[str]:
     """What makes this another experiment, each once."""
     numbers = dict.fromkeys(n for n, _ in plan.cells)
-    cases = [plan.published.cases[n - 1] for n in numbers]
-    words = (w for case in cases for w in shortenings(plan.published, case, plan.wishes.changes, plan.seeds))
-    graphs = other_graphs(plan.published, plan.recipe, plan.cells, plan.wishes.reading)
+    cases = [plan.read.cases[n - 1] for n in numbers]
+    words = (w for case in cases for w in shortenings(plan.read, case, plan.wishes.changes, plan.seeds))
+    graphs = other_graphs(plan.read, plan.recipe, plan.cells)
     return [*dict.fromkeys(words), *graphs]
 
 
@@ -203,7 +207,7 @@ def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
                 "case": plan.published.cases[r.case - 1].label,
                 "method": r.method,
                 "metric": r.metric,
-                "protocol": protocol(r.metric, plan.published, plan.published.entry(r.method)),
+                "protocol": protocol(r.metric, plan.read, plan.read.entry(r.method)),
                 "published": None if r.published is None else r.published.value,
                 "certainty": None if r.published is None else r.published.certainty,
                 "ours": r.ours,
@@ -217,7 +221,7 @@ def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
 def _show(plan: Plan, results: list[Compared], folder: Path) -> None:
     """The table, what its numbers are, and whether they can be compared at all."""
     console = wide_console()
-    recipe, shortened = plan.published, _shortened(plan)
+    recipe, shortened = plan.read, _shortened(plan)
     console.print(_table(recipe, results))
     for sentence in dict.fromkeys(protocol(r.metric, recipe, recipe.entry(r.method)) for r in results):
         over = f"; mean ± std over {plan.seeds} seeds" if plan.seeds > 1 else "; one seed"

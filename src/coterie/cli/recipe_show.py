@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import unknown
-from ..recipes import READINGS, Case, Entry, Published, Recipe, load, names, papers, published
+from ..recipes import Case, Entry, Published, Recipe, load, names, papers, published
 from ..recipes.costs import SPEED_OF, Cost, cost, duration
 from ..recipes.outcome import POINTS
 from ..text import scaled
@@ -92,9 +92,6 @@ def show_recipe(name: str) -> None:
         common = _common(recipe)
         console.print(f"all methods: {_text(common)}")
         console.print(_methods(recipe, common))
-        console.print(
-            "--reading paper or code puts its settings in place of ours; other differences are told below", style="dim"
-        )
     if recipe.readings:
         console.print(_readings(recipe))
     _sentences(console, "Assumed, because nobody states it", recipe.assumed)
@@ -148,11 +145,11 @@ def _common(recipe: Recipe) -> dict[str, Any]:
 
 
 def _methods(recipe: Recipe, common: Collection[str]) -> Table:
-    made = table("method", "measured", "settings we take", *(f"{reading} instead" for reading in READINGS))
+    made = table("method", "measured", "settings we take")
     for key, entry in recipe.methods.items():
         name = key if key == entry.builder else f"{key} ({entry.builder})"
         own = {k: v for k, v in _told(entry).items() if k not in common}
-        made.add_row(name, POINTS[entry.point], _text(own), _text(entry.paper), _text(entry.code))
+        made.add_row(name, POINTS[entry.point], _text(own))
     return made
 
 
@@ -169,9 +166,9 @@ def _text(settings: Any) -> str:
 
 
 def _readings(recipe: Recipe) -> Table:
-    made = table("where they differ", "paper", "code", "taken", "because")
-    for reading in recipe.readings:
-        made.add_row(*reading)
+    made = table("where they differ", "paper", "code", "taken", "because", "--reading switches")
+    for row in recipe.readings:
+        made.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switched())
     return made
 
 

@@ -7,7 +7,8 @@ Facts come from five papers and the code released with them; a recipe says where
 """
 
 from .published import Published, published
-from .recipe import READINGS, Case, Entry, Protocol, Reading, Recipe, load, names, papers
+from .reading import READINGS, Reading, Said
+from .recipe import Case, Entry, Protocol, Recipe, load, names, papers
 
 __all__ = [
     "READINGS",
@@ -17,6 +18,7 @@ __all__ = [
     "Published",
     "Reading",
     "Recipe",
+    "Said",
     "load",
     "names",
     "papers",

@@ -28,10 +28,10 @@ class Estimate(NamedTuple):
     bytes: float
 
 
-def estimate(recipe: Recipe, method: str, case: int | str | Case = 1, reading: str | None = None) -> Estimate:
+def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimate:
     """FLOPs (multiply-adds, forward and backward) and bytes of one seed, without its data and without its training."""
     chosen = recipe.case(case)
-    settings = recipe.settings(method, chosen, reading)
+    settings = recipe.settings(method, chosen)
     unit = probe(recipe, method, chosen, settings)
     return Estimate(
         unit.flops * _samples(chosen, settings) * _members(chosen, settings) * chosen.rounds,

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import RequestError, unknown
+from .reading import READINGS, Reading, Said, merged
 from .sources import source
 
 if TYPE_CHECKING:
@@ -16,19 +17,7 @@ if TYPE_CHECKING:
     from ..algorithms import Algorithm
     from ..data import Federation
 
-READINGS = ("paper", "code")
-
 _FILES = files(__package__).joinpath("files")
-
-
-class Reading(NamedTuple):
-    """A point on which paper and released code differ, and what we take."""
-
-    what: str
-    paper: str
-    code: str
-    chosen: str  # paper, code or ours
-    why: str
 
 
 class Protocol(NamedTuple):
@@ -56,8 +45,6 @@ class Entry(NamedTuple):
     builder: str  # a name of ``coterie.algorithms``
     point: str  # after_mix, after_train or after_finetune: where its accuracy is taken
     settings: Mapping[str, Any]  # complete, as we choose
-    paper: Mapping[str, Any]  # what the paper's reading has instead
-    code: Mapping[str, Any]  # what the released code's reading has instead
     differs: str | None  # what cannot be run as it was published
 
 
@@ -74,7 +61,7 @@ class Case:
     target: int | None  # an accuracy in %, where rounds until it are counted
     preparation: Mapping[str, Any] | None  # of images; None: the source's own
     methods: Sequence[str]  # those that were run
-    settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own in any reading
+    settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own
     note: str | None
     estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
 
@@ -122,8 +109,8 @@ class Recipe:
                     f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label"
                 )
             return [int(text)]
-        found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label]
-        exact = [i for i in found if self.cases[i - 1].label == text.lower()]
+        found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label.lower()]
+        exact = [i for i in found if self.cases[i - 1].label.lower() == text.lower()]
         if not found:
             raise unknown(f"case of {self.name}", text, (case.label for case in self.cases))
         return exact or found
@@ -132,21 +119,41 @@ class Recipe:
         """The first case that a number or a part of a label chooses."""
         return which if isinstance(which, Case) else self.cases[self.find(which)[0] - 1]
 
-    def settings(self, method: str, case: int | str | Case = 1, reading: str | None = None) -> dict[str, Any]:
-        """The settings of a method in a case: ours, or those of the paper or of the released code.
+    def read(self, reading: str | None) -> "Recipe":
+        """The recipe as the paper or the released code has it; None: as it stands, our choice between them.
 
-        Where a reading says nothing, it has our choice.
+        Where a reading says nothing, it has our choice; where it speaks, it also speaks for what a case varies.
 
-        >>> load("dfedalt-t1").settings("dfedalt", reading="paper")["weight_decay"]
+        >>> load("dfedalt-t1").read("paper").settings("dfedalt")["weight_decay"]
         0.005
         """
-        if reading is not None and reading not in READINGS:
+        if reading is None:
+            return self
+        if reading not in READINGS:
             raise unknown("reading", reading, READINGS)
-        entry = self.entry(method)
-        other = {} if reading is None else getattr(entry, reading)
-        return {**entry.settings, **other, **self.case(case).settings.get(method.replace("_", "-"), {})}
+        cases, protocol = list(self.cases), self.protocol
+        for said in (said for row in self.readings for said in row.says.get(reading, ())):
+            cases = [self._told(case, said) if said.about(case.label) else case for case in cases]
+            protocol = protocol._replace(**said.protocol)
+        return replace(self, cases=tuple(cases), protocol=protocol, readings=())
 
-    def algorithm(self, method: str, reading: str | None = None, case: int | str | Case = 1) -> "Algorithm":
+    def _told(self, case: Case, said: Said) -> Case:
+        settings = dict(case.settings)
+        for method in case.methods:
+            if said.concerns(method, self.methods[method].settings):
+                settings[method] = {**settings.get(method, {}), **said.settings}
+        return replace(case, settings=settings, **{k: merged(getattr(case, k), v) for k, v in said.case.items()})
+
+    def settings(self, method: str, case: int | str | Case = 1) -> dict[str, Any]:
+        """The settings of a method in a case.
+
+        >>> load("dfedalt-t1").settings("dfedalt")["weight_decay"]
+        0.0005
+        """
+        entry = self.entry(method)
+        return {**entry.settings, **self.case(case).settings.get(method.replace("_", "-"), {})}
+
+    def algorithm(self, method: str, case: int | str | Case = 1) -> "Algorithm":
         """The method, ready for ``fit``.
 
         >>> load("dfedalt-t1").algorithm("dfedsalt").settings["rho"]
@@ -154,7 +161,7 @@ class Recipe:
         """
         from .. import algorithms
 
-        return algorithms.build(self.entry(method).builder, **self.settings(method, case, reading))
+        return algorithms.build(self.entry(method).builder, **self.settings(method, case))
 
     def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
         """The clients' data, with the images prepared as in the experiment."""
@@ -212,7 +219,7 @@ def load(name: str) -> Recipe:
             "protocol": Protocol(**raw["protocol"]),
             "cases": tuple(Case(**case) for case in raw["cases"]),
             "methods": {k: Entry(**v) for k, v in raw["methods"].items()},
-            "readings": tuple(Reading(**r) for r in raw["readings"]),
+            "readings": tuple(map(Reading.of, raw["readings"])),
         }
     )
 

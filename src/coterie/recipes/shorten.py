@@ -22,25 +22,25 @@ class Changes:
         return {k: v for k, v in vars(self).items() if v is not None}
 
 
-def changed(recipe: Recipe, changes: Changes, reading: str | None) -> Recipe:
+def changed(recipe: Recipe, changes: Changes) -> Recipe:
     """The recipe with the changes in all its cases, and graphs that fit so few clients.
 
     >>> from .recipe import load
-    >>> small = changed(load("dfedalt-t1"), Changes(clients=5, rounds=2), None)
+    >>> small = changed(load("dfedalt-t1"), Changes(clients=5, rounds=2))
     >>> small.cases[0].clients, small.settings("dfedalt")["topology"]
     (5, 'random-pull:4')
     """
-    return replace(recipe, cases=tuple(_case(recipe, case, changes, reading) for case in recipe.cases))
+    return replace(recipe, cases=tuple(_case(recipe, case, changes) for case in recipe.cases))
 
 
-def _case(recipe: Recipe, case: Case, changes: Changes, reading: str | None) -> Case:
+def _case(recipe: Recipe, case: Case, changes: Changes) -> Case:
     given = changes.given()
     if changes.data is not None:
         given["preparation"] = None
     settings = {k: dict(v) for k, v in case.settings.items()}
     if changes.clients is not None and changes.clients < case.clients:
         for method in case.methods:
-            graph = recipe.settings(method, case, reading).get("topology")
+            graph = recipe.settings(method, case).get("topology")
             if graph:
                 settings.setdefault(method, {})["topology"] = fitting(graph, changes.clients)
     return replace(case, **given, settings=settings)
@@ -85,13 +85,13 @@ def _counted(ours: int | None, published: int, what: str) -> str:
     return f"{ours} of {published} {what}" if ours < published else f"{ours} {what} instead of {published}"
 
 
-def other_graphs(published: Recipe, small: Recipe, cells: Iterable[tuple[int, str]], reading: str | None) -> list[str]:
+def other_graphs(published: Recipe, small: Recipe, cells: Iterable[tuple[int, str]]) -> list[str]:
     """The graphs that fewer clients ask for, in words.
 
     >>> from .recipe import load
     >>> recipe = load("dfedalt-t1")
-    >>> other_graphs(recipe, changed(recipe, Changes(clients=6), None), [(1, "dfedalt"), (1, "fedavg")], None)
+    >>> other_graphs(recipe, changed(recipe, Changes(clients=6)), [(1, "dfedalt"), (1, "fedavg")])
     ['topology random-pull:5 instead of random-pull:10']
     """
-    pairs = ((r.settings(m, n, reading).get("topology") for r in (small, published)) for n, m in cells)
+    pairs = ((r.settings(m, n).get("topology") for r in (small, published)) for n, m in cells)
     return list(dict.fromkeys(f"topology {ours} instead of {theirs}" for ours, theirs in pairs if ours != theirs))

@@ -1,0 +1,151 @@
+"""Readings of paper and released code: every row of a recipe's table is what the recipe then runs."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from coterie.data import Preparation
+from coterie.errors import RequestError
+from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Said, load, names
+from coterie.recipes.reading import merged
+
+RECIPES = [load(name) for name in names()]
+SILENT = ("not stated", "not released", "not public")
+IDS = [recipe.name for recipe in RECIPES]
+
+
+def concerned(recipe: Recipe, said: Said) -> Iterator[tuple[Case, str]]:
+    """The cases and methods whose settings a row speaks of."""
+    for case in recipe.cases:
+        for method in case.methods:
+            if said.about(case.label) and said.concerns(method, recipe.methods[method].settings):
+                yield case, method
+
+
+def assert_has(recipe: Recipe, said: Said, row: Reading) -> None:
+    """The recipe is as one reading says."""
+    for case, method in concerned(recipe, said):
+        settings = recipe.settings(method, case)
+        assert {k: settings[k] for k in said.settings} == dict(said.settings), (recipe.name, row.what, method)
+    for case in recipe.cases:
+        if said.about(case.label):
+            for part, value in said.case.items():
+                assert getattr(case, part) == merged(getattr(case, part), value), (recipe.name, row.what, case.label)
+    for part, value in said.protocol.items():
+        assert getattr(recipe.protocol, part) == value, (recipe.name, row.what)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
+def test_every_row_of_the_table_is_what_is_run(recipe: Recipe) -> None:
+    """In our choice what we say we take, in a reading what the row says it has."""
+    for row in recipe.readings:
+        for said in row.says.get(row.chosen, ()):
+            assert_has(recipe, said, row)
+        for reading in READINGS:
+            for said in row.says.get(reading, ()):
+                assert_has(recipe.read(reading), said, row)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
+def test_nothing_in_the_table_is_without_effect_or_reason(recipe: Recipe) -> None:
+    for row in recipe.readings:
+        assert row.chosen in (*READINGS, "ours"), row
+        assert row.why, row
+        assert set(row.says) <= {*READINGS, "ours"}, row
+        for reading in READINGS:
+            text = getattr(row, reading)
+            assert text, row
+            if text in SILENT:
+                assert reading not in row.says, row
+            elif row.unswitched is None:
+                assert row.says.get(reading), f"{recipe.name}: {row.what} says what {reading} has, and nothing is run"
+        for said in (said for all_of_it in row.says.values() for said in all_of_it):
+            assert said.settings or said.case or said.protocol, row
+            assert set(said.case) <= {field.name for field in fields(Case)} - {"label", "methods", "settings"}
+            assert set(said.protocol) <= set(Protocol._fields)
+            assert any(said.about(case.label) for case in recipe.cases), (recipe.name, row.what, said.cases)
+            assert not said.settings or list(concerned(recipe, said)), (recipe.name, row.what)
+            for method in said.methods or ():
+                assert set(said.settings) <= set(recipe.methods[method].settings), (row.what, method)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
+def test_a_reading_replaces_what_a_case_varies_only_case_by_case(recipe: Recipe) -> None:
+    """Else all cases of a sweep over it would become one and the same."""
+    for row in recipe.readings:
+        for said in (said for all_of_it in row.says.values() for said in all_of_it if not said.cases):
+            for case, method in concerned(recipe, said):
+                assert not set(said.settings) & set(case.settings.get(method, {})), (recipe.name, row.what, case.label)
+
+
+def numbers(value: Any) -> set[float]:
+    """The numbers in a value or a text; yes and no are none."""
+    if isinstance(value, bool) or value is None:
+        return set()
+    if isinstance(value, int | float):
+        return {float(value)}
+    return {float(word) for word in re.findall(r"\d+\.?\d*(?:e-\d+)?|(?<=\()-\d", str(value))}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=IDS)
+def test_the_numbers_that_are_switched_to_stand_in_the_text(recipe: Recipe) -> None:
+    for row in recipe.readings:
+        for reading in READINGS:
+            for said in row.says.get(reading, ()):
+                preparation = {k: v for k, v in said.case.get("preparation", {}).items() if k == "pad" and v}
+                plain = {k: v for k, v in {**said.settings, **said.case}.items() if k != "preparation"}
+                for value in (*plain.values(), *preparation.values()):
+                    told = numbers(getattr(row, reading))
+                    assert {abs(n) for n in numbers(value)} <= {abs(n) for n in told}, (recipe.name, row.what, value)
+
+
+def test_what_the_files_of_the_released_code_have() -> None:
+    """Values from the released scripts, in a place of their own: a row and what it runs could be wrong together."""
+    t2 = load("fedlmt-t2-image").read("code")
+    found = {case.data: t2.settings("fedlmt", case) for case in t2.cases}
+    assert {k: (s["rank_ratio"], s["keep_layers"]) for k, s in found.items()} == {
+        "cifar10": (0.2, 1),
+        "cifar100": (0.2, 9),
+        "svhn": (0.15, 3),
+        "tiny-imagenet": (0.15, 3),
+    }
+    assert load("fedlmt-f1").read("code").settings("pfedlmt")["keep_layers"] == 11
+    assert load("dfedsam-t1").read("code").settings("dfedsam")["momentum"] == 0.9
+    assert load("dfedpgp-t1").read("code").settings("ditto")["prox"] == "split"
+    assert load("dfedalt-t1").settings("dfedalt")["weight_decay"] == 0.0005
+
+
+def test_what_the_papers_print() -> None:
+    alt = load("dfedalt-t1").read("paper")
+    assert alt.settings("dfedalt")["weight_decay"] == 0.005
+    assert alt.settings("dfedalt")["topology"] == "random:10"
+    assert alt.settings("dfedalt", "cifar10 pathological:2")["personal_epochs"] == 5
+    assert alt.settings("fedrep", "cifar10 pathological:2")["personal_epochs"] == 10
+    neighbors, clients = load("dfedpgp-f3a").read("paper"), load("dfedpgp-f3b").read("paper")
+    assert [neighbors.settings("dfedpgp", n)["topology"] for n in neighbors.find()] == [
+        f"random-push:{k}" for k in (2, 5, 10, 20, 40)
+    ]
+    assert [clients.settings("dfedpgp", n)["topology"] for n in clients.find()] == [
+        f"random-push:{k}" for k in (4, 9, 10, 10, 10, 10)
+    ]
+
+
+def test_images_are_prepared_as_a_reading_says() -> None:
+    recipe = load("fedlmt-t2-image")
+    ours, paper = recipe.case("svhn").preparation, recipe.read("paper").case("svhn").preparation
+    assert ours is not None
+    assert paper is not None
+    assert Preparation(**ours).pad == 2
+    assert Preparation(**paper) == Preparation(mean=(0.4377, 0.4438, 0.4728), std=(0.198, 0.201, 0.197))
+
+
+def test_one_reading_is_read_once() -> None:
+    recipe = load("000-T1")
+    assert recipe.name == "dfedalt-t1"
+    assert recipe.read(None) is recipe
+    assert recipe.read("code").readings == ()
+    with pytest.raises(RequestError, match="reading"):
+        recipe.read("notes")
