@@ -3,6 +3,7 @@
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,9 @@ from coterie.data import Federation
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.measure import sharpness as landscape
-from coterie.measure.convergence import MEASURES, check_measure, gradient_norms, met, smallest_singular_value
+from coterie.measure.convergence import MEASURES, check_measure, gradient_norms, met
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
+from coterie.measure.singular import smallest_singular_value
 from coterie.problem import Loss, Model, cross_entropy
 from coterie.tensors import Tensors, replicate
 from test_engines import build, kind_like
@@ -362,3 +364,41 @@ def test_smallest_singular_values_are_recorded() -> None:
     assert MEASURES["singular-values"](padded, padded.start().state)["smallest_singular_value"] > 0.01
     with pytest.raises(RequestError, match="low rank"):
         check_measure("singular-values", experiment(net("mlp"), ragged("mlp"), build("fedavg")).model)
+
+
+def test_singular_values_by_block() -> None:
+    """Each block of a residual network has its own number, the smallest of its layers; decomposed here by numpy."""
+    fed = ct.data.federate("digits", clients=2, partition="iid", seed=0)
+    module = ct.models.build("resnet8-bn:width=4", fed)
+    e = experiment(module, fed, ct.algorithms.fedlmt(rank_ratio=0.5, keep_layers=1, participation=1.0))
+    state = e.start().state
+    found = MEASURES["singular-values"](e, state)
+    start = e.model.start
+    for block in range(3):
+        layers = [f"stages.{block}.0.conv{c}" for c in (1, 2)]
+        tall = [np.moveaxis(start[f"{layer}.U"].numpy(), 1, -1) for layer in layers]  # [c_out, k, 1, r]
+        flat = [start[f"{layer}.V"].numpy() for layer in layers]  # [r, c_in, 1, k]
+        factors = [u.reshape(-1, u.shape[-1]) for u in tall] + [v.reshape(len(v), -1) for v in flat]
+        least = min(np.linalg.svd(f, compute_uv=False).min() for f in factors)
+        assert found[f"smallest_singular_value_block_{block + 1}"] == pytest.approx(float(least), rel=1e-5)
+    assert found["smallest_singular_value"] == min(v for k, v in found.items() if "block" in k)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+def test_train_accuracy_is_that_of_the_mean_model_on_all_training_samples(engine: Any) -> None:
+    alg = ct.algorithms.dfedavg(topology="ring", epochs=2, batch_size=4, lr=0.1)
+    fed = ragged("mlp")
+    e = experiment(net("mlp"), fed, alg, engine)
+    now, _ = e.play(e.start(), 0, evaluate=False)
+    mean = {k: v.mean(0) for k, v in now.state.x.items()}
+    answers = torch.func.functional_call(net("mlp"), mean, (fed.x,)).argmax(1)
+    got = MEASURES["train-accuracy"](e, now.state)
+    owned = torch.cat(list(fed.train))
+    assert got == {"global_accuracy_train": float((answers == fed.y)[owned].double().mean())}
+
+
+def test_train_accuracy_needs_classes() -> None:
+    e = experiment(Quadratic(), golden(), ct.algorithms.dfedavg(topology="ring"))
+    with pytest.raises(RequestError, match="no classes"):
+        MEASURES["train-accuracy"](e, e.start().state)

@@ -85,7 +85,9 @@ Capacities = Annotated[
 ]
 Record = Annotated[
     list[str] | None,
-    typer.Option(help="Measure this too: gradients, sharpness, singular-values, perplexity; repeat for more."),
+    typer.Option(
+        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy; repeat for more."
+    ),
 ]
 Precision = Annotated[
     str | None, typer.Option(help="fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,8 +11,11 @@ from torch import Tensor
 
 from ..batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
+from ..errors import RequestError
 from ..problem import Model
 from ..tensors import Tensors, replicate
+from .consensus import averaged
+from .measured import Measured
 
 BATCH = 256  # answers at a time
 
@@ -104,3 +108,12 @@ def right_together(engine: Engine, model: Model, tensors: Tensors, tests: Sample
 def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
     """The accuracy of one model on all test samples together."""
     return right_together(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
+
+
+def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:
+    """Of the one model that all clients agree on, on all training samples as they are stored: none is augmented."""
+    e, program = experiment, experiment.program
+    if e.train.y.is_floating_point():
+        raise RequestError("train-accuracy needs classes to get right: leave it out for targets that are no classes")
+    agreed = averaged(program.models(state)) if program.consensus is None else program.consensus(state)
+    return {"global_accuracy_train": global_accuracy(e.engine, e.model, agreed, e.train)}

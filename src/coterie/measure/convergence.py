@@ -1,6 +1,6 @@
 """How far the clients are from a stationary point, and what can be recorded about it in every round."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -10,12 +10,14 @@ from ..batches import Samples, Stream
 from ..engines.base import Engine
 from ..errors import RequestError, unknown
 from ..problem import Model
-from ..tensors import Tensors, add, floating, replicate, rows, split
+from ..tensors import Tensors, add, floating, replicate, split
 from ..views import factor_pairs
+from .accuracy import record_train_accuracy
 from .consensus import averaged
 from .measured import Measured
 from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
+from .singular import record_singular_values
 
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
 
@@ -73,17 +75,6 @@ def met(models: Tensors, shared: Collection[str], centre: Tensors | None = None)
     return models | everywhere
 
 
-def smallest_singular_value(factors: Sequence[Tensor]) -> Tensor:
-    """The smallest of all singular values of some matrices; [n] where each of them is stacked over n clients.
-
-    >>> smallest_singular_value([torch.eye(3), torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]])])
-    tensor(0.5000, dtype=torch.float64)
-
-    Reference: FedLMT, Assumption 4.4, where the factors of a layer have as many columns as its rank.
-    """
-    return torch.stack([torch.linalg.svdvals(f.to(torch.float64))[..., -1] for f in factors]).amin(0)
-
-
 def _gradients(experiment: Measured, state: Any) -> dict[str, float]:
     """G_u where the clients meet, G_v where they are: between peers these are different points."""
     e, program = experiment, experiment.program
@@ -102,18 +93,6 @@ def _sharpness(experiment: Measured, state: Any) -> dict[str, float]:
     return {"sharpness": float(each.nanmean()), "sharpness_worst": float(each[~each.isnan()].max())}
 
 
-def _singular_values(experiment: Measured, state: Any) -> dict[str, float]:
-    """The smallest over all factors of all clients; columns of zeros pad a smaller rank and do not count."""
-    models = experiment.program.models(state)
-    clients = len(next(iter(models.values())))
-    smallest = []
-    for pair in factor_pairs(experiment.model.module):
-        for i in range(clients):
-            factors = [f[:, f.any(0)] for f in pair.matrices(rows(models, i))]
-            smallest.append(float(smallest_singular_value([f for f in factors if f.numel()])))
-    return {"smallest_singular_value": min(smallest)}
-
-
 def check_measure(name: str, model: Model) -> None:
     """Refuses what is no measure, or none for this model."""
     if name not in MEASURES:
@@ -126,7 +105,8 @@ SINGULAR = "singular-values"
 MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
-    SINGULAR: _singular_values,
+    SINGULAR: record_singular_values,
     "perplexity": record_perplexity,
+    "train-accuracy": record_train_accuracy,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""

@@ -1,13 +1,10 @@
 """How close the factors of low-rank models came to losing a rank, from the saved models."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from ..measure.convergence import smallest_singular_value
-from ..run import Client, model_of
-from ..views.lowrank import Pair, factor_pairs
+from ..measure.singular import smallest_of_layer
+from ..run import model_of
+from ..views.lowrank import factor_pairs
 from .charts import Chart, Figure, Style, styles
 from .groups import Method, Setup
 
@@ -33,17 +30,8 @@ def _of(method: Method) -> dict[str, float]:
     record = method.first
     model = model_of(record.config) if record.finished else None
     pairs = factor_pairs(model.module) if model is not None else ()
-    clients = record.clients()[:CLIENTS] if pairs else []
-    return {pair.weight.removesuffix(".weight"): _smallest(pair, clients) for pair in pairs}
-
-
-def _smallest(pair: Pair, clients: Sequence[Client]) -> float:
-    """Columns of zeros pad a smaller rank and do not count."""
-    found = []
-    for client in clients:
-        both = [f[:, f.any(0)] for f in pair.matrices(client.shared | client.personal)]
-        found.append(smallest_singular_value([f for f in both if f.numel()]))
-    return float(torch.stack(found).min())
+    clients = [c.shared | c.personal for c in record.clients()[:CLIENTS]] if pairs else []
+    return {pair.weight.removesuffix(".weight"): smallest_of_layer(pair, clients) for pair in pairs}
 
 
 def _figure(known: list[tuple[Method, Style, dict[str, float]]]) -> Figure:
