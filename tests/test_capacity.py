@@ -94,12 +94,13 @@ def test_table_1(method: str, capacity: int, parameters: str | None, flops: str)
 
 def test_every_form_is_counted() -> None:
     rows = table(32).values()
-    assert len(rows) == 23
+    assert len(rows) == 26
     assert not [row for row in rows if row.why]
     counts = {key: row.parameters for key, row in table(32).items()}
     assert counts["full"] == counts["fedhm, pfedlmt keep 9, rank 1.4"] == counts["progfed 4 of 4"] == 11_173_962
     assert counts["fedlmt keep 1, rank 0.03"] == 421_962
     assert counts["fedlmt keep 5, rank 0.4"] == 3_431_946
+    assert counts["by definition keep 3, rank 0.15"] == 3_416_202
     assert [counts[key] for key in FAMILIES["DepthFL"]] == [450_890, 1_572_436, 4_857_950, 13_256_808]
     assert [counts[key] for key in FAMILIES["ProgFed"]] == [150_474, 676_682, 2_777_674, 11_173_962]
 

@@ -89,6 +89,28 @@ def test_table_1_of_fedlmt(keep: int, ratio: float, parameters: int, millions: f
     assert entries(views.recover(low).parameters()) == 11_173_962
 
 
+@pytest.mark.parametrize(
+    ("keep", "ratio", "parameters"), [(1, 0.03, 825_546), (3, 0.15, 3_416_202), (5, 0.4, 8_693_130)]
+)
+def test_the_rank_of_definition_3_1(keep: int, ratio: float, parameters: int) -> None:
+    """r = round(ratio min(3 c_out, 3 c_in)) a 3 x 3 kernel, which then has 3 r (c_in + c_out) entries."""
+    full = meta("resnet18-bn", 10, (3, 32, 32))
+    low = views.factorise(full, ratio, keep, rank_mode="definition")
+    assert entries(low.parameters()) == parameters
+    kernels = [v.shape for k, v in full.named_parameters() if v.dim() == 4 and v.shape[-1] == 3][keep:]
+    by_hand = [3 * round(ratio * 3 * min(o, i)) * (i + o) - 9 * i * o for o, i, _, _ in kernels]
+    assert entries(full.parameters()) + sum(by_hand) == parameters
+
+
+def test_definition_3_1_is_about_kernels_only_and_exact_at_1() -> None:
+    net = conv_net()
+    matrices = [views.factorise(net, 0.5, "0, 2", rank_mode=mode) for mode in ("channels", "definition")]
+    assert [v.shape for v in matrices[0].parameters()] == [v.shape for v in matrices[1].parameters()]
+    whole = views.recover(views.factorise(net, 1.0, "none", rank_mode="definition"))
+    for k, v in net.named_parameters():
+        torch.testing.assert_close(whole.get_parameter(k), v, rtol=1e-5, atol=1e-6)
+
+
 def test_a_hundred_classes() -> None:
     assert entries(views.factorise(meta("resnet18-gn", 100, (3, 32, 32)), 0.15, 3).parameters()) == 1_476_708
 
@@ -167,6 +189,8 @@ def tied() -> nn.Module:
     [
         (conv_net, {"rank_ratio": 0.0}, "rank_ratio=0.0 must be above 0"),
         (conv_net, {"rank_ratio": float("nan")}, "must be above 0"),
+        (conv_net, {"rank_ratio": 1.4, "rank_mode": "definition"}, "at most 1, or rank_mode=channels"),
+        (conv_net, {"rank_mode": "definitoin"}, "did you mean definition"),
         (conv_net, {"keep_layers": 0}, "keep_layers=0 must be at least 1, or 'none'"),
         (conv_net, {"keep_layers": "conv*"}, "'conv*' in keep_layers matches no layer: choose among 0, 2, 7, 9"),
         (conv_net, {"init": "spectrall"}, "did you mean spectral?"),

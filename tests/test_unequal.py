@@ -483,3 +483,26 @@ def test_one_rank_for_everybody_suits_the_smallest() -> None:
     assert (lowest["keep_layers"], lowest["rank_ratio"]) == (5, 0.4)
     assert alg.fedlmt(capacities="b4-b1", keep_layers=2).settings["keep_layers"] == 2
     assert alg.fedlmt(capacities="b4", keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["fedlmt", "pfedlmt", "fedhm", "fedhmv2"])
+def test_every_method_of_low_rank_takes_the_rank_of_definition_3_1(name: str) -> None:
+    """Three by three kernels from 4 to 4 channels: of rank 2, a half of 4, or 6, a half of 12; both are trained."""
+    settings = {**ONE, "keep_layers": 1, "participation": 5}
+    ratio = {"rank_ratio": 0.5} if name in ("fedlmt", "fedhmv2") else {"capacities": "0.5"}
+    found = []
+    for mode in ("channels", "definition"):
+        e = experiment(net("residual"), ragged("mlp"), alg.build(name, **settings, **ratio, rank_mode=mode))
+        e.play(e.start(), 0, evaluate=True)
+        sent = e.program.traffic(e.start().state, e.round(0)).parameters
+        found.append((e.algorithm.settings["rank_mode"], sent))
+    more = 10 * 4 * 3 * (4 + 4) * 2 if name != "pfedlmt" else 0  # five down and up; pFedLMT's factors stay at home
+    assert found[0][0] == "channels"
+    assert found[1][1] - found[0][1] >= more
+
+
+def test_as_many_layers_as_there_are_is_fedavg() -> None:
+    """rho = L: no layer is factorised, and FedLMT trains the full model."""
+    settings = {**ONE, "participation": 3}
+    left = play(experiment(net("residual"), ragged("mlp"), alg.fedlmt(**settings, keep_layers=18)), 2).state.u
+    same(left, play(experiment(net("residual"), ragged("mlp"), alg.fedavg(**settings)), 2).state.u)

@@ -1,7 +1,8 @@
 """What clients of unequal capacity hold: the smaller forms of a model, counted, and what a federation of them costs.
 
-The forms are those of FedLMT's comparison of methods for unequally capable clients: low rank (FedLMT, FedHM, pFedLMT),
-width (HeteroFL, FedRolex, FedDropout), a shared basis (FLANC), depth (DepthFL) and stages (ProgFed).
+The forms are those of FedLMT's comparison of methods for unequally capable clients: low rank (FedLMT, also with the
+rank of its Definition 3.1; FedHM, pFedLMT), width (HeteroFL, FedRolex, FedDropout), a shared basis (FLANC), depth
+(DepthFL) and stages (ProgFed).
 
 Reference: Liu et al. 2024, "FedLMT: Tackling System Heterogeneity of Federated Learning via Low-Rank Model Training
 with Theoretical Guarantees", Tables 1, 2 and 7.
@@ -26,6 +27,11 @@ from .views.stages import at_stage
 
 FEDLMT = ((1, 0.03), (3, 0.15), (5, 0.4))  # layers kept whole, rank ratio
 FEDHM = ((9, 0.01), (9, 0.15), (9, 0.6), (9, 1.4))
+LOW_RANK = (
+    ("fedlmt", FEDLMT, "channels"),
+    ("by definition", FEDLMT, "definition"),
+    ("fedhm, pfedlmt", FEDHM, "channels"),
+)
 WIDTHS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 FLANC = (0.25, 0.75, 1.25, 1.75)
 
@@ -91,9 +97,9 @@ def _mean(values: int | Sequence[int]) -> float:
 
 def _forms(module: nn.Module) -> Iterator[Form]:
     yield "full", "", lambda: module
-    for family, settings in (("fedlmt", FEDLMT), ("fedhm, pfedlmt", FEDHM)):
+    for family, settings, mode in LOW_RANK:
         for keep, ratio in settings:
-            yield family, f"keep {keep}, rank {ratio:g}", partial(_low_rank, module, ratio, keep)
+            yield family, f"keep {keep}, rank {ratio:g}", partial(_low_rank, module, ratio, keep, mode)
     for rate in WIDTHS:
         yield "width", str(rate), partial(views.narrow, module, float(rate))
     for fraction in FLANC:
@@ -113,8 +119,8 @@ def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.
             yield family, f"{stage} of {stages}", partial(cut, module, stage)
 
 
-def _low_rank(module: nn.Module, ratio: float, keep: int) -> nn.Module:
-    low = views.factorise(module, ratio, keep)
+def _low_rank(module: nn.Module, ratio: float, keep: int, mode: str) -> nn.Module:
+    low = views.factorise(module, ratio, keep, rank_mode=mode)
     if not views.factor_pairs(low):
         raise RequestError(f"no layer is left to factorise: the model has no more than {keep} besides its head")
     return low

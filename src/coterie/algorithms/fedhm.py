@@ -23,6 +23,7 @@ def fedhm(
     *,
     capacities: str = "b4-b3-b2",
     keep_layers: int | str = 9,
+    rank_mode: str = "channels",
     regulariser: str = "none",
     participation: float | int = 0.1,
     weighting: str = "uniform",
@@ -34,7 +35,7 @@ def fedhm(
 
     capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5", or for everybody one
     after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); keep_layers: how many layers stay
-    whole.
+    whole; rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
 
     >>> fedhm().settings["capacities"]
     'b4-b3-b2'
@@ -52,21 +53,23 @@ def fedhm(
 
     def bind(p: Problem) -> Program[Server]:
         groups = [
-            (s, product_view(p.model, s.capacity, keep_layers, regulariser))
+            (s, product_view(p.model, s.capacity, keep_layers, regulariser, rank_mode))
             for s in shares(capacities, RANKS, p.clients, p.rounds)
         ]
         phase = Phase(p.parameters, t.amount, t.lr)
         views = replace(p, views=lambda r: assigned(groups, r))
         return federated(views, [phase], t, p.names, participation, weighting)
 
-    form = {"capacities": capacities, "keep_layers": keep_layers, "regulariser": regulariser}
+    ranks = {"capacities": capacities, "keep_layers": keep_layers, "rank_mode": rank_mode}
+    form = {**ranks, "regulariser": regulariser}
     server = {"participation": participation, "weighting": weighting}
     return Algorithm("fedhm", {**form, **server, **t._asdict()}, bind)
 
 
-def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regulariser: str) -> View:
+def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regulariser: str, rank_mode: str) -> View:
     """The nearest products of a full model, and the full model they are."""
-    low = regularised(factorise(model.module, rank_ratio, keep_layers, "kaiming"), model, regulariser)
+    factors = factorise(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
+    low = regularised(factors, model, regulariser)
     return View(
         low,
         take=lambda w, where: factorise_tensors(low.module, w),
@@ -88,6 +91,7 @@ def fedhmv2(
     rank_ratio: float | None = None,
     capacities: str | None = None,
     keep_layers: int | str = 9,
+    rank_mode: str = "channels",
     regulariser: str = "none",
     participation: float | int = 0.1,
     weighting: str = "uniform",
@@ -98,7 +102,8 @@ def fedhmv2(
     x_i <- local(x) for i in S;   every ``svd_every`` rounds: w <- sum_S q_i (U_i V_i^T), x <- SVD_r(w);
     in the others: x <- sum_S q_i x_i, w <- U V^T
 
-    rank_ratio: one for everybody; where it is not given, that of the smallest of the ``capacities``, or 0.15.
+    rank_ratio: one for everybody; where it is not given, that of the smallest of the ``capacities``, or 0.15;
+    rank_mode: "channels", or "definition", where it is of min(k c_out, k c_in) and at most 1.
 
     >>> fedhmv2(svd_every=5).settings["svd_every"]
     5
@@ -117,10 +122,11 @@ def fedhmv2(
     refuse_lasting("fedhmv2", t)
 
     def bind(p: Problem) -> Program[Twofold]:
-        view = product_view(p.model, ratio, keep_layers, regulariser)
+        view = product_view(p.model, ratio, keep_layers, regulariser, rank_mode)
         return twofold(p, view, t, svd_every, participation, weighting)
 
-    form = {"svd_every": svd_every, "rank_ratio": ratio, "keep_layers": keep_layers, "regulariser": regulariser}
+    ranks = {"rank_ratio": ratio, "keep_layers": keep_layers, "rank_mode": rank_mode}
+    form = {"svd_every": svd_every, **ranks, "regulariser": regulariser}
     server = {"participation": participation, "weighting": weighting}
     return Algorithm("fedhmv2", {**form, "capacities": None, **server, **t._asdict()}, bind)
 

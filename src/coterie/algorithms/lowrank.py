@@ -46,10 +46,12 @@ def coefficients(text: str) -> dict[str, float]:
         ) from None
 
 
-def low_rank(model: Model, rank_ratio: float, keep_layers: int | str, init: str, regulariser: str) -> Model:
+def low_rank(
+    model: Model, rank_ratio: float, keep_layers: int | str, init: str, regulariser: str, rank_mode: str
+) -> Model:
     """The model with its layers as products, and the regulariser in its loss."""
     seed = getattr(model.module, "origin", {}).get("seed", 0)
-    module = factorise(model.module, rank_ratio, keep_layers, init, seed)
+    module = factorise(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
     return regularised(module, model, regulariser)
 
 
@@ -82,6 +84,7 @@ def fedlmt(
     *,
     rank_ratio: float | None = None,
     keep_layers: int | str | None = None,
+    rank_mode: str = "channels",
     capacities: str | None = None,
     init: str = "kaiming",
     regulariser: str = "none",
@@ -94,10 +97,10 @@ def fedlmt(
 
     x = (W_1 .. W_k, then U_l and V_l);   x_i <- local(x) along grad F_i + regulariser for i in S;   x <- sum_S q_i x_i
 
-    rank_ratio: r = round(rank_ratio * c_out); keep_layers: how many layers stay whole; where they are not given, the
-    published pair for the smallest of the ``capacities``, or 0.15 and 3; init: "kaiming" or "spectral"; regulariser:
-    "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4" or several; topology: between peers instead of around a
-    server.
+    rank_ratio: r = round(rank_ratio * c_out), or with rank_mode="definition" round(rank_ratio * min(k c_out, k c_in));
+    keep_layers: how many layers stay whole; where they are not given, the published pair for the smallest of the
+    ``capacities``, or 0.15 and 3; init: "kaiming" or "spectral"; regulariser: "none", "frobenius=1e-4", "l2=1e-4",
+    "kronecker=1e-4" or several; topology: between peers instead of around a server.
 
     >>> fedlmt(regulariser="frobenius=1e-4").settings["keep_layers"]
     3
@@ -105,8 +108,8 @@ def fedlmt(
     Reference: FedLMT/pFedLMT, Algorithm 1.
     Differs from the paper in: the coefficient of its regulariser, which it tunes and does not print, is 0; the
     released scripts for CIFAR use none either. Clients count by their size, as in the code; the listing has equal
-    weights. r = round(rank_ratio * c_out), because its Definition 3.1 read literally does not give the counts of
-    its Table 1.
+    weights. r = round(rank_ratio * c_out), because its Definition 3.1 read literally (rank_mode="definition") does
+    not give the counts of its Table 1.
     """
     check_server(participation, weighting, 1.0)
     coefficients(regulariser)
@@ -118,10 +121,10 @@ def fedlmt(
         phases = [Phase(p.parameters, t.amount, t.lr)]
         return exchanged(p, phases, t, topology, p.names, participation, weighting)
 
-    form = {"rank_ratio": ratio, "keep_layers": keep, "init": init, "regulariser": regulariser}
+    form = {"rank_ratio": ratio, "keep_layers": keep, "rank_mode": rank_mode, "init": init, "regulariser": regulariser}
     server = {"topology": topology, "participation": participation, "weighting": weighting}
     settings = {**form, "capacities": None, **server, **t._asdict()}
-    return Algorithm("fedlmt", settings, bind, lambda model: low_rank(model, ratio, keep, init, regulariser))
+    return Algorithm("fedlmt", settings, bind, lambda model: low_rank(model, ratio, keep, init, regulariser, rank_mode))
 
 
 def _common_rank(
@@ -142,6 +145,7 @@ def pfedlmt(
     *,
     capacities: str = "b4-b3-b2",
     keep_layers: int | str = 9,
+    rank_mode: str = "channels",
     schedule: str = "joint",
     regulariser: str = "none",
     topology: str | Topology | None = None,
@@ -155,8 +159,9 @@ def pfedlmt(
     q_i: layers of rank round(ratio_i * c_out), and the head
 
     capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5"; keep_layers: how many
-    layers are common; schedule: "joint", or "alternate": the first half of the steps trains q, the second p;
-    topology: between peers instead of around a server. q_i starts as the nearest product of the common model's layers.
+    layers are common; rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1;
+    schedule: "joint", or "alternate": the first half of the steps trains q, the second p; topology: between peers
+    instead of around a server. q_i starts as the nearest product of the common model's layers.
 
     >>> pfedlmt().settings["keep_layers"]
     9
@@ -175,19 +180,20 @@ def pfedlmt(
 
     def adapt(model: Model) -> Model:
         """In the largest rank: smaller ones are its first columns, the rest of which are zero and stay so."""
-        return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regulariser)
+        return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regulariser, rank_mode)
 
     def bind(p: Problem) -> Program[Any]:
         front = front_names(p.module)
         groups = [
-            (s, rank_view(p, s.capacity, keep_layers, regulariser))
+            (s, rank_view(p, s.capacity, keep_layers, regulariser, rank_mode))
             for s in shares(capacities, RANKS, p.clients, p.rounds)
         ]
         own = replace(p, views=lambda r: assigned(groups, r))
         program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
         return program._replace(init=lambda common, each: _truncated(program.init(common, each), groups, p.here))
 
-    form = {"capacities": capacities, "keep_layers": keep_layers, "schedule": schedule, "regulariser": regulariser}
+    ranks = {"capacities": capacities, "keep_layers": keep_layers, "rank_mode": rank_mode}
+    form = {**ranks, "schedule": schedule, "regulariser": regulariser}
     server = {"topology": topology, "participation": participation, "weighting": weighting}
     return Algorithm("pfedlmt", {**form, **server, **t._asdict()}, bind, adapt)
 
@@ -199,9 +205,9 @@ def _phases(p: Problem, front: frozenset[str], schedule: str, t: Training) -> li
     return [Phase(p.parameters - front, first, t.lr, stream=1), Phase(p.parameters & front, second, t.lr)]
 
 
-def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regulariser: str) -> View:
+def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regulariser: str, rank_mode: str) -> View:
     """The first columns of all factors; zero columns have no gradient, so the padded form answers and trains alike."""
-    small = factorise(recover(p.module), rank_ratio, keep_layers, "kaiming")
+    small = factorise(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     full, part = (dict(m.named_parameters()) for m in (p.module, small))
     columns = {name: at for pair in factor_pairs(small) for name, at in _columns(pair, part).items()}
 

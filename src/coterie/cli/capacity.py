@@ -28,7 +28,8 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     >>> show_capacity("mlp", 10, (64,))
     mlp · 10 classes · samples of 64
     FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalised
-    number and 1 for every averaged one
+    number and 1 for every averaged one; by definition: ranks are parts of the smaller
+    side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels
     form            setting            parameters  FLOPs
     ...
     full                                    8,970  8,832
@@ -40,7 +41,8 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     size = " x ".join(map(str, input_shape))
     console.print(f"{model} · {classes} classes · samples of {size}", style="bold", markup=False)
     console.print("FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalised")
-    console.print("number and 1 for every averaged one")
+    console.print("number and 1 for every averaged one; by definition: ranks are parts of the smaller")
+    console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")
     console.print(_table(rows))
 
 

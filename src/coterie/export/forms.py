@@ -36,7 +36,8 @@ def formed(module: nn.Module, config: Mapping[str, Any], client: int, form: str)
     dense = recover(module)
     if form == "recovered":
         return Formed(dense, {"form": form})
-    rank = {"rank_ratio": _ratio(config, client), "keep_layers": config["settings"]["keep_layers"]}
+    settings = {k: config["settings"][k] for k in ("keep_layers", "rank_mode")}
+    rank = {"rank_ratio": _ratio(config, client), **settings}
     about = {"form": form, **rank}
     if method == "fedlmt":
         return Formed(module, about)

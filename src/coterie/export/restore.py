@@ -37,6 +37,7 @@ def _module(about: dict[str, str]) -> nn.Module:
         return module
     if about.get("form") == "factorised":
         keep = about["keep_layers"]
-        return factorise(module, json.loads(about["rank_ratio"]), int(keep) if keep.isdigit() else keep, "kaiming")
+        ratio, mode = json.loads(about["rank_ratio"]), about["rank_mode"]
+        return factorise(module, ratio, int(keep) if keep.isdigit() else keep, "kaiming", rank_mode=mode)
     algorithm = algorithms.build(about["method"], **json.loads(about["settings"]))
     return algorithm.adapt(Model(module, cross_entropy)).module

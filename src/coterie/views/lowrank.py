@@ -29,6 +29,7 @@ LAYERS: dict[type[nn.Module], Any] = {
     nn.Embedding: LowRankEmbedding,
 }
 INITS = ("spectral", "kaiming")
+RANK_MODES = ("channels", "definition")
 
 Keep = int | str | Sequence[str]
 """How many layers stay whole, or shell patterns over their names."""
@@ -47,12 +48,19 @@ class Pair(NamedTuple):
 
 
 def factorise(
-    module: nn.Module, rank_ratio: float, keep_layers: Keep = 1, init: str = "spectral", seed: int = 0
+    module: nn.Module,
+    rank_ratio: float,
+    keep_layers: Keep = 1,
+    init: str = "spectral",
+    seed: int = 0,
+    rank_mode: str = "channels",
 ) -> nn.Module:
     """A new module whose convolutions, linear layers and embeddings are products of two factors.
 
     W = U V^T of rank r = max(1, round(rank_ratio * c_out)), and round(rank_ratio * min(m, n)) for matrices. A ratio
-    above full rank is legal. 1 x 1 convolutions stay as they are; biases stay too.
+    above full rank is legal. 1 x 1 convolutions stay as they are; biases stay too. With ``rank_mode`` "definition" a
+    kernel is the matrix it is unrolled to, too: r = max(1, round(rank_ratio * min(k c_out, k c_in))), as Definition
+    3.1 of FedLMT has it, and 1 is the largest ratio.
 
     ``keep_layers``: how many layers stay whole, in the order of ``named_modules``, the first layer included; the last
     linear layer stays whole then as well. Or the names of all that stay whole, as shell patterns in a list or
@@ -67,10 +75,16 @@ def factorise(
         raise RequestError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
     if init not in INITS:
         raise unknown("init", init, INITS)
+    if rank_mode not in RANK_MODES:
+        raise unknown("rank_mode", rank_mode, RANK_MODES)
+    if rank_mode == "definition" and rank_ratio > 1:
+        raise RequestError(
+            f"rank_ratio={rank_ratio} is above full rank by Definition 3.1: choose at most 1, or rank_mode=channels"
+        )
     generator = torch.Generator("cpu").manual_seed(chance.key(seed, "factors"))
     new: dict[int, nn.Module] = {}
     for layer in _chosen(module, keep_layers).values():
-        kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio)
+        kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
         factors = spectral(weight, rank) if init == "spectral" else kind.drawn(weight, rank, generator)
         new[id(layer)] = kind(layer, *factors)
     return _exchanged(module, new)
@@ -150,9 +164,14 @@ def _head(module: nn.Module) -> str | None:
     return linear[-1] if linear else None
 
 
-def _rank(layer: nn.Module, ratio: float) -> int:
+def _rank(layer: nn.Module, ratio: float, mode: str) -> int:
     shape = layer.get_parameter("weight").shape
-    return max(1, round(ratio * (shape[0] if len(shape) == 4 else min(shape))))
+    if len(shape) == 4:
+        c_out, c_in, high, wide = shape
+        full = c_out if mode == "channels" else min(high * c_out, wide * c_in)
+    else:
+        full = min(shape)
+    return max(1, round(ratio * full))
 
 
 def _chosen(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
