@@ -42,7 +42,7 @@ def block_of(weight: str) -> str:
 
 
 def record_singular_values(experiment: Measured, state: Any) -> dict[str, float]:
-    """The smallest over all factors of all clients, and those of every block, counted from 1 as data go through them."""
+    """The smallest over all factors of all clients, and that of every block, counted from 1 in the model's order."""
     models = experiment.program.models(state)
     clients = [rows(models, i) for i in range(len(next(iter(models.values()))))]
     blocks: dict[str, list[float]] = {}
