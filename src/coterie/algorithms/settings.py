@@ -1,7 +1,7 @@
 """Settings as people type them: which a method has, and of which kind."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -64,6 +64,39 @@ def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> di
             raise RequestError(f"{method} has no setting {key!r}: it has {', '.join(sorted(known))}")
         values[key] = _value(method, key, text, known[key])
     return values
+
+
+def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
+    """What ``KEY=VALUE``, for all methods that have it, and ``METHOD.KEY=VALUE`` set, by method.
+
+    >>> from coterie.algorithms import dfedavg, fedavg
+    >>> meant(["lr=0.05", "weighting=uniform", "dfedavg.epochs=2"], {"fedavg": fedavg, "dfedavg": dfedavg})
+    {'fedavg': {'lr': 0.05, 'weighting': 'uniform'}, 'dfedavg': {'lr': 0.05, 'epochs': 2}}
+    """
+    known = {m: settings_of(builder) for m, builder in builders.items()}
+    values: dict[str, dict[str, Any]] = {m: {} for m in builders}
+    apart = [parts_of(item) for item in items]
+    for method, key, text in sorted(apart, key=lambda parts: bool(parts[0])):  # what is for one method comes last
+        if method and method not in builders:
+            raise RequestError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
+        having = [m for m in ([method] if method else builders) if key in known[m]]
+        if not having:
+            valid = sorted(set.union(*(set(known[m]) for m in ([method] if method else builders))))
+            raise RequestError(
+                f"no setting {key!r} in {method or ', '.join(builders)}: choose among {', '.join(valid)}"
+            )
+        for m in having:
+            values[m] |= typed(builders[m], m, [(key, text)])
+    return values
+
+
+def parts_of(item: str) -> tuple[str, str, str]:
+    """``METHOD.KEY=VALUE`` or ``KEY=VALUE`` taken apart."""
+    left, equals, value = item.partition("=")
+    if not equals:
+        raise RequestError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
+    method, _, key = left.strip().rpartition(".")
+    return method, key, value.strip()
 
 
 def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:

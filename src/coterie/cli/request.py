@@ -9,7 +9,7 @@ from torch import nn
 
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
-from ..algorithms.settings import settings_of, typed
+from ..algorithms.settings import Builder, meant, settings_of
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
@@ -97,7 +97,7 @@ class Plan:
             chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
-        chosen |= typed(builder, method, _meant_for(method, among, self.wishes.set))
+        chosen |= meant(self.wishes.set, _builders(among))[method]
         chosen |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         return builder(**chosen)
 
@@ -139,39 +139,19 @@ def _fitting(topology: str, clients: int) -> str:
 def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
     """Refuses settings that no method of the command has, and a graph where everybody talks to a server."""
     known = {m: settings_of(algorithms.builder(m)) for m in methods}
-    for item in wishes.set:
-        method, key, _ = _parts(item)
-        if method and method not in methods:
-            raise RequestError(f"--set {item} is for {method}, which is not among {', '.join(methods)}")
-        meant = [method] if method else methods
-        if not any(key in known[m] for m in meant):
-            valid = sorted(set.union(*(set(known[m]) for m in meant)))
-            raise RequestError(f"no setting {key!r} in {method or ', '.join(methods)}: choose among {', '.join(valid)}")
+    meant(wishes.set, _builders(methods))
     for flag, value in (*((k, getattr(wishes, k)) for k in _FLAGS), ("silent", wishes.silent)):
         needed = "topology" if flag == "silent" else flag
         if value is not None and not any(needed in k for k in known.values()):
             raise RequestError(f"{', '.join(methods)} has no {needed}: leave --{flag} out")
 
 
+def _builders(methods: Sequence[str]) -> dict[str, Builder]:
+    return {m: algorithms.builder(m) for m in methods}
+
+
 def _between_peers(method: str) -> bool:
     return "topology" in settings_of(algorithms.builder(method))
-
-
-def _meant_for(method: str, among: Sequence[str], items: Sequence[str]) -> list[tuple[str, str]]:
-    """The typed settings that concern a method: its own, and the common ones it has."""
-    known = settings_of(algorithms.builder(method))
-    parts = [_parts(item) for item in items]
-    common = [(k, v) for m, k, v in parts if not m and (k in known or len(among) == 1)]
-    return common + [(k, v) for m, k, v in parts if m == method]
-
-
-def _parts(item: str) -> tuple[str, str, str]:
-    """``METHOD.KEY=VALUE`` or ``KEY=VALUE`` taken apart."""
-    left, equals, value = item.partition("=")
-    if not equals:
-        raise RequestError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
-    method, _, key = left.strip().rpartition(".")
-    return method, key, value.strip()
 
 
 def known_options(config: dict[str, Any], wishes: Wishes, resume: bool) -> None:
