@@ -10,7 +10,7 @@ from torch import nn
 import coterie as ct
 from coterie.batches import Amount, Batch, Batches, Samples, Stream
 from coterie.engines import Serial, Vectorised
-from coterie.local import Descent, Held, Phase, Sgd, Start
+from coterie.local import Descent, Group, Held, Phase, Sgd, Start
 from coterie.problem import Model, cross_entropy
 from coterie.tensors import Tensors, split
 from toys import ZOO, experiment, net, ragged
@@ -69,6 +69,28 @@ def test_steps_equal_torch_optim(kind: str, sgd: Sgd, part: str) -> None:
         theirs = torch_steps(net(kind), [first.batch(k) for k in range(steps)], sgd, set(trains))
         for name, value in (*theirs.named_parameters(), *theirs.named_buffers()):
             torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_groups_equal_those_of_torch_optim(apart: bool) -> None:
+    """Another rate, and with it another decay; one norm for both, or each its own where the losses are apart."""
+    fed, module = ragged("mlp"), net("mlp")
+    model, theirs = Model(module, cross_entropy), net("mlp")
+    head = ct.algorithms.base.personal_names(module, "head")
+    sgd = Sgd(0.1, 0.9, 0.2, 0.3, Group(head, 0.02, apart))
+    stream = stream_of(Samples(fed.x, fed.y, fed.train))
+    mine = walked(model, Phase(frozenset(model.parameters), Amount(steps=6), 0.1, group=sgd.group), sgd, stream)
+    own, rest = ([p for k, p in theirs.named_parameters() if (k in head) == wanted] for wanted in (True, False))
+    optimiser = torch.optim.SGD([{"params": own, "lr": 0.02}, {"params": rest}], lr=0.1, momentum=0.9, weight_decay=0.2)
+    for k in range(stream.steps):
+        batch = stream.batch(k)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(theirs(batch.x), batch.y).backward()
+        for norm_of in [own, rest] if apart else [own + rest]:
+            torch.nn.utils.clip_grad_norm_(norm_of, 0.3)
+        optimiser.step()
+    for name, value in theirs.named_parameters():
+        torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_what_is_held_has_no_share_in_the_norm() -> None:

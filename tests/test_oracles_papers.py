@@ -11,6 +11,7 @@ import coterie as ct
 from coterie.batches import Amount
 from coterie.directions import sam
 from coterie.engines import Serial, Vectorised
+from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.problem import Model
 from test_oracles import ENGINES, ETA_V, K_U, K_V, RING, a, b, c, close, d, plain, printed, s, u0
@@ -154,6 +155,20 @@ class TestFedAvgP:
         two = self.state((4, 2), Serial(), steps=1, lr=0.025, personal_lr=ETA_V / 2)
         close(one.u["u"], two.u["u"])
         close(one.v["v"], two.v["v"])
+
+    @ENGINES
+    def test_the_personal_part_decays_and_moves_with_its_own_rate(self, engine: Any) -> None:
+        """v <- v - personal_lr (g clip / |(g_u, g_v)| + weight_decay v), also where lr is 0."""
+        decayed = self.state((1, 1), engine, steps=1, lr=0.2, personal_lr=0.02, weight_decay=0.5)
+        close(decayed.v["v"], 1 - 0.02 * (c * (1 - d) + 0.5))
+        close(decayed.u["u"], (0.5 - 0.2 * (a * (0.5 - b) + 0.25)).mean())
+        still = self.state((1, 1), engine, lr=0.0, personal_lr=0.02, steps=1)
+        close(still.u["u"], 0.5)
+        close(still.v["v"], 1 - 0.02 * c * (1 - d))
+        short = self.state((1, 1), engine, steps=1, lr=0.2, personal_lr=0.02, clip=0.3)
+        g, h = a * (0.5 - b), c * (1 - d)
+        scale = (0.3 / ((g**2 + h**2).sqrt() + 1e-6)).clamp(max=1)
+        close(short.v["v"], 1 - 0.02 * scale * h)
 
     @pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
     def test_fixed_point(self, eta: float) -> None:
@@ -347,7 +362,7 @@ class TestPushSum:
         z, mu = e.program.models(now.state)["u"], now.state.mu
         trained = e.program.train(now.state, e.round(1))
         close(trained.models["u"], b + (1 - 0.1 * a / mu) ** K_U * (z - b))
-        close(trained.kept["u"], mu * trained.models["u"])
+        close(trained.kept.x["u"], mu * trained.models["u"])
 
     @ENGINES
     @pytest.mark.parametrize("tau", [0, 1, 3])
@@ -409,6 +424,32 @@ class TestPushSum:
         now = play(e, 3, scattered(e))
         agreed = e.program.consensus(now.state)["u"]
         close(agreed, (now.state.x["u"].sum() + now.state.flying["u"].sum()) / 4)
+
+
+@ENGINES
+def test_dfedavgm_p_has_two_rates_in_one_phase(engine: Any) -> None:
+    """Together, both gradients at one point: v is one rate ahead of u, and nothing else tells it how far to go."""
+    alg = plain("dfedavgm-p", topology="none", personal="v", personal_lr=ETA_V, steps=1)
+    state = play(experiment(Coupled(), golden(), alg, engine), 1).state
+    close(state.x["u"], 0.5 - 0.1 * (1.5 - b))
+    close(state.x["v"], 1 - ETA_V * (1.5 - b))
+    same = plain("dfedavgm-p", topology="none", personal="v", steps=1)
+    close(play(experiment(Coupled(), golden(), same, engine), 1).state.x["v"], 1 - 0.1 * (1.5 - b))
+
+
+@pytest.mark.parametrize("length", ["personal_epochs", "personal_steps"])
+def test_dfedavgm_p_together_has_no_phase_of_its_own_for_the_personal_part(length: str) -> None:
+    with pytest.raises(RequestError, match=f"one phase for both parts.*{length}.*schedule=alternate"):
+        ct.algorithms.dfedavgm_p(**{length: 2})
+
+
+def test_a_phase_has_epochs_or_steps() -> None:
+    for method in ("dfedalt", "dfedsalt", "dfedpgp", "fedrep"):
+        with pytest.raises(RequestError, match="give one"):
+            ct.algorithms.build(method, personal_epochs=2, personal_steps=3)
+    for both in ({"epochs": 3, "steps": 2}, {"lr_decay": 0.5, "lr_min": 0.1}):
+        with pytest.raises(RequestError, match="give one of them"):
+            ct.algorithms.fedavg(**both)
 
 
 def test_toy_losses_are_what_they_say() -> None:

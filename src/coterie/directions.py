@@ -12,7 +12,7 @@ from torch import Tensor
 from .batches import Batch
 from .engines.base import Grad, Seen
 from .local import Guide
-from .tensors import Tensors, add, floating, mul, norm, split, sub
+from .tensors import Tensors, add, floating, norm, split, sub
 
 Direction = Callable[[Grad, Guide], Grad]
 
@@ -87,19 +87,6 @@ def pulled(strength: float) -> Direction:
         return drawn
 
     return direction if strength else lambda grad, guide: grad
-
-
-def scaled(names: Collection[str], factor: float) -> Direction:
-    """factor * g for the named part: two step sizes in one phase."""
-
-    def direction(grad: Grad, guide: Guide) -> Grad:
-        def stretched(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            g, seen = grad(x, held, batch)
-            return g | mul(split(g, names)[0], factor), seen
-
-        return stretched
-
-    return direction if factor != 1 else lambda grad, guide: grad
 
 
 def debiased(shared: Collection[str]) -> Direction:

@@ -16,50 +16,64 @@ from .engines.base import Grad
 from .tensors import Tensors, Tree, add, mul, norm, split, zeros_like
 
 
-class Part(NamedTuple):
-    """A part of a phase that follows a loss of its own, with an optimiser of its own."""
+class Group(NamedTuple):
+    """Parameters of a phase that have a learning rate of their own, as in the groups of ``torch.optim``."""
 
     names: frozenset[str]
     lr: float | Tensor
+    apart: bool = False  # follows a loss of its own, so clipping takes the norm of its gradient by itself
 
 
 class Sgd(NamedTuple):
     """One step of ``torch.optim.SGD`` (no dampening, no Nesterov), after clipping the norm of the gradient.
 
     g <- g * min(1, clip / (|g| + 1e-6));  g <- g + weight_decay x;  b <- momentum b + g;  x <- x - lr b
+
+    A group has another lr, and with it another step along its decay; the norm is that of the whole gradient.
     """
 
     lr: float | Tensor
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
-    apart: Part | None = None  # steps by itself: no share in the norm of the others
+    group: Group | None = None  # what has another rate
 
     @property
     def rates(self) -> tuple[float | Tensor, ...]:
         """The learning rates."""
-        return (self.lr,) if self.apart is None else (self.lr, self.apart.lr)
+        return (self.lr,) if self.group is None else (self.lr, self.group.lr)
 
     def at(self, rates: Sequence[float | Tensor]) -> "Sgd":
         """With other learning rates."""
-        return self._replace(lr=rates[0], apart=None if self.apart is None else self.apart._replace(lr=rates[1]))
+        return self._replace(lr=rates[0], group=None if self.group is None else self.group._replace(lr=rates[1]))
 
     def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
         """(the next point, the next momentum buffer)."""
-        if self.apart is not None:
-            one = self._replace(apart=None)
-            halves = zip(*(split(tensors, self.apart.names) for tensors in (x, g, buffer)), strict=True)
-            (own, own_buffer), (rest, rest_buffer) = (
-                sgd.step(*half) for sgd, half in zip((one._replace(lr=self.apart.lr), one), halves, strict=True)
-            )
-            return {k: (own | rest)[k] for k in x}, own_buffer | rest_buffer
-        if self.clip is not None:
-            g = mul(g, (self.clip / (norm(g) + 1e-6)).clamp(max=1.0))
+        g = self.clipped(g)
         if self.weight_decay:
             g = add(g, x, self.weight_decay)
         if self.momentum:
             g = add(mul(buffer, self.momentum), g)
-        return add(x, g, -self.lr), g if self.momentum else {}
+        return self.moved(x, g), g if self.momentum else {}
+
+    def clipped(self, g: Tensors) -> Tensors:
+        """The gradient with its norm at most ``clip``; what is apart has a norm of its own."""
+        if self.clip is None:
+            return g
+        own, rest = split(g, self.group.names if self.group is not None and self.group.apart else ())
+        short: Tensors = {}
+        for part in (own, rest):
+            if part:
+                short |= mul(part, (self.clip / (norm(part) + 1e-6)).clamp(max=1.0))
+        return {k: short[k] for k in g}
+
+    def moved(self, x: Tensors, g: Tensors) -> Tensors:
+        """x - lr g, each parameter with the rate of its group."""
+        if self.group is None:
+            return add(x, g, -self.lr)
+        own, rest = split(x, self.group.names)
+        moved = add(own, g, -self.group.lr) | add(rest, g, -self.lr)
+        return {k: moved[k] for k in x}
 
 
 Guide = Tree
@@ -88,7 +102,7 @@ class Phase(NamedTuple):
         unmoved  # of the point, the guide and the learning rate
     )
     gradients: int = 1  # gradient evaluations a step
-    apart: Part | None = None  # of what is trained: this steps by itself
+    group: Group | None = None  # of what is trained: this has another rate
 
 
 class Start(NamedTuple):

@@ -43,6 +43,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "osgp": {"topology": "random-push:5"},
     "fedlmt": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
     "pfedlmt": {"clip": 10.0},
+    "dfedavgm-p": {"personal_epochs": None},  # one phase for both parts
     "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
     "flanc": {"capacities": "1-0.75-0.5"},
 }

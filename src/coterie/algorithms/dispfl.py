@@ -13,10 +13,10 @@ from .. import topology as topologies
 from ..batches import Amount, Integers, Stream
 from ..local import Guide, Phase
 from ..mixing import together
-from ..tensors import Tensors, entries, floating, size_in_bytes, split
+from ..tensors import Tensors, count, entries, floating, replicate, size_in_bytes, split
 from ..topology import Topology
 from .base import Algorithm, Problem, Program, Round, Trained
-from .families import message_of, train_cohort
+from .families import lasting, message_of, train_cohort
 from .options import SAM_PAPER, Options, Training, check_choice, check_range
 from .traffic import Load, Traffic, over
 
@@ -28,6 +28,14 @@ class Sparse(NamedTuple):
 
     x: Tensors  # the models, stored densely, zero where the mask is
     mask: Tensors  # which parameters are alive
+    memory: Tensors  # momentum of what is alive that outlives a round; empty unless asked for
+
+
+class Kept(NamedTuple):
+    """What stays with the clients between their work and the exchange; stacked."""
+
+    mask: Tensors  # the next one
+    memory: Tensors
 
 
 def dispfl(
@@ -76,15 +84,17 @@ def sparse(
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)
-        return Sparse({k: v * mask[k] if k in mask else v for k, v in each.items()}, mask)
+        x = {k: v * mask[k] if k in mask else v for k, v in each.items()}
+        return Sparse(x, mask, replicate(lasting(t, [phase], common), count(each)))
 
     def train(s: Sparse, r: Round) -> Trained:
-        done = train_cohort(p, [phase], t, s.x, {}, r, p.names, guide=s.mask)
+        done = train_cohort(p, [phase], t, s.x, s.memory, r, p.names, guide=s.mask)
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = annealed(prune_rate, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
         alive = {k: s.mask[k].to(v) if k in s.mask else torch.ones_like(v) for k, v in done.sent.items()}
-        return done._replace(kept=mask, mass=alive)
+        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.kept.items()}  # what grows starts without momentum
+        return done._replace(kept=Kept(mask, memory), mass=alive)
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
         assert r.W is not None
@@ -92,8 +102,9 @@ def sparse(
         near = topologies.support(r.W)
         total, count = together(lambda x: r.engine.mix(near, x), trained.sent, trained.mass)
         mean = {k: v / count[k].clamp(min=1) for k, v in total.items()}
-        mixed = {k: v * trained.kept[k] if k in trained.kept else v for k, v in mean.items()}
-        return Sparse(trained.models | mixed, trained.kept)
+        mask, memory = trained.kept
+        mixed = {k: v * mask[k] if k in mask else v for k, v in mean.items()}
+        return Sparse(trained.models | mixed, mask, memory)
 
     def traffic(s: Sparse, r: Round) -> Traffic:
         assert r.W is not None

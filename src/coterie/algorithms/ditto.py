@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..directions import pulled
 from ..local import Guide, Phase
-from ..tensors import Tensors, add, floating, put, replicate, rows, sub
+from ..tensors import Tensors, add, count, floating, put, replicate, rows, sub
 from .base import Algorithm, Problem, Program, Round, Trained
-from .families import Work, both_ways, weights
+from .families import Work, both_ways, lasting, weights
 from .options import Options, Training, check_choice, check_range
 from .server import check_server
 
@@ -19,6 +19,8 @@ class Twin(NamedTuple):
 
     w: Tensors  # the global model, on the server
     p: Tensors  # stacked: personal models, which never travel
+    memory_w: Tensors  # stacked: momentum of each client's work on the global model that outlives a round, if asked for
+    memory_p: Tensors  # stacked: momentum of the personal models, likewise
 
 
 def ditto(
@@ -74,19 +76,21 @@ def _program(
     problem: Problem, main: Phase, own: Phase, t: Training, participation: float | int, weighting: str
 ) -> Program[Twin]:
     def init(common: Tensors, each: Tensors) -> Twin:
-        return Twin(common, each)
+        memory: Tensors = replicate(lasting(t, [main], common), count(each))
+        return Twin(common, each, memory, memory)
 
     def train(s: Twin, r: Round) -> Trained:
         shared, personal = (Work.of(problem, [phase], t, r) for phase in (main, own))
         received: Tensors = replicate(s.w, len(r.cohort))
-        p = personal.done(r, rows(s.p, r.members), {}, received)
-        w = shared.done(r, received, {}, {})
-        trained = personal.trained(p.model, floating(w.model), {}, p.loss)
+        p = personal.done(r, rows(s.p, r.members), rows(s.memory_p, r.members), received)
+        w = shared.done(r, received, rows(s.memory_w, r.members), {})
+        trained = personal.trained(p.model, floating(w.model), (w.memory, p.memory), p.loss)
         return trained._replace(passes=shared.passes + personal.passes)
 
     def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
         mean = r.engine.mean(trained.sent, weights(weighting, r))
-        return Twin(s.w | mean, put(s.p, r.members, trained.models))
+        memory_w, memory_p = put((s.memory_w, s.memory_p), r.members, trained.kept)
+        return Twin(s.w | mean, put(s.p, r.members, trained.models), memory_w, memory_p)
 
     return Program(
         frozenset(),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RequestError
-from ..local import Part, Phase
+from ..local import Group, Phase
 from ..problem import Model, cross_entropy
 from ..split import head_layer
 from ..tensors import Tensors, zeros_like
@@ -106,8 +106,8 @@ def fedrod(
         at = f"{layer}." if layer else ""
         own = frozenset(k for k in p.names if k.startswith(f"{at}personal."))
         kept = {at + COUNTS} if hyper else own | {at + COUNTS}
-        apart = Part(own, t.lr if personal_lr is None else personal_lr)
-        phase = Phase(p.parameters, t.amount, t.lr, apart=apart)
+        heads = Group(own, t.lr if personal_lr is None else personal_lr, apart=True)
+        phase = Phase(p.parameters, t.amount, t.lr, group=heads)
         program = federated(p, [phase], t, p.names - kept, participation, weighting)
 
         def prepare(s: Server, r: Round) -> Server:

@@ -1,6 +1,7 @@
 """The options all methods have in common, checked once."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from ..batches import Amount
@@ -26,6 +27,10 @@ class Options(TypedDict, total=False):
     quantise: int | None
 
 
+# Settings of which the first takes the place of the second.
+EXCLUSIVE = (("steps", "epochs"), ("lr_min", "lr_decay"), ("personal_steps", "personal_epochs"))
+
+
 class Training(NamedTuple):
     """How clients train. The defaults are those of DFedAlt's experiments (100 clients, CIFAR)."""
 
@@ -46,12 +51,17 @@ class Training(NamedTuple):
     def given(self, options: Options) -> "Training":
         """These settings with the given ones in their place.
 
-        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``. ``lr_milestones`` takes
-        the place of both; an ``lr_decay`` that is given beside it acts as well.
+        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``; to give both is
+        refused, unless one only repeats what the method has anyway. ``lr_milestones`` takes the place of ``lr_min`` and
+        of a decay; an ``lr_decay`` that is given beside it acts as well.
         """
         unknown = set(options) - set(self._fields)
         if unknown:
             raise RequestError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
+        for one, other in EXCLUSIVE:
+            given, against = options.get(one), options.get(other)
+            if given is not None and against is not None and against != getattr(self, other):
+                raise RequestError(f"{one} and {other} take each other's place: give one of them")
         if options.get("steps") is not None:
             options = {**options, "epochs": None}
         elif options.get("epochs") is not None:
@@ -66,6 +76,8 @@ class Training(NamedTuple):
             value = getattr(training, name)
             for one in value if isinstance(value, tuple) else (value,):
                 check_range(name, one, low, high)
+        if training.persistent_momentum and not training.momentum:
+            raise RequestError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training
 
     @property
@@ -75,8 +87,8 @@ class Training(NamedTuple):
 
     def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
         """The optimiser of a phase in round ``t`` of that many."""
-        apart = None if phase.apart is None else phase.apart._replace(lr=self.decayed(float(phase.apart.lr), t, rounds))
-        return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, apart)
+        group = None if phase.group is None else phase.group._replace(lr=self.decayed(float(phase.group.lr), t, rounds))
+        return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, group)
 
     def decayed(self, lr: float, t: int, rounds: int) -> float:
         """A learning rate in round ``t``."""
@@ -138,6 +150,13 @@ def refuse_lasting(name: str, training: Training) -> None:
     """Refuses momentum that outlives a round where what a client trains changes its shape."""
     if training.persistent_momentum:
         raise RequestError(f"{name} sends other forms of the model in every round: leave persistent_momentum out")
+
+
+def refuse_given(reason: str, given: Mapping[str, Any], instead: str) -> None:
+    """Refuses settings that would change nothing, in one sentence that says why and what would use them."""
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise RequestError(f"{reason}, which does not use {' or '.join(names)}: leave it out, or take {instead}")
 
 
 LARGEST = 3e38  # what single precision holds

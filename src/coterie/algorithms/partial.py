@@ -2,14 +2,13 @@
 
 from typing import Unpack
 
-from ..directions import scaled
-from ..local import Phase
+from ..local import Group, Phase
 from ..split import Patterns
 from ..topology import Topology
 from .base import Algorithm, Problem, Program
-from .dfedalt import alternating, personal_amount, two_phases
+from .dfedalt import Own, alternating, personal_phase, two_phases
 from .families import Peers, Server, decentralised, federated
-from .options import Options, Training, check_choice, check_range
+from .options import Options, Training, check_choice, check_range, refuse_given
 from .server import check_server
 
 # FedAvg-P's and Scaffold-P's experiments: plain SGD, 25 steps, 9 of 10 clients, step size 0.001 in all.
@@ -25,13 +24,15 @@ def fedrep(
     participation: float | int = 0.1,
     weighting: str = "size",
     personal_lr: float = 0.1,
-    personal_epochs: int | None = 10,
+    personal_epochs: int | None = None,
     personal_steps: int | None = None,
     **options: Unpack[Options],
 ) -> Algorithm:
     """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
 
     v_i <- local(v; u held);   u_i <- local(u; v_i held) for i in S;   u <- sum_S q_i u_i
+
+    personal_epochs (10 where nothing is said) or personal_steps: how long the first phase is.
 
     >>> fedrep().settings["personal_epochs"]
     10
@@ -42,21 +43,20 @@ def fedrep(
     everybody; here each phase has its own and nothing follows the last round.
     """
     check_server(participation, weighting, 1.0)
-    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
-    t, first = Training().given(options), personal_amount(own)
+    own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=10)
+    t = Training().given(options)
 
     def bind(p: Problem) -> Program[Server]:
         phases = two_phases(p, personal, own, t)
         return federated(p, phases, t, p.names - p.personal(personal), participation, weighting)
 
     server = {"personal": personal, "participation": participation, "weighting": weighting}
-    return Algorithm("fedrep", {**server, **own, "personal_epochs": first.epochs, **t._asdict()}, bind)
+    return Algorithm("fedrep", {**server, **own._asdict(), **t._asdict()}, bind)
 
 
 def joint_phase(p: Problem, personal: Patterns, t: Training, personal_lr: float) -> Phase:
     """One phase over both parts, both gradients at the same point, with a step size for each part."""
-    factor = personal_lr / t.lr if t.lr else 1.0
-    return Phase(p.parameters, t.amount, t.lr, direction=scaled(p.personal(personal), factor))
+    return Phase(p.parameters, t.amount, t.lr, group=Group(p.parameters & p.personal(personal), personal_lr))
 
 
 def fedavg_p(
@@ -106,15 +106,17 @@ def dfedavgm_p(
     personal: Patterns = "head",
     topology: str | Topology = "random:10",
     schedule: str = "joint",
-    personal_lr: float = 0.1,
-    personal_epochs: int | None = 5,
+    personal_lr: float | None = None,
+    personal_epochs: int | None = None,
     personal_steps: int | None = None,
     **options: Unpack[Options],
 ) -> Algorithm:
     """DFedAvgM-P: DFedAvgM with a personal head, trained together with the body or before it.
 
-    schedule "joint": (z_i, v_i) <- local(u_i, v_i) in one phase at lr;   u_i <- sum_j W[i, j] z_j
-    schedule "alternate": DFedAlt, with personal_lr, personal_epochs or personal_steps for its first phase
+    schedule "joint": (z_i, v_i) <- local(u_i, v_i) in one phase;   u_i <- sum_j W[i, j] z_j
+    schedule "alternate": DFedAlt, with personal_epochs (5 where nothing is said) or personal_steps for its first phase
+
+    personal_lr: of v_i; None: the same lr.
 
     >>> dfedavgm_p(topology="ring").settings["schedule"]
     'joint'
@@ -124,13 +126,20 @@ def dfedavgm_p(
     says; its words "undirected version of DFedPGP" would be "alternate".
     """
     check_choice("schedule", schedule, ("joint", "alternate"))
-    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
     t = Training().given(options)
+    rate = t.lr if personal_lr is None else personal_lr
+    if schedule == "joint":
+        length = {"personal_epochs": personal_epochs, "personal_steps": personal_steps}
+        refuse_given("schedule=joint has one phase for both parts", length, "schedule=alternate")
+        own = Own(rate, None, None)
+    else:
+        own = personal_phase(rate, personal_epochs, personal_steps, usual=5)
+    check_range("personal_lr", rate, 0, float("inf"))
     base = alternating("dfedavgm-p", personal, topology, own, t, lambda *phases: list(phases))
 
     def bind(p: Problem) -> Program[Peers]:
-        phase = Phase(p.parameters, t.amount, t.lr)
+        phase = joint_phase(p, personal, t, rate)
         return decentralised(p, [phase], t, topology, shared=p.names - p.personal(personal))
 
-    settings = {"schedule": schedule, **base.settings}
+    settings = {"schedule": schedule, **base.settings, "personal_lr": personal_lr}
     return Algorithm(base.name, settings, bind if schedule == "joint" else base.bind)

@@ -11,11 +11,11 @@ from ..directions import compose, debiased, ratio
 from ..local import Phase
 from ..mixing import gossip, together
 from ..split import Patterns
-from ..tensors import Tensors, count, floating, split
+from ..tensors import Tensors, count, floating, replicate, split
 from ..topology import Topology
 from .base import Algorithm, Problem, Program, Round, Trained
-from .dfedalt import personal_amount, two_phases
-from .families import load, message_of, train_cohort
+from .dfedalt import personal_phase, two_phases
+from .families import lasting, load, message_of, train_cohort
 from .options import Options, Training, check_range
 from .traffic import Traffic, over
 
@@ -27,8 +27,16 @@ class Pushed(NamedTuple):
 
     x: Tensors  # (u_i, v_i): biased numerators of the shared part, and personal parts
     mu: Tensor  # [n] push-sum weights, float64; u_i / mu_i is the model
+    memory: Tensors  # momentum of the numerators and personal parts that outlives a round; empty unless asked for
     flying: Tensors  # [n, tau, ...] numerators on their way to each client, the next to arrive first
     flying_mu: Tensor  # [n, tau] their weights
+
+
+class Kept(NamedTuple):
+    """What stays with the clients between their work and the exchange; stacked."""
+
+    x: Tensors  # numerators and personal parts after the local work
+    memory: Tensors
 
 
 def dfedpgp(
@@ -36,7 +44,7 @@ def dfedpgp(
     personal: Patterns = "head",
     topology: str | Topology = "random-push:10",
     personal_lr: float = 0.001,
-    personal_epochs: int | None = 1,
+    personal_epochs: int | None = None,
     personal_steps: int | None = None,
     **options: Unpack[Options],
 ) -> Algorithm:
@@ -57,13 +65,13 @@ def dfedpgp(
     (random-pull), without mu: DFedAlt on a directed graph. Weight decay is 5e-4 as in its appendix and the code,
     its text prints 0.005; the rate decays by 0.99 as in its text and the code, its appendix prints 0.9.
     """
-    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
-    t, first = Training().given(options), personal_amount(own)
+    own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
+    t = Training().given(options)
 
     def bind(p: Problem) -> Program[Pushed]:
         return push_sum(p, two_phases(p, personal, own, t), t, topology, p.names - p.personal(personal), tau=0)
 
-    settings = {"personal": personal, "topology": topology, **own, "personal_epochs": first.epochs, **t._asdict()}
+    settings = {"personal": personal, "topology": topology, **own._asdict(), **t._asdict()}
     return Algorithm("dfedpgp", settings, bind)
 
 
@@ -105,17 +113,17 @@ def push_sum(
         n, some = count(each), next(iter(common.values()))
         mu = torch.ones(n, dtype=torch.float64, device=some.device)
         queue = {k: v.new_zeros(n, tau, *v.shape) for k, v in floating(split(common, shared)[0]).items()} if tau else {}
-        return Pushed(each, mu, queue, mu.new_zeros(n, tau))
+        return Pushed(each, mu, replicate(lasting(training, phases, common), n), queue, mu.new_zeros(n, tau))
 
     def train(s: Pushed, r: Round) -> Trained:
-        done = train_cohort(problem, at_ratio, training, s.x, {}, r, shared, guide=s.mu)
-        return done._replace(models=models_of(done.models, s.mu, shared), kept=done.models)
+        done = train_cohort(problem, at_ratio, training, s.x, s.memory, r, shared, guide=s.mu)
+        return done._replace(models=models_of(done.models, s.mu, shared), kept=Kept(done.models, done.kept))
 
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
         assert r.W is not None
         if not tau:
             mixed, mu = mixed_with_weights(r, r.W, trained.sent, s.mu)
-            return s._replace(x=trained.kept | mixed, mu=mu)
+            return s._replace(x=trained.kept.x | mixed, mu=mu, memory=trained.kept.memory)
         diagonal = topologies.diagonal(r.W)
         own, others = diagonal[torch.from_numpy(r.here)], topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
         kept: Tensors = torch.func.vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
@@ -123,7 +131,8 @@ def push_sum(
         arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[:, None]], 1)
-        return Pushed(trained.kept | arrived, own * s.mu + s.flying_mu[:, 0], queue, queue_mu)
+        mu = own * s.mu + s.flying_mu[:, 0]
+        return Pushed(trained.kept.x | arrived, mu, trained.kept.memory, queue, queue_mu)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         assert r.W is not None

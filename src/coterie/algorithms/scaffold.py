@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batches import Stream
-from ..directions import compose, shifted
+from ..directions import shifted
 from ..errors import RequestError
 from ..local import Phase
 from ..mixing import outer
@@ -102,8 +102,7 @@ def scaffold_p(
     t = _plain(P_PAPER.given(options), "scaffold-p")
 
     def bind(p: Problem) -> Program[Controlled]:
-        phase = joint_phase(p, personal, t, personal_lr)
-        phase = phase._replace(direction=compose(shifted, phase.direction))
+        phase = joint_phase(p, personal, t, personal_lr)._replace(direction=shifted)
         steps = Outer(outer_lr, personal_outer_lr)
         return controlled(p, phase, t, p.names - p.personal(personal), participation, steps, c_init, "II")
 

@@ -7,7 +7,7 @@ from ..local import Phase
 from ..split import Patterns
 from ..topology import Topology
 from .base import Algorithm, Problem, Program
-from .dfedalt import alternating
+from .dfedalt import alternating, personal_phase
 from .families import Peers, Server, decentralised, federated
 from .options import SAM_PAPER, Options, Training, check_choice, check_range
 from .server import check_server
@@ -105,7 +105,7 @@ def dfedsalt(
     personal: Patterns = "head",
     topology: str | Topology = "random-pull:10",
     personal_lr: float = 0.001,
-    personal_epochs: int | None = 1,
+    personal_epochs: int | None = None,
     personal_steps: int | None = None,
     **options: Unpack[Options],
 ) -> Algorithm:
@@ -126,7 +126,7 @@ def dfedsalt(
     """
     check_range("rho", rho, 0, float("inf"))
     check_choice("sam_on", sam_on, ("shared", "personal", "both"))
-    own = {"personal_lr": personal_lr, "personal_epochs": personal_epochs, "personal_steps": personal_steps}
+    own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
     t = Training().given(options)
 
     def salted(first: Phase, second: Phase) -> list[Phase]:

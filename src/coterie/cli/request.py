@@ -1,6 +1,6 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any
@@ -9,6 +9,7 @@ from torch import nn
 
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
+from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import Builder, meant, settings_of
 from ..data import Federation
 from ..data.partition import NATURAL
@@ -97,7 +98,8 @@ class Plan:
             chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
-        chosen |= meant(self.wishes.set, _builders(among))[method]
+        asked = meant(self.wishes.set, _builders(among))[method]
+        chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
         chosen |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         return builder(**chosen)
 
@@ -125,6 +127,12 @@ class Plan:
     def preset_text(self, algorithm: Algorithm) -> str:
         """What the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
+
+
+def _displaced(suggested: str, asked: Mapping[str, Any]) -> bool:
+    """Whether a typed setting takes the place of one that the preset suggests."""
+    others = [set(pair) - {suggested} for pair in EXCLUSIVE if suggested in pair]
+    return any(asked.get(k) is not None for other in others for k in other)
 
 
 def _fitting(topology: str, clients: int) -> str:
