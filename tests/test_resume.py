@@ -43,6 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedper-lasting-momentum": ("fedper", "--set", "persistent_momentum=true", "--set", "participation=2"),
     "dfedavgm-lasting-momentum": ("dfedavgm", "--topology", "random-pull:2", "--set", "persistent_momentum=true"),
     "dfedalt-changing-graph": ("dfedalt", "--topology", "random:2", "--set", "lr_decay=0.5"),
+    "osgp-scattered-and-offline": ("osgp", "--init", "per-client", "--offline", "0.4", "--topology", "random-push:2"),
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),
     "dfedavg-serial": ("dfedavg", "--topology", "ring", "--engine", "serial"),
 }

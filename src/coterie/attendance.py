@@ -19,9 +19,17 @@ class Attendance:
     seed: int
     rounds: int
     evaluate_every: int  # rounds between two evaluations
+    offline: float = 0.0  # how likely a client is not there for a whole round
 
     def cohort(self, t: int) -> Integers:
-        """Who takes part in round ``t``: drawn without replacement, in ascending order."""
+        """Who takes part in round ``t``, in ascending order: of those who are asked, whoever is there."""
+        asked = self.asked(t)
+        if not self.offline:
+            return asked
+        return asked[chance.generator(self.seed, "offline", t).random(self.clients)[asked] >= self.offline]
+
+    def asked(self, t: int) -> Integers:
+        """Who is to take part in round ``t``: drawn without replacement, in ascending order."""
         n, wanted = self.clients, self.participation
         m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
         if not 1 <= m <= n:

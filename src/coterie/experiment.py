@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from . import chance, measure
+from .algorithms.absent import attended
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
 from .algorithms.quantised import quantised
 from .attendance import Attendance
@@ -28,7 +29,7 @@ from .run import Client
 from .store import flatten, unflatten
 from .store.checkpoint import Checkpoint
 from .tensors import Tensors, finite, floating, rows, split
-from .topology import silenced
+from .topology import silenced, without_absent
 
 AFTER_TRAIN = "measured/after_train"
 
@@ -55,6 +56,7 @@ class Experiment:
     record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
     evaluate_every: int = 1  # rounds between two evaluations
     held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
+    offline: float = 0.0  # how likely a client between peers is not there for a whole round
     first: First | None = None  # what each client begins with; None: everybody with the same model
 
     @classmethod
@@ -79,7 +81,8 @@ class Experiment:
         problem = Problem(self.model, n, engine.gradient, self.rounds, self.seed, held=self.held)
         program = self.algorithm.bind(problem)
         bits = self.algorithm.settings.get("quantise")
-        return program if bits is None else quantised(program, bits)
+        there = attended(program) if self.offline else program
+        return there if bits is None else quantised(there, bits)
 
     @cached_property
     def train(self) -> Samples:
@@ -120,13 +123,14 @@ class Experiment:
         """Refuses what does not fit together, before anything is trained or written."""
         for name in self.record:
             measure.check_measure(name, self.model)
-        if not 0 <= self.silent <= 1:
-            raise RequestError(f"silent={self.silent} is out of range: it must be a probability between 0 and 1")
-        if self.silent and self.program.topology is None:
-            raise RequestError(
-                f"silent={self.silent} is for clients that mix with each other, {self.algorithm.name} has a server: "
-                "lower its participation instead"
-            )
+        for name, likely in (("silent", self.silent), ("offline", self.offline)):
+            if not 0 <= likely <= 1:
+                raise RequestError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
+            if likely and self.program.topology is None:
+                raise RequestError(
+                    f"{name}={likely} is for clients that mix with each other, {self.algorithm.name} has a server: "
+                    "lower its participation instead"
+                )
         if self.first is not None and not self.begins_apart:
             raise RequestError(
                 f"init={PER_CLIENT} is for clients that begin with something of their own, with {self.algorithm.name} "
@@ -175,6 +179,8 @@ class Experiment:
         if W is not None and self.silent:
             W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", t))
         whole = self.cohort(t)
+        if W is not None and self.offline:
+            W = without_absent(W, whole, self.program.keeps)
         own = whole if self.held is None else whole[np.isin(whole, self.here)]
         return Round(t, own, W, self.train, self.engine, self.seed, whole, self.here)
 
@@ -186,7 +192,7 @@ class Experiment:
     def attendance(self) -> Attendance:
         """Who takes part when."""
         n, wanted = self.federation.clients, self.program.participation
-        return Attendance(n, wanted, self.seed, self.rounds, self.evaluate_every)
+        return Attendance(n, wanted, self.seed, self.rounds, self.evaluate_every, self.offline)
 
     def cohort(self, t: int) -> Integers:
         """Who takes part in round ``t``, in ascending order."""

@@ -55,6 +55,7 @@ def fit(
     evaluate_every: int | str = 1,
     init: str = COMMON,
     silent: float = 0.0,
+    offline: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
     trackers: Sequence[Tracker] = (),
@@ -70,10 +71,11 @@ def fit(
     evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
     round, unless all of them together would take more than two seconds and more than a tenth of the training; init:
     "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
-    never leaves it); silent: how likely a message between peers is dropped; record: further measures of every evaluated
-    round, "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity" and "train-accuracy"
-    (of the one model they agree on); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products
-    in bfloat16, weights in single precision); trackers: who else is told of every round, such as
+    never leaves it); silent: how likely a message between peers is dropped; offline: how likely a client between peers
+    is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
+    "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity" and "train-accuracy" (of the
+    one model they agree on); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in
+    bfloat16, weights in single precision); trackers: who else is told of every round, such as
     ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
@@ -104,7 +106,8 @@ def fit(
     chosen = None if there else suited(engine, bound, federation, algorithm, rounds, federation.clients)
     runs_on = Serial() if chosen is None else chosen.engine
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
-    experiment = Experiment(bound, federation, algorithm, runs_on, seed, rounds, silent, record, first=first)
+    plan = seed, rounds, silent, record
+    experiment = Experiment(bound, federation, algorithm, runs_on, *plan, offline=offline, first=first)
     experiment.check()
     experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
     messages = Messages()

@@ -32,7 +32,7 @@ def calls(e: Experiment) -> float:
 
     Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
     """
-    n, m = e.federation.clients, len(e.cohort(0))
+    n, m = e.federation.clients, len(e.attendance.asked(0))
     return 2 + (1 if m == n else n / m * (1 + log(m)))
 
 
@@ -52,4 +52,4 @@ def training_passes(e: Experiment) -> int:
     amount = Amount(tuple(epochs) if isinstance(epochs, list) else epochs, steps)
     if epochs is None and steps is None:  # a method that does not say
         amount = Amount(epochs=1)
-    return Batches(e.train, e.cohort(0), amount, settings.get("batch_size"), key=None).seen
+    return Batches(e.train, e.attendance.asked(0), amount, settings.get("batch_size"), key=None).seen

@@ -45,7 +45,8 @@ def dfedalt(
     Differs from the paper in: weight decay 5e-4 (its text prints a decay rate of 0.005), clipping at 10 and rates
     that decay by 0.99 a round, which its text leaves open; all three are those of its group's released code. So is
     the default graph, ten others drawn by every receiver; its theory assumes a symmetric one, such as random:10.
-    Line 13 of its listing sums the client's own z_i; the neighbours' are meant.
+    Line 13 of its listing sums the client's own z_i; the neighbours' are meant. Its line 1 draws a model on every
+    device, as ``fit(init="per-client")`` does; without it all begin with one, as in the released code.
     """
     own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
     return alternating("dfedalt", personal, topology, own, Training().given(options), lambda *phases: list(phases))

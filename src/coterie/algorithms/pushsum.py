@@ -64,6 +64,7 @@ def dfedpgp(
     its receivers, which the listing's 1/|N_out| leaves open. Experiments and released code are the second reading
     (random-pull), without mu: DFedAlt on a directed graph. Weight decay is 5e-4 as in its appendix and the code,
     its text prints 0.005; the rate decays by 0.99 as in its text and the code, its appendix prints 0.9.
+    All begin with one model, as in the code, unless ``fit(init="per-client")`` draws one on every device, as its box.
     """
     own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
     t = Training().given(options)

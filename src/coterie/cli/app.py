@@ -74,8 +74,7 @@ Init = Annotated[
     str | None, typer.Option(help="What clients begin with: common for one model, per-client for draws of their own.")
 ]
 Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
-
-
+Offline = Annotated[float | None, typer.Option(help="How likely a client is not there for a whole round, such as 0.2.")]
 Capacities = Annotated[
     str | None,
     typer.Option(
@@ -136,6 +135,7 @@ def run(
     evaluate_every: EvaluateEvery = None,
     init: Init = None,
     silent: Silent = None,
+    offline: Offline = None,
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,
@@ -177,6 +177,7 @@ def compare(
     evaluate_every: EvaluateEvery = None,
     init: Init = None,
     silent: Silent = None,
+    offline: Offline = None,
     capacities: Capacities = None,
     record: Record = None,
     precision: Precision = None,

@@ -41,6 +41,7 @@ class Wishes:
     evaluate_every: int | None = None
     init: str | None = None
     silent: float | None = None
+    offline: float | None = None
     capacities: str | None = None
     record: Sequence[str] = field(default_factory=list)
     precision: str | None = None
@@ -123,6 +124,18 @@ class Plan:
     def silent(self, method: str) -> float:
         """How likely a message is dropped; around a server none is."""
         return (self.wishes.silent or 0.0) if _between_peers(method) else 0.0
+
+    def offline(self, algorithm: Algorithm, among: Sequence[str]) -> float:
+        """How likely a client is not there; beside others, a method with a server keeps to its participation."""
+        settings = algorithm.settings
+        served = "participation" in settings and settings.get("topology") is None
+        return 0.0 if served and len(among) > 1 else self.wishes.offline or 0.0
+
+    def check_offline(self, chosen: Sequence[Algorithm]) -> None:
+        """Refuses clients that are offline where all methods have a server."""
+        names = [a.name for a in chosen]
+        if self.wishes.offline and not any(self.offline(a, names) for a in chosen):
+            raise RequestError(f"{', '.join(names)} have a server: lower participation instead of --offline")
 
     def preset_text(self, algorithm: Algorithm) -> str:
         """What the preset set, for the person to see."""

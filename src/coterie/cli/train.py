@@ -75,6 +75,7 @@ def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool
             evaluate_every=config["evaluate_every"],
             init=config["init"],
             silent=config["silent"],
+            offline=config["offline"],
             record=config["record"],
             precision=config["precision"],
             **cluster(wishes),
@@ -129,6 +130,7 @@ def train(
         evaluate_every=plan.wishes.evaluate_every or "auto",
         init=plan.init(module, federation, algorithm, among),
         silent=plan.silent(method),
+        offline=plan.offline(algorithm, among),
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
         **cluster(plan.wishes),
@@ -159,8 +161,12 @@ def compare_methods(
     chosen = [plan.algorithm(m, methods) for m in methods]
     federation = plan.federation(wishes.seed or 0)
     model = Model(plan.module(federation, 0, methods), cross_entropy)
+    plan.check_offline(chosen)
     experiments = [
-        Experiment.of(model, federation, a, Serial(), 0, plan.rounds, plan.silent(a.name), wishes.record)
+        replace(
+            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, plan.silent(a.name), wishes.record),
+            offline=plan.offline(a, methods),
+        )
         for a in chosen
     ]
     for experiment in experiments:  # every mistake is found before the first run

@@ -68,6 +68,7 @@ class Job:
     silent: float
     record: Sequence[str]
     evaluate_every: int
+    offline: float
     first: First | None
     device: str
 
@@ -80,7 +81,7 @@ class Job:
         def federation(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Federation:
             return Federation(x, y, test_x, test_y, train, test, classes, origin, preparation)
 
-        plan = e.seed, e.rounds, e.silent, e.record, e.evaluate_every, e.first
+        plan = e.seed, e.rounds, e.silent, e.record, e.evaluate_every, e.offline, e.first
         return cls(model, federation, e.algorithm, *plan, device)
 
     def experiment(self, samples: Sequence[NDArray[Any]]) -> Experiment:
@@ -91,7 +92,7 @@ class Job:
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
         plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every
-        return Experiment(model, federation, self.algorithm, Serial(), *plan, first=self.first)
+        return Experiment(model, federation, self.algorithm, Serial(), *plan, offline=self.offline, first=self.first)
 
 
 class Worker:

@@ -147,7 +147,8 @@ def _common(record: Record) -> dict[str, Any]:
 def _own(record: Record) -> dict[str, Any]:
     """What makes two runs of one set-up the same but for the seed."""
     c = record.config
-    around = {"rounds": c["rounds"], "first model": c.get("init", "common"), "silent": c.get("silent", 0.0)}
+    around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
+    around |= {k: c.get(k, 0.0) for k in ("silent", "offline")}
     return {"method": c["method"], **c["settings"], **around}
 
 

@@ -12,7 +12,7 @@ from .draws import clique, random, random_pull, random_push
 from .facts import degree, degrees, diameter, edges, in_neighbours, out_neighbours, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
-from .silence import silenced
+from .silence import silenced, without_absent
 from .sparse import diagonal, support, with_diagonal
 
 __all__ = [
@@ -42,4 +42,5 @@ __all__ = [
     "stochasticity",
     "support",
     "with_diagonal",
+    "without_absent",
 ]

@@ -1,9 +1,10 @@
-"""Messages that do not arrive."""
+"""Messages that do not arrive: dropped on their way, or to and from clients that are offline."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..batches import Integers
 from .sparse import diagonal, entries, sparse, with_diagonal
 
 
@@ -17,8 +18,27 @@ def silenced(W: Tensor, probability: float, keeps: str, draw: np.random.Generato
     >>> silenced(W, 1.0, "receiver", np.random.default_rng(0)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
+    weights = entries(W)[2]
+    return _without(W, torch.from_numpy(draw.random(len(weights)) < probability).to(W.device), keeps)
+
+
+def without_absent(W: Tensor, online: Integers, keeps: str) -> Tensor:
+    """The mixing matrix of a round in which only these clients are there; the others keep what they have.
+
+    >>> W = torch.full((2, 2), 0.5, dtype=torch.float64)
+    >>> without_absent(W, np.array([1]), "sender").tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    rows, columns, _ = entries(W)
+    absent = torch.ones(len(W), dtype=torch.bool, device=W.device)
+    absent[torch.from_numpy(online).to(W.device)] = False
+    return _without(W, absent[rows] | absent[columns], keeps)
+
+
+def _without(W: Tensor, missing: Tensor, keeps: str) -> Tensor:
+    """W without the marked ones of its entries, but for what clients keep of their own."""
     rows, columns, weights = entries(W)
-    lost = torch.from_numpy(draw.random(len(weights)) < probability).to(W.device) & (rows != columns)
+    lost = missing & (rows != columns)
     keeper = (rows if keeps == "receiver" else columns)[lost]
     own = diagonal(W).index_add(0, keeper, weights[lost])
     left = sparse(rows[~lost], columns[~lost], weights[~lost], len(W))

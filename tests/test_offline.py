@@ -1,0 +1,186 @@
+"""Clients that are not there for whole rounds: they stay as they are, and nothing of the others is lost."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+from coterie.cluster.shard import outline
+from coterie.engines import Vectorised
+from coterie.errors import RequestError
+from coterie.store import RunFolder, flatten
+from coterie.tensors import rows
+from coterie.topology import ring, silenced, without_absent
+from test_channel import PEERS
+from test_engines import build, kind_like
+from test_oracles import close, plain
+from test_oracles_papers import column, shared_only
+from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
+from toys import experiment, golden, net, play, ragged, scattered
+
+alg = ct.algorithms
+ROWS = [*PEERS, "local"]
+
+
+def partly(row: str, offline: float = 0.4) -> Any:
+    kind = kind_like(row, "mlp")
+    return replace(experiment(net(kind), ragged(kind), build(row), rounds=8), offline=offline)
+
+
+def test_a_ring_without_one_client_stays_symmetric() -> None:
+    """The matrix of a symmetric graph stays doubly stochastic, dense or sparse."""
+    third = 1 / 3
+    expected = [[third, third, 0, third], [third, 2 * third, 0, 0], [0, 0, 1, 0], [third, 0, 0, 2 * third]]
+    for W in (ring(4)(0), ring(4)(0).to_sparse()):
+        for keeps in ("receiver", "sender"):
+            close(without_absent(W, np.array([0, 1, 3]), keeps).to_dense(), expected)
+
+
+def test_a_directed_graph_keeps_its_sums_beside_silence() -> None:
+    """Rows where receivers keep what is missing, columns where senders do; whoever is offline has a 1 alone."""
+    for keeps, axis, W in (("sender", 0, column(0)), ("receiver", 1, column(0).T)):
+        left = without_absent(silenced(W, 0.5, keeps, np.random.default_rng(0)), np.array([0, 2, 3]), keeps)
+        close(left.sum(axis), torch.ones(4, dtype=torch.float64))
+        close(left[1], [0, 1, 0, 0])
+        close(left[:, 1], [0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_absent_clients_stay_as_they_are(row: str) -> None:
+    """To the last bit, in every slot; those who are there train as if everybody was, and go on from there."""
+    e = partly(row)
+    whole = partly(row, 0.0)
+    now = play(e, 1)
+    after, measured = e.play(now, 1, evaluate=True)
+    there = e.cohort(1)
+    away = np.setdiff1d(np.arange(5), there)
+    assert 0 < len(there) < 5
+    before, later = flatten(now.state), flatten(after.state)
+    assert all(torch.equal(rows(later[k], away), rows(v, away)) for k, v in before.items())
+    trained, everybody = (x.program.train(now.state, x.round(1)) for x in (e, whole))
+    assert_close(trained.models, rows(everybody.models, there))
+    moved = [k for k, v in e.program.models(after.state).items() if not torch.equal(v, e.program.models(now.state)[k])]
+    assert moved
+    own = [later[k][int(there[0])] for k in before]
+    assert any(not torch.equal(v, before[k][int(there[0])]) for k, v in zip(before, own, strict=True))
+    assert measured["train_loss"] == pytest.approx(float(everybody.loss[there].nanmean()))
+    assert measured["flops"] < whole.play(now, 1, evaluate=False)[1]["flops"]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_with_everybody_there_nothing_changes(row: str) -> None:
+    """To the last bit."""
+    e, whole = partly(row, 1e-12), partly(row, 0.0)
+    left, right = (x.saved(play(x, 2)) for x in (e, whole))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(v.nan_to_num(), right[k].nan_to_num()) for k, v in left.items())
+
+
+def test_what_is_mixed_is_the_matrix_without_them() -> None:
+    """W' z by hand, for those who are there."""
+    e = partly("dfedavgm")
+    now = play(e, 1)
+    r, there = e.round(1), e.cohort(1)
+    W = without_absent(e.program.topology(1), there, "receiver")
+    z = {k: v.clone() for k, v in now.state.x.items()}
+    for k, v in e.program.train(now.state, r).models.items():
+        z[k][there] = v
+    mixed = e.play(now, 1, evaluate=False)[0].state.x
+    assert_close(mixed, {k: torch.einsum("ij,j...->i...", W, v) for k, v in z.items()})
+    assert e.program.traffic(now.state, r).messages == int(((W > 0) & ~torch.eye(5, dtype=torch.bool)).sum())
+
+
+@pytest.mark.parametrize("tau", [0, 2])
+def test_push_sum_keeps_its_mass_and_finds_the_mean(tau: int) -> None:
+    """Nobody trains, a fifth are offline and a tenth of the messages are lost; messages on their way wait."""
+    e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=tau, steps=0), silent=0.1)
+    e = replace(e, offline=0.2)
+    now = scattered(e)
+    for t in range(200):
+        now, _ = e.play(now, t, evaluate=False)
+        close(now.state.mu.sum() + now.state.flying_mu.sum(), 4)
+        close(now.state.x["u"].sum() + (now.state.flying["u"].sum() if tau else 0), 0.5)
+    close(e.program.models(now.state)["u"], [0.125] * 4)
+
+
+def test_gossip_on_a_symmetric_graph_finds_the_mean_too() -> None:
+    e = experiment(shared_only(), golden(), plain("dfedavg", topology="ring", steps=0))
+    close(play(replace(e, offline=0.3), 200, scattered(e)).state.x["u"], [0.125] * 4)
+
+
+def test_a_round_with_nobody() -> None:
+    for row in ("dfedpgp", "dispfl", "dfedavgm, quantised", "local"):
+        e = partly(row, 1.0)
+        before = e.start()
+        now, measured = e.play(before, 0, evaluate=True)
+        assert all(torch.equal(v, flatten(now.state)[k]) for k, v in flatten(before.state).items())
+        assert (measured["train_loss"], measured["messages_sent"], measured["flops"]) == (None, 0, 0)
+        assert measured["personal_accuracy_after_mix"] == measured["personal_accuracy_after_train"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "dfedpgp",
+        "osgp, overlapping",
+        "dfedavgm, lasting",
+        "dfedavgm, quantised",
+        "dispfl",
+        "dpsgd, lian",
+        "pfedlmt, push-sum",
+    ],
+)
+def test_engines_and_shards_agree(row: str) -> None:
+    e = partly(row)
+    now, expected = e.play(play(e, 1), 1, evaluate=True)
+    other = replace(e, engine=Vectorised(3))
+    assert_close(other.saved(play(other, 2)), other.saved(now))
+    shards = shards_of(e, OWNERS[5])  # some with nobody
+    conduct(shards, "start")
+    conduct(shards, "play", 0, False)
+    results = conduct(shards, "play", 1, True)
+    assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
+    assert [part.sent.messages for part, _ in results if part.sent] == [expected["messages_sent"]]
+
+
+def test_they_are_away_as_often_as_asked() -> None:
+    e = replace(partly("local", 0.2), rounds=1000)
+    there = [e.cohort(t) for t in range(1000)]
+    assert abs(sum(map(len, there)) - 4000) < 5 * (5000 * 0.2 * 0.8) ** 0.5
+    assert len({tuple(who) for who in there}) > 20
+
+
+def test_a_run_remembers_and_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = ct.data.federate("synthetic:size=300", clients=5, partition="iid")
+    append = RunFolder.append
+
+    def fit(offline: float = 0.4, **settings: Any) -> ct.Run:
+        algorithm = alg.dfedavgm(topology="ring", epochs=1, persistent_momentum=True)
+        model = ct.models.build("logreg", fed)
+        return ct.fit(model, fed, algorithm, rounds=3, offline=offline, progress=False, **settings)
+
+    def stop(folder: RunFolder, row: dict[str, Any]) -> None:
+        if row["round"] == 3:
+            raise KeyboardInterrupt
+        append(folder, row)
+
+    run = fit()
+    assert run.config["offline"] == 0.4
+    assert 0 < run.summary["flops"] < fit(0.0).summary["flops"]
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fit(out=tmp_path / "a")
+    again = fit(out=tmp_path / "a", resume=True)
+    assert all(torch.equal(v.nan_to_num(), again.final[k].nan_to_num()) for k, v in run.final.items())
+
+
+def test_a_server_refuses_it() -> None:
+    e = experiment(net("mlp"), ragged("mlp"), alg.fedavg())
+    with pytest.raises(RequestError, match=r"offline=0\.2 .* participation"):
+        replace(e, offline=0.2).check()
+    with pytest.raises(RequestError, match="between 0 and 1"):
+        partly("dfedavg", -0.1).check()
