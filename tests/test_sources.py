@@ -60,6 +60,11 @@ def test_mnist_in_two_halves(digits: Path) -> None:
     assert torch.equal(halves.test_y, (whole.test_y >= 5).long())
     assert halves.sample(1).min() >= 0
     assert halves.sample(1).max() <= 1
+    few = federate("mnist-halves:size=4", clients=2, partition="iid", data_dir=digits)
+    assert torch.equal(few.x, halves.x[:4])
+    assert torch.equal(few.y, halves.y[:4])
+    with pytest.raises(RequestError, match="ask for 1 to 60000"):
+        federate("mnist-halves:size=0", clients=2, partition="iid", data_dir=digits)
 
 
 def refuse(data: Path, source: str, *names: str) -> str:

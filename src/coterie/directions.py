@@ -89,6 +89,25 @@ def pulled(strength: float) -> Direction:
     return direction if strength else lambda grad, guide: grad
 
 
+def drawn(names: Collection[str], size: int) -> Direction:
+    """The gradient of the named part from the first ``size`` samples of a batch, that of the rest from all of them.
+
+    A batch of everything that a client has is shuffled anew in every step: its first samples are a random batch.
+    """
+
+    def direction(grad: Grad, guide: Guide) -> Grad:
+        def both(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+            u, v = split(x, names)
+            exact, seen = grad(v, held | u, batch)
+            few = Batch(batch.x[:size], batch.y[:size], None if batch.mask is None else batch.mask[:size])
+            noisy, _ = grad(u, held | v, few)
+            return {k: (noisy | exact)[k] for k in x}, seen
+
+        return both
+
+    return direction
+
+
 def debiased(shared: Collection[str]) -> Direction:
     """g at u / mu: push-sum holds a biased numerator u, steps on it, and takes every gradient at the ratio.
 

@@ -103,6 +103,7 @@ class Phase(NamedTuple):
     )
     gradients: int = 1  # gradient evaluations a step
     group: Group | None = None  # of what is trained: this has another rate
+    whole: bool = False  # every step sees all samples of the client
 
 
 class Start(NamedTuple):

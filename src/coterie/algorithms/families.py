@@ -76,7 +76,7 @@ class Work(NamedTuple):
     def of(cls, problem: Problem, phases: Sequence[Phase], training: Training, r: Round) -> "Work":
         """The work that some phases are in round ``r``; a phase that trains nothing is none."""
         active = [p for p in phases if p.trains]
-        drawn = [r.batches(p.stream, p.amount, training.batch_size) for p in active]
+        drawn = [r.batches(p.stream, p.amount, None if p.whole else training.batch_size) for p in active]
         steps = [Descent(p, training.sgd(p, r.index, problem.rounds), problem.gradient) for p in active]
         seen = sum(b.seen * p.gradients for b, p in zip(drawn, active, strict=True))
         return cls(steps, drawn, problem.model.running, ((problem.model, seen),))

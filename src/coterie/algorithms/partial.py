@@ -2,6 +2,8 @@
 
 from typing import Unpack
 
+from ..directions import drawn
+from ..errors import RequestError
 from ..local import Group, Phase
 from ..split import Patterns
 from ..topology import Topology
@@ -59,6 +61,29 @@ def joint_phase(p: Problem, personal: Patterns, t: Training, personal_lr: float)
     return Phase(p.parameters, t.amount, t.lr, group=Group(p.parameters & p.personal(personal), personal_lr))
 
 
+def noisy_phase(p: Problem, personal: Patterns, t: Training, personal_lr: float, exact: bool) -> Phase:
+    """The same; where it is ``exact``, v follows the gradient over all samples of the client, u that of a batch."""
+    phase = joint_phase(p, personal, t, personal_lr)
+    if not exact:
+        return phase
+    v = p.parameters & p.personal(personal)
+    if not v or v == p.parameters:
+        raise RequestError(
+            f"exact_personal is for a personal part beside a shared one, and personal={personal!r} leaves one of them "
+            "empty: choose other patterns, or leave exact_personal out"
+        )
+    assert t.batch_size is not None
+    return phase._replace(whole=True, direction=drawn(p.parameters - v, t.batch_size))
+
+
+def check_exact(exact: bool, t: Training) -> None:
+    """Refuses exact personal gradients where there is no noise to take away, or epochs that would be single steps."""
+    if exact and t.batch_size is None:
+        raise RequestError("exact_personal changes nothing without batches: give batch_size, or leave it out")
+    if exact and t.epochs is not None:
+        raise RequestError("exact_personal sees all samples in every step, so it counts steps: give steps, not epochs")
+
+
 def fedavg_p(
     *,
     personal: Patterns = "head",
@@ -66,12 +91,16 @@ def fedavg_p(
     personal_lr: float = P_PERSONAL_LR,
     outer_lr: float = P_OUTER,
     personal_outer_lr: float = P_PERSONAL_OUTER,
+    exact_personal: bool = False,
     **options: Unpack[Options],
 ) -> Algorithm:
     """FedAvg-P: joint steps on both parts, with outer step sizes for the shared and the personal one.
 
     u_k+1 = u_k - lr grad_u F_i(u_k, v_k),  v_k+1 = v_k - personal_lr grad_v F_i(u_k, v_k)   for i in S
     u <- (1 - outer_lr) u + outer_lr mean_S u_i;   v_i <- (1 - personal_outer_lr) v_i + personal_outer_lr v_iK
+
+    exact_personal: grad_v over all samples of the client while grad_u is that of a batch: sigma_v = 0. The paper's
+    analysis has lr outer_lr = personal_lr personal_outer_lr; other products run, but no theorem of it speaks of them.
 
     >>> fedavg_p().settings["steps"]
     25
@@ -84,9 +113,10 @@ def fedavg_p(
     check_range("personal_lr", personal_lr, 0, float("inf"))
     check_range("personal_outer_lr", personal_outer_lr, 0, float("inf"))
     t = P_PAPER.given(options)
+    check_exact(exact_personal, t)
 
     def bind(p: Problem) -> Program[Server]:
-        phase = joint_phase(p, personal, t, personal_lr)
+        phase = noisy_phase(p, personal, t, personal_lr, exact_personal)
         shared = p.names - p.personal(personal)
         return federated(p, [phase], t, shared, participation, "uniform", outer_lr, personal_outer_lr)
 
@@ -96,6 +126,7 @@ def fedavg_p(
         "personal_lr": personal_lr,
         "outer_lr": outer_lr,
         "personal_outer_lr": personal_outer_lr,
+        "exact_personal": exact_personal,
         **t._asdict(),
     }
     return Algorithm("fedavg-p", settings, bind)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batches import Stream
-from ..directions import shifted
+from ..directions import compose, shifted
 from ..errors import RequestError
 from ..local import Phase
 from ..mixing import outer
@@ -15,7 +15,7 @@ from ..tensors import Tensors, add, count, mul, put, replicate, rows, split, sub
 from .base import Algorithm, Problem, Program, Round, Trained
 from .families import Work, both_ways, message_of
 from .options import Options, Training, check_choice, check_range
-from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, joint_phase
+from .partial import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, check_exact, noisy_phase
 from .server import check_server
 
 
@@ -79,6 +79,7 @@ def scaffold_p(
     outer_lr: float = P_OUTER,
     personal_outer_lr: float = P_PERSONAL_OUTER,
     c_init: str = "gradient",
+    exact_personal: bool = False,
     **options: Unpack[Options],
 ) -> Algorithm:
     """Scaffold-P: FedAvg-P with control variates on the shared part.
@@ -86,7 +87,8 @@ def scaffold_p(
     u_k+1 = u_k - lr (grad_u F_i - c_i + c),  v_k+1 = v_k - personal_lr grad_v F_i,  both at (u_k, v_k)   for i in S
     c_i' = c_i - c + (u - u_K) / (K lr);   c <- c + (1/n) sum_S (c_i' - c_i);   u and v_i move as in FedAvg-P
 
-    c_init: "gradient" as in the paper (the mean gradient of K batches at the start), or "zero".
+    c_init: "gradient" as in the paper (the mean gradient of K batches at the start), or "zero"; exact_personal and
+    the products of step sizes: see fedavg_p.
 
     >>> scaffold_p().settings["c_init"]
     'gradient'
@@ -100,9 +102,11 @@ def scaffold_p(
     check_range("personal_outer_lr", personal_outer_lr, 0, float("inf"))
     check_choice("c_init", c_init, ("zero", "gradient"))
     t = _plain(P_PAPER.given(options), "scaffold-p")
+    check_exact(exact_personal, t)
 
     def bind(p: Problem) -> Program[Controlled]:
-        phase = joint_phase(p, personal, t, personal_lr)._replace(direction=shifted)
+        phase = noisy_phase(p, personal, t, personal_lr, exact_personal)
+        phase = phase._replace(direction=compose(phase.direction, shifted))
         steps = Outer(outer_lr, personal_outer_lr)
         return controlled(p, phase, t, p.names - p.personal(personal), participation, steps, c_init, "II")
 
@@ -113,6 +117,7 @@ def scaffold_p(
         "outer_lr": outer_lr,
         "personal_outer_lr": personal_outer_lr,
         "c_init": c_init,
+        "exact_personal": exact_personal,
         **t._asdict(),
     }
     return Algorithm("scaffold-p", settings, bind)

@@ -10,7 +10,7 @@ from rich.table import Table
 from ..errors import unknown
 from ..recipes import Case, Entry, Published, Recipe, load, names, papers, published
 from ..recipes.costs import SPEED_OF, Cost, cost, duration
-from ..recipes.outcome import POINTS
+from ..recipes.outcome import POINTS, WHEN
 from ..text import scaled
 
 FEW = 3  # methods that are named in the list
@@ -107,7 +107,7 @@ def _reported(recipe: Recipe) -> str:
     if protocol.metric == "none":
         return protocol.clients
     names = dict.fromkeys(name for case in recipe.cases for name in protocol.metrics(case.target))
-    when = "" if protocol.over_rounds == "first" else f", {protocol.over_rounds} round"
+    when = "" if protocol.over_rounds == "first" else f", {WHEN[protocol.over_rounds]}"
     return f"{', '.join(names).replace('_', ' ')}{when}, {protocol.clients}"
 
 

@@ -48,10 +48,15 @@ def mnist(folder: Path, augment: bool = False) -> Pool:
     return _idx_pool("mnist", folder, _MNIST.preparation(augment))
 
 
-def mnist_halves(folder: Path) -> Pool:
-    """MNIST with two classes, digits 0 to 4 and 5 to 9, and pixels from 0 to 1: for the regression of FedAvg-P."""
+def mnist_halves(folder: Path, size: int = 60_000) -> Pool:
+    """MNIST with two classes, digits 0 to 4 and 5 to 9, and pixels from 0 to 1: for the regression of FedAvg-P.
+
+    size: of the training images, which are in no order, the first so many; the default is all of them.
+    """
+    if not 1 <= size <= 60_000:
+        raise RequestError(f"size={size} is not possible with 60000 images: ask for 1 to 60000")
     pool = _idx_pool("mnist", folder, Preparation((0.0,), (1.0,)))
-    return pool._replace(y=pool.y // 5, test_y=pool.test_y // 5, classes=2)
+    return pool._replace(x=pool.x[:size], y=pool.y[:size] // 5, test_y=pool.test_y // 5, classes=2)
 
 
 def fashion_mnist(folder: Path, augment: bool = False) -> Pool:

@@ -59,7 +59,7 @@ def probe(recipe: Recipe, method: str, case: Case, settings: dict[str, Any]) -> 
 
 def _samples(case: Case, settings: dict[str, Any]) -> float:
     """How many samples of a client a pass over them meets; as many as a batch where steps are counted."""
-    if settings.get("steps"):
+    if settings.get("steps") and not settings.get("exact_personal"):
         return float(settings["batch_size"])
     return source(case.data).train / case.clients
 

@@ -20,9 +20,16 @@ _CHOICES: dict[str, Callable[[Sequence[float]], float]] = {
     "best": max,
     "smallest": min,
     "final": lambda values: values[-1],
+    "steady": lambda values: fmean(values[-max(1, len(values) // 5) :]),
     "first": max,  # rounds to a target are counted apart; the accuracy beside them is the best one
 }
-_WORDS = {"best": "best round", "smallest": "smallest of all rounds", "final": "last round", "first": "best round"}
+WHEN = {
+    "best": "best round",
+    "smallest": "smallest of all rounds",
+    "final": "last round",
+    "steady": "mean of the last fifth of the rounds",
+    "first": "best round",
+}
 
 
 class Compared(NamedTuple):
@@ -59,8 +66,7 @@ def compared(recipe: Recipe, case: int, method: str, runs: Sequence[Rows]) -> li
     wanted: list[tuple[str, Published | None]] = [(p.metric, p) for p in theirs if measured(p.metric)]
     if not wanted:
         wanted = [(metric, None) for metric in recipe.protocol.metrics(recipe.cases[case - 1].target)]
-    share = float(recipe.settings(method, case).get("participation", 1.0))
-    return [Compared(case, method, m, p, [value(m, recipe, entry, rows, share) for rows in runs]) for m, p in wanted]
+    return [Compared(case, method, m, p, [value(m, recipe, entry, rows) for rows in runs]) for m, p in wanted]
 
 
 def measured(metric: str) -> bool:
@@ -93,20 +99,20 @@ _FIELDS = {
 }
 
 
-def value(metric: str, recipe: Recipe, entry: Entry, rows: Rows, share: float) -> float | None:
-    """One number of one run; None where it was not reached or not measured; ``share``: of clients that take part."""
+def value(metric: str, recipe: Recipe, entry: Entry, rows: Rows) -> float | None:
+    """One number of one run; None where it was not reached or not measured."""
     if metric == "comm_gparams":
         return float(sum(row["parameters_sent"] for row in rows)) / 2e9  # one of the two directions
     if metric.startswith("rounds_to_"):
         return _rounds_to(float(metric.rpartition("_")[2]), entry, rows)
     field, factor = _FIELDS[metric]
-    known = [v for row in rows if (v := _field(row, field.format(point=entry.point), share)) is not None]
+    known = [v for row in rows if (v := _field(row, field.format(point=entry.point))) is not None]
     return factor * _CHOICES[recipe.protocol.over_rounds](known) if known else None
 
 
-def _field(row: Mapping[str, Any], field: str, share: float) -> float | None:
-    if field == "gradient_norm":  # G_u + m/n G_v, as in the theorems
-        return sqrt(row["gradient_norm_shared"] + share * row["gradient_norm_personal"])
+def _field(row: Mapping[str, Any], field: str) -> float | None:
+    if field == "gradient_norm":  # the theorems for m of n have m/n G_v, of which runs with another m are no measure
+        return sqrt(row["gradient_norm_shared"] + row["gradient_norm_personal"])
     found: float | None = row.get(field)
     return found
 
@@ -126,7 +132,7 @@ def protocol(metric: str, recipe: Recipe, entry: Entry) -> str:
     >>> protocol("personal_accuracy", recipe, recipe.entry("fedavg"))
     'personal accuracy in % after local training, best round, all clients, each on test samples in its own proportions'
     """
-    when, whom = _WORDS[recipe.protocol.over_rounds], recipe.protocol.clients
+    when, whom = WHEN[recipe.protocol.over_rounds], recipe.protocol.clients
     if metric == "comm_gparams":
         return "parameters sent in one direction, in 1e9, over all rounds"
     if metric.startswith("rounds_to_"):

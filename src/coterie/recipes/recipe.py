@@ -24,7 +24,7 @@ class Protocol(NamedTuple):
     """What number an experiment reports."""
 
     metric: str
-    over_rounds: str  # best, final, first (that reaches a target), smallest
+    over_rounds: str  # best, final, steady (its last fifth), first (that reaches a target), smallest
     clients: str  # mean over which
     also: Sequence[str] = ()  # further metrics of the same runs
 

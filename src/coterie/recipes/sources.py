@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from ..errors import unknown
+from ..text import parse
 
 
 class Source(NamedTuple):
@@ -26,12 +27,13 @@ SOURCES = {
 
 
 def source(text: str) -> Source:
-    """The data set a text names; its options do not change the shape.
+    """The data set a text names; of its options only a ``size`` matters here, and the shape never changes.
 
-    >>> source("cifar100").classes
-    100
+    >>> source("cifar100").classes, source("mnist-halves:size=2000").train
+    (100, 2000)
     """
-    name = text.partition(":")[0]
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
-    return SOURCES[name]
+    call = parse(text)
+    if call.name not in SOURCES:
+        raise unknown("data set", call.name, SOURCES)
+    known = SOURCES[call.name]
+    return known._replace(train=int(call.options.get("size", known.train)))
