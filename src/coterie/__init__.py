@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import algorithms, data, engines, export, models, recipes, report, topology, track
+    from . import algorithms, data, engines, export, models, recipes, report, theory, topology, track
     from .errors import RequestError
     from .loop import fit
     from .run import Client, Run, load
@@ -24,6 +24,7 @@ __all__ = [
     "models",
     "recipes",
     "report",
+    "theory",
     "topology",
     "track",
 ]

@@ -264,6 +264,27 @@ def topology(
 
 
 @app.command()
+def theory(
+    method: Annotated[str, typer.Argument(help="dfedalt, dfedsalt, dfedpgp, dfedsam, dfedsam-mgs, fedavg-p, ...")],
+    clients: Annotated[int, typer.Option(help="How many clients.", min=2)] = 8,
+    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1)] = 100,
+    topology: TopologyText = None,
+    problem: Annotated[
+        str, typer.Option(help="Of the quadratic: dim=4,noise=0.5,spread=1,coupling=0.2,smoothness=1,start=2.")
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Of the problem, the batches and the graphs.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1)] = 1,
+    set_: Set = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
+) -> None:
+    """Hold a paper's theorem beside runs on a small problem: constants, assumptions, measured norms, bound."""
+    share_cores()
+    from .theory import show_theory
+
+    show_theory(method, clients, rounds, topology, problem, seed, seeds, set_ or [], png)
+
+
+@app.command()
 def capacity(
     model: Annotated[str, typer.Option(help="Which model (see `coterie list`).")] = "resnet18-bn",
     classes: Annotated[int, typer.Option(help="How many classes.", min=1)] = 10,

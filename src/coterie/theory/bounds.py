@@ -1,0 +1,189 @@
+"""The bounds of the papers as functions of their constants, the letters theirs.
+
+Where a theorem has only O(.), the explicit constants are those of the inequality at the end of its proof. "As printed"
+is what the theorem says; "completed" has the terms that its proof loses on the way, named in each docstring. Squares
+are passed as squares: sigma_u2 is sigma_u^2.
+"""
+
+import math
+from typing import NamedTuple
+
+
+class Smoothness(NamedTuple):
+    """Lipschitz constants of the partial gradients."""
+
+    u: float  # of grad_u in u
+    v: float  # of grad_v in v
+    vu: float  # of grad_v in u, and of grad_u in v
+
+    @property
+    def chi(self) -> float:
+        """The cross-sensitivity max(L_uv, L_vu) / sqrt(L_u L_v)."""
+        return self.vu / math.sqrt(self.u * self.v)
+
+    @property
+    def largest(self) -> float:
+        """The largest of them."""
+        return max(self)
+
+
+class Steps(NamedTuple):
+    """Step sizes and steps of a round: of the shared part and of the personal one."""
+
+    lr_u: float
+    K_u: int
+    lr_v: float = 0.0
+    K_v: int = 0
+
+
+class Decrease(NamedTuple):
+    """A round's inequality: shared Delta_u + personal Delta_v <= F_t - F_(t+1) + floor."""
+
+    shared: float
+    personal: float
+    floor: float
+
+    def bound(self, F0: float, T: int, L: Smoothness) -> float:
+        """Of (1/T) sum_t (Delta_u / L_u + Delta_v / L_v); infinite where a coefficient is not positive."""
+        least = min(self.shared * L.u, self.personal * L.v)
+        return (F0 / T + self.floor) / least if least > 0 else math.inf
+
+
+def dfedsam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, phi: float, T: int) -> float:
+    """Of min_t |grad f(mean x^t)|^2, as printed; spread2: sigma_g^2 + sigma_l^2.
+
+    2 F0 / (T D) + alpha + Phi beta with D = lr K - 32 lr^3 K^2 L^2.
+
+    Reference: DFedSAM, Theorem 4.1, equation 7.
+    """
+    D = lr * K - 32 * lr**3 * K**2 * L**2
+    if D <= 0:
+        return math.inf
+    odd = 2 * K - 1
+    local = 4 * K**3 * L**2 * lr**2 * rho**4 / odd + 8 * K * lr**2 * (L**2 * rho**2 + spread2) + 2 * K * rho**2 / odd
+    apart = 4 * K**3 * L**2 * rho**4 / odd + 8 * K * (L**2 * rho**2 + spread2) + 8 * K * B2
+    beta = 64 * lr**5 * K**3 * L**4 / D * (apart + rho**2 / (lr**2 * odd))
+    return 2 * F0 / (T * D) + lr * L**2 * K**2 / D * local + phi * beta
+
+
+def dfedsam_completed(
+    F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, second2: float, phi: float, T: int
+) -> float:
+    """The same with what its proof loses; second2: the second moment of a stochastic gradient, B^2 + sigma_l^2.
+
+    Equation 22 has L/2 lr^2 K^2 times that moment, and equation 24 has not; equation 20 gives 8 lr^3 K^3 L^2 (1/m)
+    sum_i |grad f(x_i)|^2 where equation 22 has K^2; and C_1 / 2 is divided by half of D, which doubles it.
+
+    Reference: DFedSAM, Appendix E, equations 20 to 24.
+    """
+    D = lr * K - 32 * lr**3 * K**3 * L**2
+    if D <= 0:
+        return math.inf
+    odd = 2 * K - 1
+    local = 4 * K**3 * L**2 * lr**2 * rho**4 / odd + 8 * K * lr**2 * (L**2 * rho**2 + spread2)
+    C1 = 2 * K * local + 2 * K * rho**2 / odd
+    apart = 4 * K**3 * L**2 * rho**4 / odd + 8 * K * (L**2 * rho**2 + spread2) + 8 * K * B2
+    C2 = 2 * K * apart + 2 * K * rho**2 / (lr**2 * odd)
+    floor = lr * L**2 * K * C1 + 32 * C2 * phi * lr**5 * K**3 * L**4 + L * lr**2 * K**2 * second2
+    return (2 * F0 / T + floor) / D
+
+
+def dfedalt(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta2: float, lam: float) -> Decrease:
+    """A round of DFedAlt.
+
+    Reference: DFedAlt/DFedSalt, Appendix C, equation 19; its Theorem 1 has O(.).
+    """
+    noise, gap2 = sigma_u2 + delta2, (1 - lam) ** 2
+    if gap2 == 0:
+        return Decrease(-math.inf, _personal(L, s), math.inf)
+    eta2 = s.lr_u**2 * s.K_u**2
+    spread = 9 * eta2 * (2 + s.lr_u * L.u**2) / gap2 + 18 * eta2 * L.vu**2 / gap2
+    direct = 2 * s.lr_u**2 * s.K_u * L.u
+    return Decrease(
+        s.lr_u * s.K_u / 2 - direct - 2 * spread, _personal(L, s), (direct + spread) * noise + _floor(L, s, sigma_v2)
+    )
+
+
+def dfedsalt(
+    L: Smoothness, s: Steps, rho: float, sigma_u2: float, sigma_v2: float, delta2: float, lam: float
+) -> Decrease:
+    """A round of DFedSalt; rho: the radius on the shared part.
+
+    Reference: DFedAlt/DFedSalt, Appendix C, equations 27 and 32. Their sum is printed as equation 33 with -lr_u K_u +
+    lr_u/2 in place of -lr_u K_u / 2, which does not follow from them; Theorem 2 has O(.).
+    """
+    noise, gap2, eta = sigma_u2 + delta2, (1 - lam) ** 2, s.lr_u
+    if gap2 == 0:
+        return Decrease(-math.inf, _personal(L, s), math.inf)
+    flat = L.u**2 * rho**2
+    direct = 5 / 2 * eta**2 * s.K_u * L.u
+    shift = 3 * eta**3 * s.K_u * L.u**2 / gap2 + 15 * eta**4 * s.K_u**2 * L.u**3 / gap2
+    crossed = 3 * eta**2 * s.K_u * L.vu**2 / gap2
+    grown = 18 * eta**3 * s.K_u**2 * L.u**2 * (1 + 5 * eta * s.K_u * L.u) / gap2
+    floor = direct * (flat + noise) + (shift + crossed) * (flat + 3 * s.K_u * noise)
+    shared = eta * s.K_u / 2 - direct - grown - 6 * crossed * s.K_u
+    return Decrease(shared, _personal(L, s), floor + _floor(L, s, sigma_v2))
+
+
+def dfedpgp(
+    L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, sigma_g2: float, C: float, q: float, delta: float
+) -> Decrease:
+    """A round of DFedPGP.
+
+    Reference: DFedPGP, Appendix D, equation 32 with AA as in equation 19; its Theorem 1 has O(.). The floor of the
+    personal step is that of equation 29: equation 31 multiplies it by a further L_v^2.
+    """
+    K, eta = s.K_u, s.lr_u
+    reach = (1 - q) ** 2 * K - 8 * K**2 * eta**2 * L.u**2 * C**2 * (K + 1)
+    if not reach > 0:
+        return Decrease(-math.inf, _personal(L, s), math.inf)
+    AA = 8 * K**2 * eta**2 * C**2 * (K + 1) / reach
+    drift = 32 * K * L.u**2 * eta**2 / delta**2
+    grown = K * L.u**2 * eta / 2 * AA + L.vu**2 / 2 * AA
+    grown += 5 * K * L.u * eta**2 / 2 * (1 + drift * (L.u**2 * AA + 1) + L.u**2 * AA)
+    return Decrease(eta * K / 2 - grown, _personal(L, s), grown * (sigma_u2 + sigma_g2) + _floor(L, s, sigma_v2))
+
+
+def _personal(L: Smoothness, s: Steps) -> float:
+    """The coefficient of Delta_v in all three: lr_v K_v - 8 lr_v^2 K_v^2 (L_v + 1)."""
+    return s.lr_v * s.K_v - 8 * s.lr_v**2 * s.K_v**2 * (L.v + 1)
+
+
+def _floor(L: Smoothness, s: Steps, sigma_v2: float) -> float:
+    """What the noise of the personal steps adds: 4 lr_v^2 K_v^2 sigma_v^2 (L_v + 1)."""
+    return 4 * s.lr_v**2 * s.K_v**2 * sigma_v2 * (L.v + 1)
+
+
+class Cohort(NamedTuple):
+    """Clients around a server."""
+
+    m: int  # of them take part in a round
+    n: int
+
+
+def fedavg_p(
+    F0: float, L: float, K: int, gamma: float, outer_lr: float, c: Cohort, b2: float, su2: float, sv2: float, T: int
+) -> float:
+    """Of (1/T) sum_t (G_u + (m/n) G_v); gamma = lr outer_lr; su2, sv2: sigma_u^2 and sigma_v^2.
+
+    Reference: FedAvg-P/Scaffold-P, Theorem 3.7.
+    """
+    spread = 4 * (c.n - c.m) * K * b2 / (c.m * c.n) + su2 / c.m + c.m * sv2 / c.n
+    drift = 128 * L**2 * K * (K - 1) * b2 / outer_lr**2 * gamma**2
+    return 4 * F0 / (T * K * gamma) + 12 * L * spread * gamma + drift
+
+
+def fedavg_p_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float, sv2: float, T: int) -> float:
+    """The same where everybody takes part and outer_lr >= T: without b.
+
+    Reference: FedAvg-P/Scaffold-P, Theorem 3.11.
+    """
+    return 4 * F0 / (T * K * gamma) + 44 * L * (su2 / n + sv2) * gamma + L * F0 / T
+
+
+def scaffold_p(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: float, sv2: float, T: int) -> float:
+    """Of (1/T) sum_t (G_u + (m/n) G_v), without b.
+
+    Reference: FedAvg-P/Scaffold-P, Theorem 4.5.
+    """
+    return 4 * F0 / (T * K * gamma) + 148 * (su2 / c.m + sv2 * c.m / c.n) * L * gamma

@@ -1,0 +1,74 @@
+"""What comes out when a theorem is held beside a run."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+EXACT = "exact"  # in closed form, or from the matrices and samples themselves
+SEEN = "seen"  # the largest (or smallest) at the points the run has passed
+
+
+class Constant(NamedTuple):
+    """A number that the bound is made of."""
+
+    name: str
+    value: float
+    how: str  # EXACT or SEEN
+    meaning: str
+
+
+class Condition(NamedTuple):
+    """Something the theorem assumes of the settings or of the run."""
+
+    text: str
+    holds: bool
+    fix: str = ""  # what to change where it does not
+
+
+class Outcome(NamedTuple):
+    """A theorem beside the runs it speaks of; the lists have one number a round."""
+
+    method: str
+    theorem: str  # where it stands
+    quantity: str  # what is measured and bounded
+    settings: dict[str, Any]
+    constants: tuple[Constant, ...]
+    conditions: tuple[Condition, ...]
+    measured: list[float]  # of the first T rounds, for T = 1, 2, ...; mean over the seeds
+    bound: list[float] | None  # as printed, or with the proof's constants; None where a condition fails
+    completed: list[float] | None  # with the terms the proof loses, where it loses some
+    notes: tuple[str, ...]  # where the text is open or contradicts itself
+
+    @property
+    def void(self) -> tuple[Condition, ...]:
+        """The conditions that fail, each of which takes the bound away."""
+        return tuple(c for c in self.conditions if not c.holds)
+
+    def constant(self, name: str) -> float:
+        """The value of a constant."""
+        return next(c.value for c in self.constants if c.name == name)
+
+    def first_above(self, bound: Sequence[float]) -> int | None:
+        """The first round, counted from 1, in which the measured lies above the bound; None: never."""
+        above = (t for t, (m, b) in enumerate(zip(self.measured, bound, strict=True), start=1) if m > b)
+        return next(above, None)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the bound lies above the measured in every round; None where there is none."""
+        return None if self.bound is None else self.first_above(self.bound) is None
+
+
+def judged(conditions: Sequence[Condition], bound: Sequence[float]) -> list[float] | None:
+    """The bound, unless a condition fails or it is no number."""
+    if not all(c.holds for c in conditions) or not all(map(math.isfinite, bound)):
+        return None
+    return list(bound)
+
+
+def plain(settings: dict[str, Any]) -> Condition:
+    """All five theorems are about plain SGD with constant rates."""
+    changed = [k for k in ("momentum", "weight_decay", "clip", "quantise") if settings.get(k)]
+    changed += ["lr_decay"] if settings.get("lr_decay", 1.0) != 1.0 else []
+    changed += [k for k in ("lr_min", "lr_steps") if settings.get(k) is not None]
+    return Condition("plain SGD at constant rates, all numbers sent", not changed, f"leave {', '.join(changed)} out")

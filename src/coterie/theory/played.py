@@ -1,0 +1,67 @@
+"""The rounds of the package itself, from which everything is measured."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..algorithms.base import Algorithm
+from ..data import Federation
+from ..experiment import Experiment
+from ..measure import averaged
+from ..problem import Model
+from ..suited import suited
+from ..tensors import Tensors
+from .quadratic import Problem
+
+
+def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
+    """One experiment on the engine that suits it."""
+    adapted = algorithm.adapt(model)
+    engine = suited("auto", adapted, federation, algorithm, rounds, federation.clients).engine
+    experiment = Experiment(adapted, federation, algorithm, engine, seed, rounds)
+    experiment.check()
+    return experiment
+
+
+def states(experiment: Experiment) -> Iterator[Any]:
+    """The state before the first round and after every one."""
+    now = experiment.start()
+    yield now.state
+    for t in range(experiment.rounds):
+        now, _ = experiment.play(now, t, evaluate=False)
+        yield now.state
+
+
+class Path(NamedTuple):
+    """Where a run on the quadratic problem has passed, before the first round and after every one."""
+
+    w: Tensor  # [T + 1, n, 2d] every client's model (u_i, v_i)
+    centre: Tensor  # [T + 1, 2d] what they agree on: the mean model, or push-sum's mean numerator
+
+    @property
+    def dim(self) -> int:
+        """Of the shared part, and of the personal one."""
+        return self.w.shape[2] // 2
+
+    def with_shared(self, u: Tensor, v: Tensor) -> Tensor:
+        """[T, n, 2d] the points with the shared part ``u`` [T, d] for everybody and the personal parts of ``v``."""
+        return torch.cat([u[:, None].expand(-1, v.shape[1], -1), v[..., self.dim :]], 2)
+
+
+def path(problem: Problem, algorithm: Algorithm, rounds: int, seed: int) -> Path:
+    """A run of ``rounds`` rounds on the quadratic problem."""
+    experiment = experiment_of(problem.model, problem.federation, algorithm, rounds, seed)
+    program = experiment.program
+    w, centre = [], []
+    for state in states(experiment):
+        models = program.models(state)
+        w.append(_vector(models, 1))
+        agreed = averaged(models) if program.consensus is None else program.consensus(state)
+        centre.append(_vector(agreed, 0))
+    return Path(torch.stack(w), torch.stack(centre))
+
+
+def _vector(x: Tensors, axis: int) -> Tensor:
+    return torch.cat([x["u"], x["v"]], axis)

@@ -1,0 +1,172 @@
+"""A problem small enough to compute: quadratic losses, one minimum a client, gradient noise of known size.
+
+    f_i(u, v) = 1/2 sum_k a_k (u - b_i)_k^2 + 1/2 sum_k c_k (v - d_i)_k^2 + sum_k e_k (u - b_i)_k (v - d_i)_k
+
+Clients differ in (b_i, d_i) alone, so the Hessian is the same for all and every constant of the theorems has a closed
+form. A sample adds -<xi, (u, v)>: its gradient is that of f_i minus xi, wherever it is taken. The xi of a client have
+mean 0 and mean squared norms sigma_u^2 and sigma_v^2 exactly. A round draws its batches without replacement.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import chance
+from ..data import Federation, from_tensors
+from ..errors import RequestError, unknown
+from ..problem import Model
+from ..text import parse
+
+SAMPLES = 64  # of every client
+
+
+class Quadratic(nn.Module):
+    """A client's sample is (b_i, d_i, xi_u, xi_v); the output is its loss."""
+
+    def __init__(self, a: Tensor, c: Tensor, e: Tensor) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros_like(a))
+        self.v = nn.Parameter(torch.zeros_like(c))
+        self.curves = (a, c, e)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B] the loss of every sample."""
+        b, d, xi_u, xi_v = x.chunk(4, dim=1)
+        a, c, e = self.curves
+        u, v = self.u - b, self.v - d
+        curved = (a * u**2 / 2 + c * v**2 / 2 + e * u * v).sum(1)
+        return curved - (xi_u * self.u).sum(1) - (xi_v * self.v).sum(1)
+
+
+def mean_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of a module that puts out its losses."""
+    return outputs.mean()
+
+
+class Problem(NamedTuple):
+    """The quadratic problem of some clients."""
+
+    model: Model
+    federation: Federation
+    a: Tensor  # [d] the curvature in u
+    c: Tensor  # [d] in v
+    e: Tensor  # [d] between them
+    minima: Tensor  # [n, 2d] (b_i, d_i)
+    noise: float  # sigma_u = sigma_v of one sample
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return len(self.minima)
+
+    def hessian(self) -> Tensor:
+        """[2d, 2d] the same for every client."""
+        a, c, e = (torch.diag(x) for x in (self.a, self.c, self.e))
+        return torch.cat([torch.cat([a, e], 1), torch.cat([e, c], 1)])
+
+    def gradients(self, w: Tensor, minima: Tensor | None = None) -> Tensor:
+        """[..., 2d] of f_i at w_i, w [..., 2d] beside the minima; of the given ones in their place."""
+        return (w - (self.minima if minima is None else minima)) @ self.hessian()
+
+    def value(self, w: Tensor) -> float:
+        """(1/n) sum_i f_i(w_i) at w [n, 2d]."""
+        away = w - self.minima
+        return float((away @ self.hessian() * away).sum() / 2 / self.clients)
+
+    def least(self, personal: bool) -> float:
+        """The minimum over one u and a v_i each; over one (u, v) where nothing is personal."""
+        away = self.minima - self.minima.mean(0)
+        if not personal:
+            return float((away @ self.hessian() * away).sum() / 2 / self.clients)
+        b = away[:, : len(self.a)]
+        return float(((self.a - self.e**2 / self.c) * b**2).sum() / 2 / self.clients)
+
+    def variance(self, batch_size: int | None) -> float:
+        """sigma_u^2 = sigma_v^2 of a batch, drawn from the samples of a client without replacement."""
+        size = SAMPLES if batch_size is None else min(batch_size, SAMPLES)
+        return self.noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
+
+
+def quadratic(
+    clients: int,
+    seed: int = 0,
+    *,
+    dim: int = 4,
+    noise: float = 0.5,
+    spread: float = 1.0,
+    coupling: float = 0.2,
+    smoothness: float = 1.0,
+    start: float = 2.0,
+) -> Problem:
+    """The problem with ``dim`` shared and ``dim`` personal numbers.
+
+    noise: sigma_u and sigma_v of one sample; spread: how far the clients' minima scatter around their mean, which
+    lies ``start`` away from the first model, 0, in every coordinate; coupling: e_k / sqrt(a_k c_k), below 1;
+    smoothness: the largest curvature, the smallest being half of it.
+
+    >>> problem = quadratic(clients=4, noise=0.0)
+    >>> problem.variance(1), problem.model.parameters
+    (0.0, ('u', 'v'))
+    """
+    _check(dim=dim, noise=noise, spread=spread, coupling=coupling, smoothness=smoothness)
+    a = c = torch.linspace(smoothness, smoothness / 2, dim, dtype=torch.float64)
+    e = coupling * (a * c).sqrt()
+    g = torch.Generator().manual_seed(chance.key(seed, "quadratic") % 2**63)
+    minima = start + spread * torch.randn(clients, 2 * dim, generator=g, dtype=torch.float64)
+    pairs = []
+    for own in minima:
+        xi = torch.randn(SAMPLES, 2, dim, generator=g, dtype=torch.float64)
+        xi = xi - xi.mean(0)
+        xi = noise * xi / xi.square().sum(2).mean(0).sqrt()[:, None]
+        pairs.append((torch.cat([own.expand(SAMPLES, -1), xi.flatten(1)], 1), torch.zeros(SAMPLES)))
+    model = Model(Quadratic(a, c, e), mean_output)
+    return Problem(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
+
+
+def _check(dim: int, noise: float, spread: float, coupling: float, smoothness: float) -> None:
+    """Refuses what is no such problem."""
+    if not isinstance(dim, int) or dim < 1:
+        raise RequestError(f"dim={dim} must be a whole number of at least 1")
+    if not 0 <= coupling < 1:
+        raise RequestError(f"coupling={coupling} must be between 0 and 1, 1 excluded: else the losses have no minimum")
+    for name, value, least in (("noise", noise, 0), ("spread", spread, 0)):
+        if value < least:
+            raise RequestError(f"{name}={value} must be at least {least}")
+    if smoothness <= 0:
+        raise RequestError(f"smoothness={smoothness} must be above 0")
+
+
+OPTIONS = ("dim", "noise", "spread", "coupling", "smoothness", "start")
+
+
+def options(text: str, known: tuple[str, ...]) -> dict[str, float]:
+    """The options of a problem as typed: "noise=0.1,spread=2".
+
+    >>> options("noise=0.1,spread=2", OPTIONS)
+    {'noise': 0.1, 'spread': 2}
+    """
+    call = parse("problem:" + text)
+    if call.args:
+        raise RequestError(f"{call.args[0]!r} is no option of the problem: write NAME=VALUE with {', '.join(known)}")
+    for name, value in call.options.items():
+        if name not in known:
+            raise unknown("option of the problem", name, known)
+        if isinstance(value, (bool, str)):
+            raise RequestError(f"{name}={value} is no number: write {name}=1, for example")
+    return {k: v for k, v in call.options.items() if isinstance(v, (int, float))}
+
+
+def one_of(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
+    """So many steps, unless epochs are asked for."""
+    return {} if name.replace("steps", "epochs") in given else {name: steps}
+
+
+def local_steps(settings: dict[str, Any], part: str = "") -> int:
+    """How many steps a client makes in a round, of the personal phase with part="personal_"."""
+    steps, epochs = (settings.get(part + name) for name in ("steps", "epochs"))
+    if steps is not None:
+        return int(steps)
+    if not isinstance(epochs, int):
+        raise RequestError(f"the theorems give all clients equally many steps: set {part}steps")
+    return epochs * -(-SAMPLES // (settings.get("batch_size") or SAMPLES))
