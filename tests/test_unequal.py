@@ -428,10 +428,10 @@ class TestStages:
         t = next(t for t in range(50) if e.cohort(t)[0] == 4)  # the narrow client alone
         after = e.play(now, t, evaluate=False)[0].state.u
         for k, v in now.state.u.items():
-            mine = k.startswith("0.5/") or k in banks
+            mine = k.startswith("others.0_5.") or k in banks
             assert mine or torch.equal(after[k], v), k
         assert any(not torch.equal(after[k], now.state.u[k]) for k in banks)
-        assert not torch.equal(after["0.5/linear.weight"], now.state.u["0.5/linear.weight"])
+        assert not torch.equal(after["others.0_5.linear.weight"], now.state.u["others.0_5.linear.weight"])
 
 
 # What is asked, and what the sentence says.

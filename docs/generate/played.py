@@ -3,7 +3,6 @@
 The pictures are drawn from this and from nothing else, so they cannot say what the program does not do.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import NoneType
@@ -130,7 +129,7 @@ def bars(
     """The layers of one model from below, a bar for what is shared and one for what is not."""
     common, ranks = e.model.start, ranks_of(model)
     own = {k: v for k, v in model.start.items() if v.dim() > 1 and not k.endswith((".U", ".V"))}
-    groups = {k.partition("/")[2] for k in trained.sent if re.match(r"[\d.]+/", k)}
+    groups = {k.split(".", 2)[2] for k in trained.sent if k.startswith("others.")}
     found: dict[tuple[int, bool, str], list[str]] = {}
     for name in (*own, *ranks):
         place = (row_of(name), name.startswith("heads."), kind_of(name, shared, groups, e, trained))

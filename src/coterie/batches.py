@@ -61,6 +61,11 @@ class Samples:
         return np.array([len(p) for p in self.owned], np.int64)
 
     @cached_property
+    def divided(self) -> bool:
+        """Whether every sample has one owner."""
+        return bool(np.array_equal(np.sort(self.flat), np.arange(len(self.y))))
+
+    @cached_property
     def starts(self) -> Integers:
         """Where each client begins in ``flat``."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)

@@ -1,7 +1,7 @@
 """One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import chance, measure
 from .algorithms.absent import attended
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
+from .algorithms.forms import formed, held
 from .algorithms.quantised import quantised
 from .attendance import Attendance
 from .batches import Integers, Samples
@@ -261,9 +262,9 @@ class Experiment:
             agreed = None  # the mean of the models, with all digits; around a server they are one
         return measure.consensus_distance(program.models(state), program.shared, agreed)
 
-    def _right(self, agreed: Tensors) -> int:
+    def _right(self, agreed: Tensors) -> measure.Right:
         with products(self.model.precision):
-            return measure.right_together(self.engine, self.model, agreed, self.tests, self.here)
+            return measure.right_of_one(self.engine, self.model, agreed, self.tests, self.here)
 
     def _recorded(self, state: Any, evaluate: bool) -> Row:
         """What was asked for, in the rounds that are evaluated."""
@@ -279,7 +280,7 @@ class Experiment:
         if not self.measurable or (everybody and not evaluate):
             return known
         latest = np.isin(r.cohort, self.attendance.final(r.index))
-        for form in trained.forms or (Form(np.arange(len(r.cohort)), self.model, trained.models),):
+        for form in trained.forms or formed(self.model, None, trained.models, r):
             asked = np.flatnonzero(latest[form.places])
             if len(asked):
                 who, models = r.cohort[form.places[asked]], pick(form.models, asked)
@@ -292,29 +293,45 @@ class Experiment:
         if not self.measurable:
             return None
         with products(self.model.precision):
-            mixed = self._accuracies(self.program.models(state))
+            mixed = self._accuracies(self.forms(state, t))
             tuned = self._finetuned(state, t)
             extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
         return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
 
-    def _accuracies(self, models: Tensors) -> Tensor:
-        return measure.personal_accuracies(self.engine, self.model, models, self.tests, self.here)
+    def forms(self, state: Any, t: int) -> Iterator[Form]:
+        """What everybody who lies here would deploy after round ``t``, in the form that each has in that round."""
+        return formed(self.model, self.program.views, self.program.models(state), self.everybody(t))
 
-    def _finetuned(self, state: Any, t: int) -> Tensors | None:
+    def _accuracies(self, forms: Iterable[Form]) -> Tensor:
+        """[m] each client's own model on its own test samples."""
+        found = self.unmeasured()
+        for form in forms:
+            who = self.here[form.places]
+            found[form.places] = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
+        return found
+
+    def _finetuned(self, state: Any, t: int) -> Iterator[Form] | None:
         """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
         if self.program.finetune is None:
             return None
-        return self.program.finetune(state, self.everybody(t))
+        return formed(self.model, None, self.program.finetune(state, self.everybody(t)), self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
         """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
-        tuned = self._finetuned(state, max(0, self.rounds - 1))  # the models whose accuracy the last row tells
-        models, shared = (self.program.models(state), self.program.shared) if tuned is None else (tuned, frozenset())
-        out = []
-        for i in range(len(self.here)):
-            own = {k: v.cpu().clone() for k, v in rows(models, i).items()}
-            out.append(Client(*split(own, shared), self.model))
-        return out
+        last = max(0, self.rounds - 1)  # the models whose accuracy the last row tells
+        tuned = self._finetuned(state, last)
+        personal = self.model.start.keys() - self.program.shared
+        out: dict[int, Client] = {}
+        for form in self.forms(state, last) if tuned is None else tuned:
+            apart = form.models.keys() if tuned is not None else personal | form.kept
+            for row, place in enumerate(form.places.tolist()):
+                own, common = split({k: v.cpu().clone() for k, v in rows(form.models, row).items()}, apart)
+                out[place] = Client(common, own, form.model)
+        return [out[place] for place in range(len(self.here))]
+
+    def modules(self) -> list[Model]:
+        """The form that each client has after the last round."""
+        return held(self.model, self.program.views, self.everybody(max(0, self.rounds - 1)))
 
     def _now(self) -> float:
         if self.federation.x.is_cuda:

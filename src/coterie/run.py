@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from . import algorithms, models
+from .algorithms.forms import held_at_the_end
 from .errors import RequestError
 from .history import History
 from .problem import Model, cross_entropy
@@ -87,12 +90,12 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     folder = finished(path)
     config = folder.config()
     checkpoint = folder.latest(say=print)
-    known = model_of(config, model)
+    modules = Modules(config, model_of(config, model))
     return Run(
         config=config,
         history=_history(folder.path / METRICS),
         summary=read_json(folder.path / SUMMARY),
-        clients=[client_of(folder.path, i, known) for i in range(config["data"]["clients"])],
+        clients=[client_of(folder.path, i, modules) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
         census=folder.census(),
     )
@@ -117,6 +120,33 @@ def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] 
     return algorithms.build(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
 
 
+@dataclass(frozen=True)
+class Modules:
+    """The modules of a run's clients: the common one, and forms of it where clients have their own."""
+
+    config: dict[str, Any]
+    common: Model | None
+
+    def of(self, client: int, tensors: Tensors) -> Model | None:
+        """The module that these tensors of a client are for."""
+        if self.common is None or shapes(tensors) == shapes(self.common.start):
+            return self.common
+        return self._own[client]
+
+    @cached_property
+    def _own(self) -> list[Model]:
+        """By client, found once and only where a file holds something else than the common form."""
+        assert self.common is not None
+        c = self.config
+        method = algorithms.build(c["method"], **c["settings"])
+        return held_at_the_end(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
+
+
+def shapes(tensors: Tensors) -> dict[str, torch.Size]:
+    """Of named tensors."""
+    return {k: v.shape for k, v in tensors.items()}
+
+
 def _history(path: Path) -> History:
     try:
         return History(json.loads(line) for line in path.read_text().splitlines())
@@ -124,15 +154,15 @@ def _history(path: Path) -> History:
         raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 
 
-def client_of(path: Path, i: int, model: Model | None) -> Client:
+def client_of(path: Path, i: int, modules: Modules) -> Client:
     """One client of a finished run, from its file."""
     file = client_file(path, i)
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise RequestError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
-
-    return client_from(tensors, model)
+    client = client_from(tensors, None)
+    return replace(client, model=modules.of(i, client.shared | client.personal))
 
 
 def client_from(tensors: Tensors, model: Model | None) -> Client:

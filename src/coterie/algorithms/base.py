@@ -31,7 +31,7 @@ class View(NamedTuple):
     model: Model
     take: Callable[[Tensors, Tree], Tensors]  # (the common form, where) -> what the client trains
     put: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # back again: (values, 0 where there are none; mass)
-    faithful: bool = False  # the common form that ``put`` makes answers just as this one
+    kept: frozenset[str] = frozenset()  # names of this form that no common one has: they never leave the client
 
 
 class Assigned(NamedTuple):
@@ -129,11 +129,12 @@ class Round:
 
 
 class Form(NamedTuple):
-    """What some members of a cohort would deploy, where they have modules of their own."""
+    """What some members of a cohort would deploy: models of one module."""
 
     places: Integers  # in the cohort
     model: Model
     models: Tensors  # stacked
+    kept: frozenset[str] = frozenset()  # names that no common form has
 
 
 class Trained(NamedTuple):
@@ -156,7 +157,7 @@ class Program(NamedTuple, Generic[S]):
     init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: that of everybody who lies here
     train: Callable[[S, Round], Trained]
     exchange: Callable[[S, Trained, Round], S]
-    models: Callable[[S], Tensors]  # stacked: what each client would deploy
+    models: Callable[[S], Tensors]  # stacked: what each client would deploy, in the common form
     message: Callable[[Tensors], Tensors]  # of one model's tensors: names, shapes and types of what a client sends
     traffic: Callable[[S, Round], Traffic]
     topology: Topology | None = None
@@ -166,7 +167,7 @@ class Program(NamedTuple, Generic[S]):
     known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
     finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
-    views: Callable[[Round], Sequence[Assigned]] | None = None  # who trains which form; None: all the same
+    views: Callable[[Round], Sequence[Assigned]] | None = None  # who has which form; None: all the common one
 
 
 def unchanged(model: Model) -> Model:

@@ -34,7 +34,8 @@ from ..tensors import (
 )
 from ..topology import Topology
 from ..views import merge
-from .base import Assigned, Form, Problem, Program, Round, Trained, View
+from .base import Assigned, Form, Problem, Program, Round, Trained
+from .forms import taken
 from .options import Training
 from .traffic import Load, Traffic, over, to_server
 
@@ -145,7 +146,7 @@ def train_views(
     sent = message_of(shared)(together.models)
     mass = {k: together.mass[k] for k in sent} if together.mass else None
     passes = tuple(p for _, passes, _ in groups for p in passes)
-    forms = () if all(a.view.faithful for a in assigned) else tuple(form for _, _, form in groups)
+    forms = tuple(form for _, _, form in groups)
     return Trained(together.models, sent, {}, together.loss, together.steps, passes, mass, forms)
 
 
@@ -166,16 +167,8 @@ def train_view(
     done = work.done(sub, taken(view, models, mine, a.where), {}, rows(guide, mine))
     values, mass = vmap(view.put)(done.model, a.where)
     trained = work.trained(values, {}, {}, done.loss)
-    return Part(values, mass, trained.loss, trained.steps), work.passes, Form(a.places, view.model, done.model)
-
-
-def taken(view: View, models: Tensors, mine: Tensor, where: Tree) -> Tensors:
-    """What some members train, stacked; taken once where all have the same model and cut."""
-    if not where and all(v.stride(0) == 0 for v in models.values()):
-        once: Tensors = replicate(view.take(rows(models, 0), {}), len(mine))
-        return once
-    each: Tensors = vmap(view.take)(rows(models, mine), where)
-    return each
+    form = Form(a.places, view.model, done.model, view.kept)
+    return Part(values, mass, trained.loss, trained.steps), work.passes, form
 
 
 def message_of(shared: frozenset[str]) -> Callable[[Tensors], Tensors]:
@@ -201,8 +194,9 @@ def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round)
     if problem.views is None:
         up = to_server(problem.clients, r.cohort, load(u, stacked=False))
     else:
-        forms = ((r.cohort[a.places], split(a.view.model.start, personal)[1]) for a in problem.views(r))
-        up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, load(sent, stacked=False)))
+        own = [(r.cohort[a.places], {*personal, *a.view.kept}, a.view.model.start) for a in problem.views(r)]
+        forms = [(who, load(split(start, kept)[1], stacked=False)) for who, kept, start in own]
+        up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, sent))
     return Traffic(up, tuple(m.back for m in up))
 
 

@@ -10,7 +10,7 @@ from ..local import Phase
 from ..problem import Model
 from ..tensors import Tensors, replicate
 from ..views import factorise, factorise_tensors, recover_tensors
-from .base import Algorithm, Form, Problem, Program, Round, Trained, View
+from .base import Algorithm, Assigned, Form, Problem, Program, Round, Trained, View
 from .capacities import RANKS, levels, refuse_staged, shares
 from .families import Server, both_ways, federated, message_of, train_cohort, weights
 from .forms import assigned
@@ -36,6 +36,8 @@ def fedhm(
     capacities: rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5", or for everybody one
     after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); keep_layers: how many layers stay
     whole; rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
+
+    A client deploys the nearest model of its rank to the mixed one; the global model is the full one.
 
     >>> fedhm().settings["capacities"]
     'b4-b3-b2'
@@ -74,7 +76,6 @@ def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regula
         low,
         take=lambda w, where: factorise_tensors(low.module, w),
         put=lambda x, where: (recover_tensors(low.module, x), {}),
-        faithful=True,
     )
 
 
@@ -103,7 +104,8 @@ def fedhmv2(
     in the others: x <- sum_S q_i x_i, w <- U V^T
 
     rank_ratio: one for everybody; where it is not given, that of the smallest of the ``capacities``, or 0.15;
-    rank_mode: "channels", or "definition", where it is of min(k c_out, k c_in) and at most 1.
+    rank_mode: "channels", or "definition", where it is of min(k c_out, k c_in) and at most 1. A client deploys the
+    factors, the global model is w.
 
     >>> fedhmv2(svd_every=5).settings["svd_every"]
     5
@@ -165,4 +167,5 @@ def twofold(
         lambda s, r: both_ways(low, s.x, (), r),
         participation=participation,
         known=lambda s: s.x,
+        views=lambda r: [Assigned(np.arange(len(r.cohort)), view, {})],
     )

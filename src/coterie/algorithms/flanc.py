@@ -1,18 +1,17 @@
 """FLANC: networks of several widths that share a basis of filters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
 from ..local import Phase
 from ..problem import Model
-from ..tensors import split
-from ..views.basis import bank_names, composed, orthogonality
+from ..views.basis import bank_names, beside, composed, orthogonality
 from .base import Algorithm, Problem, Program
 from .capacities import FRACTIONS, levels, shares
 from .families import Server, federated
 from .forms import assigned, named_view
-from .options import LMT_PAPER, Options, Training, check_range, refuse_lasting
+from .options import LMT_PAPER, Options, check_range, refuse_lasting
 from .server import check_server
 
 
@@ -33,7 +32,8 @@ def flanc(
 
     capacities: shares of the full widths, "b4-b3-b2" (1.75, 1.25, 0.75), "1-0.5" or "b4x15-b2x5", or for everybody
     one after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds); n_basis and basis_fraction:
-    filters of a bank and channels of a filter, as shares of a block's. What is measured is the widest network.
+    filters of a bank and channels of a filter, as shares of a block's. A client deploys the network of its width; the
+    global model is the widest one.
 
     >>> flanc().settings["orthogonal"]
     10.0
@@ -54,44 +54,39 @@ def flanc(
         added = (lambda x: orthogonal * apart(x)) if orthogonal else None
         return replace(source.like(module), penalty=added, source=source)
 
-    widest = max(levels(capacities, FRACTIONS))
+    def nets(source: Model) -> dict[float, Model]:
+        """One network a width, the widest first."""
+        return {w: at(source, w) for w in sorted(set(levels(capacities, FRACTIONS)), reverse=True)}
+
+    def adapt(model: Model) -> Model:
+        widest, *others = nets(model).items()
+        whole = beside(widest[1].module, {key(w): net.module for w, net in others}) if others else widest[1].module
+        return replace(widest[1], module=whole)
 
     def bind(p: Problem) -> Program[Server]:
         assert p.model.source is not None
-        forms = {w: p.model if w == widest else at(p.model.source, w) for w in levels(capacities, FRACTIONS)}
-        return by_basis(p, forms, capacities, t, participation, weighting)
+        forms = nets(p.model.source)
+        views = {w: named_view(form, p.model.start, place(p, w, max(forms))) for w, form in forms.items()}
+        groups = [(s, views[s.capacity]) for s in shares(capacities, FRACTIONS, p.clients, p.rounds)]
+        phase = Phase(p.parameters, t.amount, t.lr)
+        viewed = replace(p, views=lambda r: assigned(groups, r))
+        return federated(viewed, [phase], t, p.names, participation, weighting)
 
     own = {"capacities": capacities, "n_basis": n_basis, "basis_fraction": basis_fraction, "orthogonal": orthogonal}
     server = {"participation": participation, "weighting": weighting}
-    return Algorithm("flanc", {**own, **server, **t._asdict()}, bind, lambda model: at(model, widest))
+    return Algorithm("flanc", {**own, **server, **t._asdict()}, bind, adapt)
 
 
-def by_basis(
-    p: Problem,
-    forms: Mapping[float, Model],
-    capacities: str,
-    t: Training,
-    participation: float | int,
-    weighting: str,
-) -> Program[Server]:
-    """The server holds the banks once and everything else once a width."""
+def key(width: float) -> str:
+    """A width as a part of a name.
+
+    >>> key(0.75)
+    '0_75'
+    """
+    return f"{width:g}".replace(".", "_")
+
+
+def place(p: Problem, width: float, widest: float) -> Callable[[str], str]:
+    """Where the server holds what a network of that width calls so: the banks once, everything else once a width."""
     banks = frozenset(bank_names(p.module))
-
-    def place(fraction: float) -> Callable[[str], str]:
-        own = forms[fraction] is p.model
-        return lambda name: name if own or name in banks else f"{fraction:g}/{name}"
-
-    extra = {place(w)(k): v for w, form in forms.items() for k, v in form.start.items()}
-    common = extra | p.model.start
-    groups = [
-        (s, named_view(forms[s.capacity], common, place(s.capacity)))
-        for s in shares(capacities, FRACTIONS, p.clients, p.rounds)
-    ]
-    viewed = replace(p, views=lambda r: assigned(groups, r))
-    phase = Phase(p.parameters, t.amount, t.lr)
-    program = federated(viewed, [phase], t, frozenset(common), participation, weighting)
-    return program._replace(
-        init=lambda common, each: program.init(extra | common, each),
-        models=lambda s: split(program.models(s), p.names)[0],
-        message=lambda model: program.message(extra | model),
-    )
+    return lambda name: name if width == widest or name in banks else f"others.{key(width)}.{name}"

@@ -1,18 +1,27 @@
-"""Views by name: clients that hold some of the server's tensors, and who of a cohort holds which."""
+"""Forms of the model: who holds which, what each would deploy, and views by name.
 
-from collections.abc import Callable, Mapping, Sequence
+A method that gives clients forms of their own says in ``Program.views`` who has which in a round. Everything else is
+here: what is trained is the common form seen through the view, and so is what is measured, returned and saved.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.func import vmap
 
-from ..batches import Integers
+from ..batches import Integers, Samples
+from ..engines import Serial
 from ..problem import Model
-from ..tensors import Tensors, Tree
-from .base import Assigned, Round, View
+from ..tensors import Tensors, Tree, entries, leaves, replicate, rows
+from .base import Algorithm, Assigned, Form, Problem, Round, View
 from .capacities import Share
 
 T = TypeVar("T")
+NUMBERS = 2**28  # entries of cut models that are held at a time: 1 GiB in single precision
+Views = Callable[[Round], Sequence[Assigned]]
 
 
 def assigned(groups: Sequence[tuple[Share, View]], r: Round) -> list[Assigned]:
@@ -40,3 +49,52 @@ def named_view(model: Model, common: Mapping[str, torch.Tensor], place: Callable
         return held | absent, mass | absent
 
     return View(model, take, put)
+
+
+def taken(view: View, models: Tensors, mine: Tensor, where: Tree) -> Tensors:
+    """What some members train, stacked; taken once where all have the same model and cut."""
+    if alike(models, where):
+        once: Tensors = replicate(view.take(rows(models, 0), rows(where, 0)), len(mine))
+        return once
+    each: Tensors = vmap(view.take)(rows(models, mine), where)
+    return each
+
+
+def alike(models: Tensors, where: Tree) -> bool:
+    """Whether all members see one model in the same way."""
+    return all(v.stride(0) == 0 for v in models.values()) and all(bool((v == v[:1]).all()) for v in leaves(where))
+
+
+def formed(model: Model, views: Views | None, models: Tensors, r: Round) -> Iterator[Form]:
+    """What the members would deploy: the stacked ``models``, each in the form its owner has in round ``r``.
+
+    Where members hold cuts of their own, some are made at a time: all of them together may not fit into memory.
+    """
+    if views is None:
+        yield Form(np.arange(len(r.cohort)), model, models)
+        return
+    for a in views(r):
+        size = len(a.places) if alike(models, a.where) else max(1, NUMBERS // entries(a.view.model.start.values()))
+        for start in range(0, len(a.places), size):
+            some = slice(start, start + size)
+            mine = torch.from_numpy(a.places[some]).to(r.members.device)
+            own = taken(a.view, models, mine, rows(a.where, some))
+            yield Form(a.places[some], a.view.model, own, a.view.kept)
+
+
+def held(model: Model, views: Views | None, r: Round) -> list[Model]:
+    """The form that every member has in round ``r``."""
+    found = [model] * len(r.cohort)
+    for a in () if views is None else views(r):
+        for place in a.places:
+            found[place] = a.view.model
+    return found
+
+
+def held_at_the_end(algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int) -> list[Model]:
+    """The form that every client has after the last round, without its data; ``model``: as the method adapted it."""
+    program = algorithm.bind(Problem(model, clients, Serial().gradient, rounds, seed))
+    everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
+    samples = Samples(nothing, nothing, (nothing,) * clients)
+    last = Round(max(0, rounds - 1), everybody, None, samples, Serial(), seed, everybody, everybody)
+    return held(model, program.views, last)

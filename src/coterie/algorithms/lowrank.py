@@ -217,7 +217,7 @@ def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regulariser
     def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
         return {k: _padded(v, columns[k], full[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}, {}
 
-    return View(regularised(small, p.model, regulariser), take, put, faithful=True)
+    return View(regularised(small, p.model, regulariser), take, put)
 
 
 def _columns(pair: Pair, shapes: Mapping[str, Tensor]) -> dict[str, int]:

@@ -48,6 +48,8 @@ def heterofl(
     every norm, in training only; mask_ce: the logits of classes a client does not have are 0 in training, and their
     rows of the last layer are averaged without it.
 
+    A narrow client deploys its own channels of the mixed model; the global model is the whole one.
+
     >>> heterofl(capacities="1-0.5").settings["weighting"]
     'uniform'
 
@@ -75,7 +77,7 @@ def fedrolex(
     x_i <- local(channels t, t + 1, .. t + ceil(rate_i C) - 1 mod C of x) for i in S, in round t
     x <- entry by entry the mean over who holds it
 
-    direction: 1 as in the paper; -1 as in the released code.
+    direction: 1 as in the paper; -1 as in the released code. After round t a client deploys the window of that round.
 
     >>> fedrolex().settings["direction"]
     1
@@ -104,6 +106,8 @@ def feddropout(
 
     x_i <- local(ceil(rate_i C) channels of x, drawn for i in this round) for i in S
     x <- entry by entry the mean over who holds it
+
+    After a round a client deploys the channels that were drawn for it in that round, whether it took part or not.
 
     >>> feddropout().settings["capacities"]
     'b4-b3-b2'
@@ -187,6 +191,7 @@ def masked_view(model: Model, small: nn.Module, cut: Cut) -> View:
         model.like(small),
         lambda x, where: cut.take(x, where["channels"]) | {PRESENT: where[PRESENT]},
         put,
+        frozenset({PRESENT}),
     )
 
 

@@ -76,7 +76,7 @@ class Spread:
         """Every client's own model."""
         _, refs = self.conductor.perform("clients", self.conductor.round)
         files = self.conductor.numbered(refs)
-        return [client_from(files[i], self.experiment.model) for i in range(len(files))]
+        return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules())]
 
     def accuracies(self, state: Scattered, after_train: Any, t: int) -> Tensors | None:
         """[n] every client's, by protocol."""

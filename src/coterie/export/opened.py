@@ -9,7 +9,7 @@ from typing import Any
 from ..data import Preparation
 from ..errors import RequestError
 from ..measure.report import FINETUNED
-from ..run import Client, Run, client_of, finished, model_of
+from ..run import Client, Modules, Run, client_of, finished, model_of
 from .deployed import Deployed
 from .forms import formed
 
@@ -34,8 +34,8 @@ class Opened:
                 f"{run} was made with a module of its own: give coterie.export.save the run that "
                 "coterie.load(path, model=...) returns"
             )
-        model = model_of(config)
-        return cls(config, folder.census(), lambda i: client_of(folder.path, i, model))
+        modules = Modules(config, model_of(config))
+        return cls(config, folder.census(), lambda i: client_of(folder.path, i, modules))
 
     @property
     def clients(self) -> int:
@@ -46,11 +46,10 @@ class Opened:
         """One client's model in the form that is asked for."""
         if not 0 <= client < self.clients:
             raise RequestError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
-        made = formed(self.client(client).module(), self.config, client, form)
+        made = formed(self.client(client).module(), self.config["method"], form)
         prepared = self.config["preparation"]
         preparation = None if prepared is None else Preparation(prepared["mean"], prepared["std"])
-        known = {"client": client, **self._origin(), **made.about}
-        known |= self._accuracy(client) if made.measured else {}
+        known = {"client": client, "clients": self.clients, **self._origin(), **made.about, **self._accuracy(client)}
         shape = self.config["model"].get("input_shape")
         return Deployed(made.module.cpu(), preparation, None if shape is None else tuple(shape), _texts(known))
 

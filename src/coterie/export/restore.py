@@ -8,9 +8,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from .. import algorithms, models
+from ..algorithms.forms import held_at_the_end
 from ..errors import RequestError
 from ..problem import Model, cross_entropy
-from ..views import factorise
+from ..run import shapes
+from ..tensors import Tensors
 
 
 def load(path: str | Path) -> nn.Module:
@@ -22,22 +24,22 @@ def load(path: str | Path) -> nn.Module:
         raise RequestError(f"cannot read {path} ({error}): give a file of `coterie export`") from error
     if "model" not in about or "classes" not in about:
         raise RequestError(f"{path} does not say which model it holds: load its tensors into a module of your own")
-    module = _module(about)
+    module = _module(about, tensors)
     module.load_state_dict(tensors)
     return module.eval()
 
 
-def _module(about: dict[str, str]) -> nn.Module:
-    """As the method trained it, with other values."""
+def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
+    """As the method trained it, in the client's own form, with other values."""
     known: dict[str, Any] = {k: json.loads(about[k]) for k in ("classes", "input_shape", "model_options")}
     module = models.again(
         {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}
     )
     if about.get("form") == "recovered" or not algorithms.known(about["method"]):
         return module
-    if about.get("form") == "factorised":
-        keep = about["keep_layers"]
-        ratio, mode = json.loads(about["rank_ratio"]), about["rank_mode"]
-        return factorise(module, ratio, int(keep) if keep.isdigit() else keep, "kaiming", rank_mode=mode)
     algorithm = algorithms.build(about["method"], **json.loads(about["settings"]))
-    return algorithm.adapt(Model(module, cross_entropy)).module
+    common = algorithm.adapt(Model(module, cross_entropy))
+    if shapes(tensors) == shapes(common.start):
+        return common.module
+    client, clients, rounds, seed = (int(about[k]) for k in ("client", "clients", "round", "seed"))
+    return held_at_the_end(algorithm, common, clients, rounds, seed)[client].module

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -90,6 +90,24 @@ def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Sa
 def _along(mask: Tensor, answers: Tensor) -> Tensor:
     """[B] as [B, 1, ...]: what holds for a sample holds for all its answers."""
     return mask.view(-1, *[1] * (answers.dim() - 1))
+
+
+class Right(NamedTuple):
+    """Right answers of one model."""
+
+    each: Tensor  # [m] on the test samples of each client that lies here
+    together: int  # on this place's share of all test samples
+
+
+def right_of_one(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> Right:
+    """How often one model is right on every client's own test samples, and on all there are.
+
+    Where every sample has one owner these are the same answers, and they are counted once.
+    """
+    each = right_answers(engine, model, replicate(tensors, len(clients)), tests, clients)
+    if tests.divided:
+        return Right(each, int(each.sum()))
+    return Right(each, right_together(engine, model, tensors, tests, clients))
 
 
 def right_together(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..batches import Integers
 from ..data import Federation
 from ..tensors import Tensors
+from .accuracy import Right
 from .report import Row, accuracy_row, unmeasured
 
 
@@ -26,7 +27,7 @@ class Part(NamedTuple):
     sent: Any  # the traffic of everybody, from one place
     distance: float | None  # to the consensus, the mean over who lies there
     accuracies: Tensors | None  # of all who lie there, by protocol
-    right: int | None  # answers of the consensus on this place's share of all test samples
+    right: Right | None  # answers of the consensus
     recorded: Row
 
 
@@ -72,7 +73,19 @@ def _accuracy_row(parts: Sequence[Part], accuracies: Tensors | None, federation:
     if accuracies is None:
         return unmeasured(finetuned)
     over_clients = {k: v for p, each in accuracies.items() for k, v in accuracy_row(p, each).items()}
-    return {**over_clients, "global_accuracy": sum(p.right or 0 for p in parts) / federation.test_y.numel()}
+    return {**over_clients, **_global(parts, federation)}
+
+
+def _global(parts: Sequence[Part], federation: Federation) -> Row:
+    """The one model's accuracy on all test samples, and the mean over the clients of that on each one's own."""
+    answers = federation.test_y[:1].numel()
+    known = [p.right for p in parts if p.right is not None]
+    each = whole([(p.here, right.each) for p, right in zip(parts, known, strict=True)])
+    sizes = torch.tensor([len(own) for own in federation.test], dtype=torch.float64) * answers
+    return {
+        "global_accuracy": sum(right.together for right in known) / federation.test_y.numel(),
+        "global_accuracy_local": float((each / sizes).nanmean()),
+    }
 
 
 def _distance(parts: Sequence[Part]) -> float | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 ACCURACIES = ("after_mix", "after_train")
 FINETUNED = "after_finetune"  # beside those, where a method fine-tunes for the measurement
+GLOBAL = ("global_accuracy", "global_accuracy_local")  # of one model: on all test samples, on each client's own (mean)
 TARGETS = (50, 60, 70, 80, 90, 95)
 
 Row = dict[str, Any]
@@ -30,7 +31,7 @@ def accuracy_row(protocol: str, accuracies: Tensor | None) -> Row:
 def unmeasured(finetuned: bool) -> Row:
     """The accuracies of a round without evaluation."""
     protocols = (*ACCURACIES, FINETUNED) if finetuned else ACCURACIES
-    return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | {"global_accuracy": None}
+    return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | dict.fromkeys(GLOBAL)
 
 
 def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, An
         "seed": config["seed"],
         "engine": config["engine"],
         "personal_accuracy": {p: _accuracy(measured, f"personal_accuracy_{p}") for p in protocols},
-        "global_accuracy": measured[-1]["global_accuracy"] if measured else None,
+        **{k: measured[-1].get(k) if measured else None for k in GLOBAL},
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,
         **{k: sum(row[k] for row in history) for k in ("bytes_sent", "parameters_sent", "flops", "seconds")},

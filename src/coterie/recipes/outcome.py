@@ -89,8 +89,8 @@ def unmeasured(recipe: Recipe, cells: Iterable[tuple[int, str]]) -> list[str]:
 # The field of a row and the factor that makes the printed unit of it; {point}: where the method's accuracy is taken.
 _FIELDS = {
     "personal_accuracy": ("personal_accuracy_{point}", 100.0),
-    "global_accuracy": ("personal_accuracy_after_mix", 100.0),  # one model for all, on each client's own samples
-    "test_accuracy": ("personal_accuracy_after_mix", 100.0),
+    "global_accuracy": ("global_accuracy_local", 100.0),  # one model for all, on each client's own samples
+    "test_accuracy": ("global_accuracy", 100.0),  # on all samples
     "global_accuracy_val": ("global_accuracy", 100.0),
     "perplexity": ("perplexity_chunks", 1.0),
     "min_singular_value": ("smallest_singular_value", 1.0),

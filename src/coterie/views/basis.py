@@ -13,7 +13,7 @@ Differs from the paper in: input channels that n does not divide are filled up w
 where the released code cuts the two banks of a block out of one orthogonal tensor.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import deepcopy
 
 import torch
@@ -94,7 +94,28 @@ def bank_names(module: nn.Module) -> tuple[str, ...]:
     >>> bank_names(composed(models.build("resnet8-bn", classes=10, input_shape=(1, 8, 8)), 0.5))[:2]
     ('stages.0.0.conv1.bank', 'stages.0.0.conv2.bank')
     """
-    return tuple(f"{name}.bank" for name, layer in module.named_modules() if isinstance(layer, BasisConv2d))
+    layers = {f"{name}.bank" for name, layer in module.named_modules() if isinstance(layer, BasisConv2d)}
+    return tuple(name for name, _ in module.named_parameters() if name in layers)  # one that is held twice counts once
+
+
+def beside(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
+    """The widest of some composed networks with the others inside it, all on the same banks; it answers as before.
+
+    What is theirs has the names ``others.KEY.name``; the banks have the names they have in the widest.
+
+    >>> from coterie import models
+    >>> net = models.build("resnet8-gn:groups=2", classes=10, input_shape=(1, 8, 8))
+    >>> both = beside(composed(net, 1.0), {"half": composed(net, 0.5)})
+    >>> both.others["half"].stages[0][0].conv1.bank is both.stages[0][0].conv1.bank
+    True
+    """
+    names = bank_names(widest)
+    for other in others.values():
+        for name in names:
+            layer, _, own = name.rpartition(".")
+            setattr(other.get_submodule(layer), own, widest.get_parameter(name))
+    widest.others = nn.ModuleDict(dict(others))
+    return widest
 
 
 def orthogonality(names: Collection[str]) -> Callable[[Tensors], Tensor]:
