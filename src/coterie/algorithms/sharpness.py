@@ -84,7 +84,7 @@ def fedsam(
 
     Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
     Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
-    decay, rates that decay by 0.998 a round).
+    decay, no clipping, rates that decay by 0.998 a round).
     """
     check_server(participation, weighting, outer_lr)
     check_range("rho", rho, 0, float("inf"))

@@ -1,0 +1,36 @@
+"""What the commands assume where nothing is said, for every method on every data set."""
+
+import pytest
+
+from coterie.algorithms import BUILDERS, Algorithm
+from coterie.cli.request import Plan, Wishes
+from coterie.presets import PRESETS
+
+PAPERS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")  # data sets the papers run on
+LMT = ("fedlmt", "pfedlmt", "feddropout", "heterofl", "fedrolex", "fedhm", "fedhmv2", "flanc", "depthfl", "progfed")
+SAM = ("fedsam", "dfedsam", "dfedsam-mgs")
+
+
+def chosen(data: str, method: str) -> Algorithm:
+    return Plan.of(Wishes(data=data)).algorithm(method, [method])
+
+
+@pytest.mark.parametrize("data", PRESETS)
+def test_both_parts_of_fedavg_p_have_one_step_size(data: str) -> None:
+    """gamma_u eta_u = gamma_v eta_v, as FedAvg-P's and Scaffold-P's analysis assumes."""
+    for method in ("fedavg-p", "scaffold-p"):
+        s = chosen(data, method).settings
+        assert s["lr"] * s["outer_lr"] == pytest.approx(s["personal_lr"] * s["personal_outer_lr"]), method
+
+
+@pytest.mark.parametrize("data", PRESETS)
+def test_every_method_can_be_built_and_sam_is_not_clipped(data: str) -> None:
+    for method in BUILDERS:
+        settings = chosen(data, method).settings
+        assert method not in SAM or settings["clip"] is None, method
+
+
+@pytest.mark.parametrize("data", PAPERS)
+def test_batches_are_those_of_the_papers(data: str) -> None:
+    for method in BUILDERS:
+        assert chosen(data, method).settings["batch_size"] == (64 if method in LMT else 128), method
