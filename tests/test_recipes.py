@@ -291,9 +291,21 @@ def test_fewer_clients_get_graphs_that_fit() -> None:
                         assert topology.build(graph, 5).n == 5
 
 
+def test_fewer_clients_get_data_that_fit() -> None:
+    text = changed(load("fedlmt-t2-text"), Changes(clients=10)).cases[0]
+    assert (text.data, text.partition) == ("wikitext2:rows=10", "pathological:1")
+    table = load("dfedalt-t1")
+    few = changed(table, Changes(clients=4, data="digits"))
+    assert [case.partition for case in few.cases[2:4]] == ["pathological:3", "pathological:5"]
+    assert changed(table, Changes(clients=4, partition="iid")).cases[2].partition == "iid"
+    assert "partition pathological:3 instead of pathological:2" in shortenings(table, few, [(3, "local")], seeds=3)
+
+
 def test_the_published_size_is_no_shortening() -> None:
     recipe = load("fedlmt-t2-image")
-    assert shortenings(recipe, recipe.cases[0], Changes(rounds=2000, clients=100, data="cifar10"), seeds=1) == []
+    same = changed(recipe, Changes(rounds=2000, clients=100, data="cifar10", set=["fedlmt.rank_ratio=0.15"]))
+    assert same.cases[0].preparation == recipe.cases[0].preparation
+    assert shortenings(recipe, same, [(1, method) for method in recipe.cases[0].methods], seeds=1) == []
 
 
 def test_in_python_the_same_sentences() -> None:

@@ -67,6 +67,27 @@ def test_an_interrupted_recipe_is_resumed_to_the_same_numbers(cli: Cli, tmp_path
     shutil.rmtree(tmp_path / "cut")
 
 
+def test_settings_measures_and_the_rhythm_can_be_asked_for(cli: Cli, tmp_path: Path) -> None:
+    asked = ("--set", "lr=0.05", "--set", "dfedalt.personal_lr=0.01", "--record", "gradients", "--evaluate-every", "2")
+    command = ("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT, "--reading", "paper", *asked)
+    done = cli.succeed(*command, "--out", "a", cwd=tmp_path)
+    (line,) = (line for line in done.out.splitlines() if line.startswith("SHORTENED OR CHANGED"))
+    told = (
+        "2 of 500 rounds, 5 of 100 clients, 1 of 3 seeds, data digits instead of cifar10",
+        "lr 0.05 instead of 0.1, topology random:4 instead of random:10, personal_lr 0.01 instead of 0.001",
+        "evaluated every 2 rounds; reading: paper",
+    )
+    assert [text for text in told if text not in line] == []
+    for method, init in (("fedavg", "common"), ("dfedalt", "per-client")):  # as the paper's box has it
+        folder = tmp_path / f"a/case1-{method}-seed0"
+        config = json.loads((folder / "config.json").read_text())
+        assert (config["settings"]["lr"], config["init"], config["settings"]["weight_decay"]) == (0.05, init, 0.005)
+        first, second = map(json.loads, metrics(folder))
+        assert first.get("gradient_norm_shared") is None
+        assert second["gradient_norm_shared"] > 0
+    cli.refuse(*command, "--out", "a", "--resume", "--set", "lr=0.1", cwd=tmp_path, names=("lr",))
+
+
 WRONG = {
     "unknown recipe": (("run", "dfedalt-t9"), ("did you mean dfedalt-t",)),
     "unknown by its number": (("show", "000-t1x"), ("did you mean dfedalt-t1",)),
@@ -94,6 +115,18 @@ WRONG = {
     "nothing at all": (("run", "dfedpgp-f4"), ("nothing is trained",)),
     "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),
     "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
+    "a setting that nobody has": (("run", "dfedalt-t3", *SHORT, "--set", "gamma=1"), ("gamma", "rho")),
+    "a setting of a method not chosen": (
+        ("run", "dfedalt-t3", *SHORT, "--methods", "dfedalt", "--set", "rho=0.1"),
+        ("rho", "dfedalt", "personal_lr"),
+    ),
+    "a setting of another recipe's method": (
+        ("run", "dfedalt-t3", *SHORT, "--set", "osgp.lr=1"),
+        ("osgp", "dfedsalt-uv"),
+    ),
+    "a setting without a value": (("run", "dfedalt-t3", *SHORT, "--set", "lr"), ("KEY=VALUE",)),
+    "a setting out of range": (("run", "dfedalt-t3", *SHORT, "--set", "lr=-1"), ("lr",)),
+    "a measure there is not": (("run", "dfedalt-t3", *SHORT, "--record", "sharpnes"), ("did you mean sharpness",)),
     "resume of nothing": (("run", "dfedalt-t3", "--resume"), ("--out",)),
 }
 

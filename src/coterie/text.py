@@ -52,6 +52,16 @@ def parse(text: str) -> Call:
     return Call(name, tuple(args), options)
 
 
+def written(call: Call) -> str:
+    """The text that ``parse`` takes apart into this.
+
+    >>> written(parse("clique:10,count=4"))
+    'clique:10,count=4'
+    """
+    rest = ",".join([*map(str, call.args), *(f"{k}={v}" for k, v in call.options.items())])
+    return f"{call.name}:{rest}" if rest else call.name
+
+
 def scaled(value: float, unit: str) -> str:
     """A large number with the prefix that suits it.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import __version__
-from .options import MLflow, Quiet, TensorBoard, WandB
+from .options import MLflow, Quiet, Record, Set, TensorBoard, WandB
 from .process import look_in, share_cores
 from .recipe import recipe
 
@@ -60,10 +60,6 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Seed = Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")]
 Out = Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
-]
 EvaluateEvery = Annotated[
     int | None,
     typer.Option(
@@ -80,12 +76,6 @@ Capacities = Annotated[
     typer.Option(
         help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
         "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
-    ),
-]
-Record = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy; repeat for more."
     ),
 ]
 Precision = Annotated[

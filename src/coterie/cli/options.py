@@ -1,9 +1,19 @@
-"""Options that several commands have: what is seen of a run while it trains."""
+"""Options that several commands have: settings of methods, and what is seen of a run while it trains."""
 
 from typing import Annotated
 
 import typer
 
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
+]
+Record = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy; repeat for more."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks: errors and results only.")]
 TensorBoard = Annotated[
     bool,

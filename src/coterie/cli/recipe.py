@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import MLflow, Quiet, TensorBoard, WandB
+from .options import MLflow, Quiet, Record, Set, TensorBoard, WandB
 from .process import look_in, share_cores
 
 recipe = typer.Typer(
@@ -51,6 +51,11 @@ def run(
     data: Annotated[str | None, typer.Option(help="Other data, such as digits.")] = None,
     model: Annotated[str | None, typer.Option(help="Another model, such as small-cnn.")] = None,
     partition: Annotated[str | None, typer.Option(help="Another partition, such as iid.")] = None,
+    set_: Set = None,
+    record: Record = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(help="Rounds between two evaluations; by default every round is evaluated.", min=1)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for the results; else a new one under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")] = False,
     engine: Annotated[str, typer.Option(help="auto, serial, vectorised, graphed.")] = "auto",
@@ -66,7 +71,7 @@ def run(
     wandb: WandB = False,
 ) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""
-    typed = locals()
+    typed = {**locals(), "set": set_ or [], "record": record or []}
     share_cores()
     look_in(data_dir)
     from .live import Live

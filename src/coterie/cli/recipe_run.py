@@ -1,7 +1,8 @@
 """``coterie recipe run``: a published experiment through the same loop as every other run, beside its numbers."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from rich.table import Table
 from ..engines import Serial
 from ..errors import RequestError
 from ..experiment import Experiment
+from ..first import PER_CLIENT, first_models
 from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.costs import SPEED_OF, cost, duration
 from ..recipes.outcome import Compared, compared, protocol, unmeasured
-from ..recipes.shorten import Changes, changed, other_graphs, shortenings
+from ..recipes.shorten import Changes, changed, shortenings
 from ..report.collect import RECIPE
 from ..store.files import write_json
 from ..text import scaled
@@ -40,6 +42,9 @@ class Wishes:
     data: str | None
     model: str | None
     partition: str | None
+    set: Sequence[str]
+    record: Sequence[str]
+    evaluate_every: int | None
     out: Path | None
     resume: bool
     engine: str
@@ -49,7 +54,7 @@ class Wishes:
     @property
     def changes(self) -> Changes:
         """What is other than published."""
-        return Changes(self.rounds, self.clients, self.data, self.model, self.partition)
+        return Changes(self.rounds, self.clients, self.data, self.model, self.partition, self.set)
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,12 @@ class Plan:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
-        return changed(self.read, self.wishes.changes)
+        return changed(self.read, self.wishes.changes, dict.fromkeys(m for _, m in self.cells))
+
+    @property
+    def record(self) -> list[str]:
+        """What is measured besides: what the experiment needs, and what was asked for."""
+        return list(dict.fromkeys([*self.recipe.record, *self.wishes.record]))
 
     @property
     def seeds(self) -> int:
@@ -95,11 +105,14 @@ class Plan:
         """Refuses whatever cannot be run before the first run begins."""
         for number in dict.fromkeys(n for n, _ in self.cells):
             federation = self.recipe.federation(number)
-            model = Model(self.recipe.model(number, federation), cross_entropy)
-            rounds, record = self.recipe.cases[number - 1].rounds, self.recipe.record
+            module = self.recipe.model(number, federation)
+            model, rounds = Model(module, cross_entropy), self.recipe.cases[number - 1].rounds
             for method in (m for n, m in self.cells if n == number):
                 algorithm = self.recipe.algorithm(method, number)
-                Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, record).check()
+                experiment = Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, self.record)
+                apart = self.recipe.init(method, number) == PER_CLIENT
+                first = first_models(module, model, algorithm, 0) if apart else None
+                replace(experiment, first=first).check()
 
     def train(self, number: int, method: str, seed: int, folder: Path, shown: str | bool) -> list[dict[str, Any]]:
         """The history of one run."""
@@ -114,7 +127,9 @@ class Plan:
             device=self.wishes.device,
             out=folder,
             resume=self.wishes.resume,
-            record=self.recipe.record,
+            evaluate_every=self.wishes.evaluate_every or 1,
+            init=self.recipe.init(method, number),
+            record=self.record,
             precision=self.wishes.precision,
             progress=shown,
             trackers=self.live.trackers,
@@ -189,11 +204,9 @@ def _announce(plan: Plan) -> None:
 
 def _shortened(plan: Plan) -> list[str]:
     """What makes this another experiment, each once."""
-    numbers = dict.fromkeys(n for n, _ in plan.cells)
-    cases = [plan.read.cases[n - 1] for n in numbers]
-    words = (w for case in cases for w in shortenings(plan.read, case, plan.wishes.changes, plan.seeds))
-    graphs = other_graphs(plan.read, plan.recipe, plan.cells)
-    return [*dict.fromkeys(words), *graphs]
+    every = plan.wishes.evaluate_every or 1
+    seldom = [f"evaluated every {every} rounds"] if every > 1 else []
+    return [*shortenings(plan.read, plan.recipe, plan.cells, plan.seeds), *seldom]
 
 
 def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
@@ -232,11 +245,16 @@ def _show(plan: Plan, results: list[Compared], folder: Path) -> None:
         console.print(f"differs: {sentence}", style="dim", markup=False)
     if left_out := [metric.replace("_", " ") for metric in unmeasured(recipe, plan.cells)]:
         console.print(f"published, but not measured by a run: {', '.join(left_out)}", style="dim", markup=False)
+    reading = f"reading: {plan.wishes.reading or 'our choice'}"
     if shortened:
         words = ", ".join(shortened)
-        console.print(f"SHORTENED OR CHANGED, not comparable with the published numbers: {words}", markup=False)
+        console.print(
+            f"SHORTENED OR CHANGED, not comparable with the published numbers: {words}; {reading}",
+            markup=False,
+            soft_wrap=True,
+        )
     else:
-        console.print("the published size; numbers and their certainty: coterie recipe show " + recipe.name)
+        console.print(f"the published size; {reading}; numbers and their certainty: coterie recipe show {recipe.name}")
     console.print(f"results: {folder}", markup=False)
 
 

@@ -9,16 +9,19 @@ Facts come from five papers and the code released with them; a recipe says where
 from .published import Published, published
 from .reading import READINGS, Reading, Said
 from .recipe import Case, Entry, Protocol, Recipe, load, names, papers
+from .shorten import Changes, changed
 
 __all__ = [
     "READINGS",
     "Case",
+    "Changes",
     "Entry",
     "Protocol",
     "Published",
     "Reading",
     "Recipe",
     "Said",
+    "changed",
     "load",
     "names",
     "papers",

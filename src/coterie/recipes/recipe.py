@@ -64,6 +64,7 @@ class Case:
     settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own
     note: str | None
     estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
+    init: str = "common"  # what clients begin with who have no server: one model, or "per-client" draws
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,15 @@ class Recipe:
         from .. import algorithms
 
         return algorithms.build(self.entry(method).builder, **self.settings(method, case))
+
+    def init(self, method: str, case: int | str | Case = 1) -> str:
+        """What the clients begin with; those that have a server, with its model.
+
+        >>> paper = load("dfedalt-t1").read("paper")
+        >>> paper.init("dfedalt"), paper.init("fedavg")
+        ('per-client', 'common')
+        """
+        return self.case(case).init if self.settings(method, case).get("topology") else "common"
 
     def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
         """The clients' data, with the images prepared as in the experiment."""

@@ -1,4 +1,4 @@
-"""The shapes of the published data sets, to size a model before the files are there."""
+"""The shapes of the published data sets, to size a model before the files are there, and of the digits beside them."""
 
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ class Source(NamedTuple):
 
 
 SOURCES = {
+    "digits": Source(10, (1, 8, 8), 1_352),
     "mnist": Source(10, (1, 28, 28), 60_000),
     "mnist-halves": Source(2, (1, 28, 28), 60_000),
     "fashion-mnist": Source(10, (1, 28, 28), 60_000),
