@@ -66,6 +66,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "data-value": ("run fedavg --data synthetic:size=many", ("size", "'many'", "whole number")),
     "topology": ("run dfedavg --topology rong", ("topology", "'rong'", "did you mean ring")),
     "topology-set": ("run dfedavg --set topology=rong", ("topology", "'rong'", "did you mean ring")),
+    "fresh-graph-of-one-step": (
+        "run dfedsam-mgs --set fresh_graph=true --set gossip_steps=1",
+        ("fresh_graph", "raise gossip_steps"),
+    ),
     "init-of-a-server": ("run fedavg --init per-client", ("init=per-client", "fedavg", "leave init out")),
     "init-of-servers": ("compare fedavg fedsam --init per-client", ("fedavg, fedsam", "leave --init out")),
     "init-unknown": ("run dfedavg --init own", ("unknown init 'own'", "common", "per-client")),

@@ -41,6 +41,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dfedsalt, both": ("dfedsalt", {"topology": "ring", "epochs": 1, "rho": 0.1, "sam_on": "both"}),
     "dfedsam": ("dfedsam", {"topology": "ring", "epochs": 2, "rho": 0.1}),
     "dfedsam-mgs": ("dfedsam-mgs", {"topology": "ring", "epochs": 1, "rho": 0.1}),
+    "dfedsam-mgs, fresh": (
+        "dfedsam-mgs",
+        {"topology": "random-pull:2", "epochs": 1, "rho": 0.1, "gossip_steps": 2, "fresh_graph": True},
+    ),
     "fedsam": ("fedsam", {"epochs": 1, "rho": 0.1, "participation": 3}),
     "fedrep": ("fedrep", {"epochs": 1, "personal_epochs": 2, "participation": 3}),
     "fedavg-p": ("fedavg-p", {"steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),

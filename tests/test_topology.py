@@ -33,6 +33,7 @@ TEXTS = [
     "random-pull:3",
     "random-push:3",
     "clique:3,count=2",
+    "clique:3,turns=2",
 ]
 FIXED = TEXTS[:6]
 
@@ -357,6 +358,7 @@ def test_diameter_equals_a_search(n: int, seed: int) -> None:
         ("random-push:10", "random-push:10"),
         ("clique:5,count=2", "clique:5,count=2"),
         ("clique:5,count=1", "clique:5"),
+        ("clique:5,turns=2", "clique:5,turns=2"),
         ("grid:rows=4", "grid:rows=4"),
         ("grid", "grid:rows=3"),
         (" star ", "star"),
@@ -415,6 +417,7 @@ def test_functions_are_wrapped_and_recognised() -> None:
         ("grid:rows=12", 12, "use ring, or grid:rows=3"),
         ("grid:rows=0", 12, "at least 1, not 0"),
         ("clique:5,count=3", 12, "needs 15 clients, there are 12: use clique:5,count=2"),
+        ("clique:5,turns=3", 12, "needs 15 clients, there are 12: use clique:5,turns=2"),
         ("clique:50", 12, "use clique:12 or smaller"),
         ("clique:5,count=0", 12, "count of clique must be a whole number"),
     ],

@@ -62,8 +62,6 @@ def played(method: str) -> Played:
     trained = e.program.train(state, r)
     models = who_trains_what(e, trained, r.cohort)
     sent = e.program.traffic(state, r)
-    relayed = sum(count for count, _ in sent.relayed)
-    direct = max(1, sum(count for count, _ in sent.sent))
     seen = sum(count for _, count in trained.passes)
     once = float((trained.steps * 4).sum())  # batches of 4
     return Played(
@@ -71,7 +69,7 @@ def played(method: str) -> Played:
         r.W,
         tuple(int(i) for i in r.cohort),
         sent,
-        1 if r.W is None else 1 + relayed // direct,
+        max(1, len(r.Ws)),
         seen / once,
         tuple(type(state)._fields),
         e.program.finetune is not None,

@@ -29,6 +29,7 @@ SETTINGS = {
     "rho": "radius of the sharpness-aware steps; 0: plain ones",
     "sam_on": "which part takes sharpness-aware steps: shared, personal or both",
     "gossip_steps": "exchanges over the graph of a round",
+    "fresh_graph": "whether every gossip step has a graph of its own",
     "c_init": "control variates at the start: zero, or gradient",
     "option": "how control variates are renewed: II from the way gone, I from a gradient over all data",
     "finetune_epochs": "passes of the fine-tuning before a model is measured",

@@ -30,7 +30,7 @@ from .run import Client
 from .store import flatten, unflatten
 from .store.checkpoint import Checkpoint
 from .tensors import Tensors, finite, floating, rows, split
-from .topology import silenced, without_absent
+from .topology import Topology, silenced, without_absent
 
 AFTER_TRAIN = "measured/after_train"
 
@@ -175,15 +175,26 @@ class Experiment:
 
     def round(self, t: int) -> Round:
         """Round ``t``, counted from 0."""
-        graph = self.program.topology
-        W = None if graph is None else graph(t).to(self.federation.x.device)
-        if W is not None and self.silent:
-            W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", t))
         whole = self.cohort(t)
-        if W is not None and self.offline:
-            W = without_absent(W, whole, self.program.keeps)
         own = whole if self.held is None else whole[np.isin(whole, self.here)]
-        return Round(t, own, W, self.train, self.engine, self.seed, whole, self.here)
+        return Round(t, own, self._matrices(t, whole), self.train, self.engine, self.seed, whole, self.here)
+
+    def _matrices(self, t: int, online: Integers) -> tuple[Tensor, ...]:
+        """Who mixes with whom in round ``t``, in one exchange after another; none where there is a server."""
+        program = self.program
+        if program.topology is None:
+            return ()
+        if not program.fresh_graph:
+            return (self._matrix(t, program.topology, online),) * program.gossip_steps
+        first = t * program.gossip_steps
+        return tuple(self._matrix(first + q, program.topology, online) for q in range(program.gossip_steps))
+
+    def _matrix(self, at: int, graph: Topology, online: Integers) -> Tensor:
+        """One matrix of the graph, as much of it as is delivered."""
+        W = graph(at).to(self.federation.x.device)
+        if self.silent:
+            W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", at))
+        return without_absent(W, online, self.program.keeps) if self.offline else W
 
     def everybody(self, t: int) -> Round:
         """Round ``t`` with all clients."""

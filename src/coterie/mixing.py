@@ -3,7 +3,7 @@
 x_i  <-  sum_j W[i, j] x_j          synchronous: every right-hand side is from before the exchange
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -11,10 +11,10 @@ from .engines.base import Engine
 from .tensors import Tensors, add, floating, sub
 
 
-def gossip(engine: Engine, W: Tensor, x: Tensors, times: int = 1) -> Tensors:
-    """``times`` exchanges over the same graph; integer buffers keep the receiver's value."""
+def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors) -> Tensors:
+    """One exchange after another; integer buffers keep the receiver's value."""
     mixed = floating(x)
-    for _ in range(times):
+    for W in Ws:
         mixed = engine.mix(W, mixed)
     return x | mixed
 

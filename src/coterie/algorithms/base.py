@@ -95,12 +95,17 @@ class Round:
 
     index: int
     cohort: Integers  # [m] who takes part, of those who lie here
-    W: Tensor | None  # [n, n] who mixes with whom; None where there is a server or nobody to mix with
+    Ws: tuple[Tensor, ...]  # [n, n] who mixes with whom, one exchange after another; none where there is a server
     samples: Samples  # the training data
     engine: Engine
     seed: int
     whole: Integers  # who takes part, wherever they lie
     here: Integers  # who lies here, in the order of the state's rows
+
+    @property
+    def W(self) -> Tensor | None:  # noqa: N802
+        """The mixing matrix of the only exchange, or of the first of several; None where there is a server."""
+        return self.Ws[0] if self.Ws else None
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """``f`` on every client of the cohort."""
@@ -161,6 +166,8 @@ class Program(NamedTuple, Generic[S]):
     message: Callable[[Tensors], Tensors]  # of one model's tensors: names, shapes and types of what a client sends
     traffic: Callable[[S, Round], Traffic]
     topology: Topology | None = None
+    gossip_steps: int = 1  # exchanges of a round over that topology
+    fresh_graph: bool = False  # whether each of them has a matrix of its own
     participation: float | int = 1.0  # a fraction of the clients, or a count
     prepare: Callable[[S, Round], S] | None = None  # once before the first round, with all clients
     consensus: Callable[[S], Tensors] | None = None  # the one model they agree on; None: the mean of all models

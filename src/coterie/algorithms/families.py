@@ -37,7 +37,7 @@ from ..views import merge
 from .base import Assigned, Form, Problem, Program, Round, Trained
 from .forms import taken
 from .options import Training
-from .traffic import Load, Traffic, over, to_server
+from .traffic import Load, Traffic, gossiped, to_server
 
 NOTHING: Guide = {}
 
@@ -207,10 +207,13 @@ def decentralised(
     topology: str | Topology,
     shared: frozenset[str],
     gossip_steps: int = 1,
+    fresh_graph: bool = False,
 ) -> Program[Peers]:
     """Everybody trains, then averages what is shared with the neighbours.
 
     z_i <- local(x_i);   u_i <- sum_j W[i, j] u(z_j), ``gossip_steps`` times;   v_i <- v(z_i)
+
+    fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
     if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow
@@ -225,16 +228,23 @@ def decentralised(
         return train_cohort(problem, phases, training, s.x, s.memory, r, shared)
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        assert r.W is not None
-        return Peers(trained.models | gossip(r.engine, r.W, trained.sent, gossip_steps), trained.kept)
+        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.kept)
 
     def traffic(s: Peers, r: Round) -> Traffic:
-        assert r.W is not None
-        step = over(r.W, load(split(s.x, shared)[0], stacked=True))
-        return Traffic(step, step * (gossip_steps - 1))
+        return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True))
 
     return Program(
-        shared, init, train, exchange, lambda s: s.x, message_of(shared), traffic, graph, views=problem.views
+        shared,
+        init,
+        train,
+        exchange,
+        lambda s: s.x,
+        message_of(shared),
+        traffic,
+        graph,
+        gossip_steps,
+        fresh_graph,
+        views=problem.views,
     )
 
 

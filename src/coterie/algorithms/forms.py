@@ -96,5 +96,5 @@ def held_at_the_end(algorithm: Algorithm, model: Model, clients: int, rounds: in
     program = algorithm.bind(Problem(model, clients, Serial().gradient, rounds, seed))
     everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
     samples = Samples(nothing, nothing, (nothing,) * clients)
-    last = Round(max(0, rounds - 1), everybody, None, samples, Serial(), seed, everybody, everybody)
+    last = Round(max(0, rounds - 1), everybody, (), samples, Serial(), seed, everybody, everybody)
     return held(model, program.views, last)

@@ -103,8 +103,7 @@ def combining_first(program: Program[Peers]) -> Program[Peers]:
         return program.train(s, r)._replace(sent=floating(s.x))
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        assert r.W is not None
         step = sub(floating(trained.models), floating(s.x))
-        return Peers(trained.models | add(gossip(r.engine, r.W, trained.sent), step), trained.kept)
+        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent), step), trained.kept)
 
     return program._replace(train=train, exchange=exchange)

@@ -156,7 +156,7 @@ def push_sum(
 
 def mixed_with_weights(r: Round, W: Tensor, u: Tensors, mu: Tensor) -> tuple[Tensors, Tensor]:
     """Numerators and weights go over the graph in one message."""
-    mixed, weights = together(lambda x: gossip(r.engine, W, x), u, {"mu": mu})
+    mixed, weights = together(lambda x: gossip(r.engine, [W], x), u, {"mu": mu})
     return mixed, weights["mu"]
 
 

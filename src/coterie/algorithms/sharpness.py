@@ -3,6 +3,7 @@
 from typing import Unpack
 
 from ..directions import sam
+from ..errors import RequestError
 from ..local import Phase
 from ..split import Patterns
 from ..topology import Topology
@@ -39,29 +40,41 @@ def dfedsam(
 
 
 def dfedsam_mgs(
-    *, rho: float = 0.01, topology: str | Topology = "random:10", gossip_steps: int = 4, **options: Unpack[Options]
+    *,
+    rho: float = 0.01,
+    topology: str | Topology = "random:10",
+    gossip_steps: int = 4,
+    fresh_graph: bool = False,
+    **options: Unpack[Options],
 ) -> Algorithm:
-    """DFedSAM-MGS: DFedSAM with several exchanges over the same graph in every round.
+    """DFedSAM-MGS: DFedSAM with several exchanges in every round, over the same graph or each over one of its own.
 
     z_i <- local(x_i) along grad F_i(x + rho g/|g|);   x <- W^Q z,  Q = gossip_steps
+    fresh_graph:   x <- W_Q ... W_1 z
 
     >>> dfedsam_mgs(topology="ring").settings["gossip_steps"]
     4
 
     Reference: DFedSAM, equation 5.
     Differs from the paper in: the number of exchanges, where its listing contradicts itself: read line by line it
-    makes Q + 1, equation 5 has Q, and so has this. Q = 4 is that of its Section 5.2; its Appendix B.3 prints 1.
+    makes Q + 1, equation 5 has Q, and so has this. Q = 4 is that of its Section 5.2; its Appendix B.3 prints 1. Its
+    Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
-    return _dfedsam("dfedsam-mgs", rho, topology, gossip_steps, FLAT.given(options))
+    if fresh_graph and gossip_steps == 1:
+        raise RequestError("fresh_graph is for several gossip steps: raise gossip_steps, or leave it out")
+    base = _dfedsam("dfedsam-mgs", rho, topology, gossip_steps, FLAT.given(options), fresh_graph)
+    return Algorithm(base.name, {**base.settings, "fresh_graph": fresh_graph}, base.bind)
 
 
-def _dfedsam(name: str, rho: float, topology: str | Topology, gossip_steps: int, t: Training) -> Algorithm:
+def _dfedsam(
+    name: str, rho: float, topology: str | Topology, gossip_steps: int, t: Training, fresh_graph: bool = False
+) -> Algorithm:
     check_range("rho", rho, 0, float("inf"))
     check_range("gossip_steps", gossip_steps, 1, float("inf"))
 
     def bind(p: Problem) -> Program[Peers]:
         phase = ascent(Phase(p.parameters, t.amount, t.lr), rho)
-        return decentralised(p, [phase], t, topology, shared=p.names, gossip_steps=gossip_steps)
+        return decentralised(p, [phase], t, topology, p.names, gossip_steps, fresh_graph)
 
     settings = {"rho": rho, "topology": topology, "gossip_steps": gossip_steps, **t._asdict()}
     return Algorithm(name, settings, bind)

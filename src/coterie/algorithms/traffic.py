@@ -1,6 +1,6 @@
 """What a round sends: messages by weight, and who sends and gets how many of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,21 @@ class Messages(NamedTuple):
 def over(W: Tensor, load: Load) -> tuple[Messages, ...]:
     """One message along every link of a graph; none where there is nothing to send."""
     return (Messages(load, *topologies.degrees(W)),) if load.parameters else ()
+
+
+def gossiped(Ws: Sequence[Tensor], load: Load) -> "Traffic":
+    """One exchange after another; what somebody sends who has got nothing yet is what it has trained."""
+    sent: list[Messages] = []
+    relayed: list[Messages] = []
+    mixed = np.zeros(len(Ws[0]), dtype=bool)
+    for W in Ws if load.parameters else ():
+        receivers, senders = topologies.links(W)
+        again = mixed[senders]
+        for which, kind in ((~again, sent), (again, relayed)):
+            out, into = (np.bincount(ends[which], minlength=len(W)) for ends in (senders, receivers))
+            kind.append(Messages(load, out, into))
+        mixed[receivers] = True
+    return Traffic(tuple(sent), tuple(relayed))
 
 
 def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ...]:

@@ -102,8 +102,8 @@ def _partition(partition: str, data: str, clients: int) -> str:
 def fitting(graph: str, clients: int) -> str:
     """A graph with as many neighbours as so few clients allow.
 
-    >>> fitting("random-pull:10", 5), fitting("random:10", 7), fitting("clique:10,count=4", 20), fitting("ring", 5)
-    ('random-pull:4', 'random:6', 'clique:10,count=2', 'ring')
+    >>> fitting("random-pull:10", 5), fitting("random:10", 7), fitting("clique:10,turns=4", 20), fitting("ring", 5)
+    ('random-pull:4', 'random:6', 'clique:10,turns=2', 'ring')
     """
     name, _, rest = graph.partition(":")
     if name.startswith("random"):
@@ -111,9 +111,10 @@ def fitting(graph: str, clients: int) -> str:
         wanted -= name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
         return f"{name}:{wanted}" if wanted > 0 else "none"
     if name == "clique":
-        size, _, count = rest.partition(",count=")
+        size, *options = rest.split(",")  # count=4 or turns=4
         fits = min(int(size), clients)
-        return f"clique:{fits}" + (f",count={max(1, min(int(count), clients // fits))}" if count else "")
+        fewer = (f"{k}={max(1, min(int(v), clients // fits))}" for k, v in (option.split("=") for option in options))
+        return ",".join([f"clique:{fits}", *fewer])
     return graph
 
 

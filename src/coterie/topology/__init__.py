@@ -9,7 +9,7 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 """
 
 from .draws import clique, random, random_pull, random_push
-from .facts import degree, degrees, diameter, edges, in_neighbours, out_neighbours, spectral_gap, stochasticity
+from .facts import degree, degrees, diameter, edges, in_neighbours, links, out_neighbours, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
 from .silence import silenced, without_absent
@@ -28,6 +28,7 @@ __all__ = [
     "full",
     "grid",
     "in_neighbours",
+    "links",
     "metropolis",
     "names",
     "none",

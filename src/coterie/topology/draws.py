@@ -99,29 +99,36 @@ def random_push(n: int, k: int, seed: int = 0) -> Topology:
     return Topology(f"random-push:{k}", n, "column", False, partial(_push, n, k, seed))
 
 
-def _cliques(n: int, size: int, count: int, seed: int, t: int) -> Tensor:
-    # Everybody gets a clique; those beyond the last one get a clique of their own.
-    member = torch.from_numpy(generator(seed, "topology", t).permutation(n))
+def _cliques(n: int, size: int, count: int, turns: int, seed: int, t: int) -> Tensor:
+    # Everybody gets a clique; those beyond the last one of this turn, or before its first, get one of their own.
+    draw, turn = divmod(t, turns)
+    member = torch.from_numpy(generator(seed, "topology", draw).permutation(n))
     group = torch.arange(n) // size
-    group = torch.where(group < count, group, torch.arange(n) + count)[member]
+    mine = (group >= turn * count) & (group < (turn + 1) * count)
+    group = torch.where(mine, group, torch.arange(n) + n)[member]
     if n > DENSE:
-        inside = member.argsort()[: size * count].view(count, size)
+        inside = member.argsort()[turn * size * count :][: size * count].view(count, size)
         receivers, senders = inside[:, :, None].expand(-1, -1, size), inside[:, None, :].expand(-1, size, -1)
         return from_links(receivers.flatten(), senders.flatten(), n)
     return uniform(group[:, None] == group[None, :])
 
 
-def clique(n: int, size: int, count: int = 1, seed: int = 0) -> Topology:
+def clique(n: int, size: int, count: int = 1, turns: int = 1, seed: int = 0) -> Topology:
     """Each round `count` disjoint random sets of `size` clients average among themselves; the rest is idle.
 
-    W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle.
+    W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle. With `turns` nobody is drawn again before so many rounds,
+    or gossip steps where each has a graph of its own, are over: the sets of all of them are disjoint.
 
     >>> (clique(7, size=3, count=2)(0) > 0).sum(1).sort().values.tolist()
     [1, 3, 3, 3, 3, 3, 3]
     """
     n, size, count = clients(n), whole("the size of clique", size), whole("count of clique", count)
-    name = f"clique:{size}" + (f",count={count}" if count > 1 else "")
-    if size * count > n:
-        fix = f"clique:{size},count={n // size}" if size <= n else f"clique:{n} or smaller"
-        raise RequestError(f"{name} needs {size * count} clients, there are {n}: use {fix}")
-    return Topology(name, n, "doubly", False, partial(_cliques, n, size, count, seed))
+    turns = whole("turns of clique", turns)
+    given = {"count": count, "turns": turns}
+    name = f"clique:{size}" + "".join(f",{k}={v}" for k, v in given.items() if v > 1)
+    needed = size * count * turns
+    if needed > n:
+        fewer = f"clique:{size},count={n // size}" if turns == 1 else f"clique:{size},turns={n // size}"
+        fix = fewer if size <= n else f"clique:{n} or smaller"
+        raise RequestError(f"{name} needs {needed} clients, there are {n}: use {fix}")
+    return Topology(name, n, "doubly", False, partial(_cliques, n, size, count, turns, seed))

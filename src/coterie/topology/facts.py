@@ -116,10 +116,19 @@ def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     >>> degrees(star(4)(0))
     (array([3, 1, 1, 1]), array([3, 1, 1, 1]))
     """
+    receivers, senders = links(W)
+    return np.bincount(senders, minlength=len(W)), np.bincount(receivers, minlength=len(W))
+
+
+def links(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(receivers, senders) of all messages of one round.
+
+    >>> links(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    (array([1]), array([0]))
+    """
     rows, columns, _ = entries(W)
     apart = rows != columns
-    out, into = (np.bincount(ends[apart].cpu().numpy(), minlength=len(W)) for ends in (columns, rows))
-    return out, into
+    return rows[apart].cpu().numpy(), columns[apart].cpu().numpy()
 
 
 def diameter(W: Tensor) -> int | None:

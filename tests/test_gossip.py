@@ -1,0 +1,93 @@
+"""Several exchanges a round: over one graph, or each over a graph of its own."""
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from coterie.errors import RequestError
+from coterie.topology import clique
+from test_oracles import ENGINES, close, plain
+from test_oracles_papers import shared_only
+from toys import U0, experiment, golden, net, play, ragged, scattered
+
+START = torch.tensor(U0, dtype=torch.float64)
+
+
+def drawn(t: int) -> Tensor:
+    """A row-stochastic matrix of random weights, another one for every t."""
+    W = torch.rand(4, 4, generator=torch.Generator().manual_seed(t), dtype=torch.float64) + 0.05
+    return W / W.sum(1, keepdim=True)
+
+
+def mgs(engine: Any = None, rounds: int = 2, **settings: Any) -> Any:
+    e = experiment(shared_only(), golden(), plain("dfedsam-mgs", steps=0, **settings), engine)
+    return play(e, rounds, scattered(e)).state.x["u"]
+
+
+@ENGINES
+def test_fresh_graphs_multiply(engine: Any) -> None:
+    """Nobody trains: two rounds of three steps are the six matrices of the topology, one after another."""
+    six = reduce(lambda x, t: drawn(t) @ x, range(6), START)
+    close(mgs(engine, topology=drawn, gossip_steps=3, fresh_graph=True), six)
+    same = reduce(lambda x, t: torch.linalg.matrix_power(drawn(t), 3) @ x, range(2), START)
+    close(mgs(engine, topology=drawn, gossip_steps=3), same)
+    assert not torch.allclose(six, same)
+
+
+def test_on_a_fixed_graph_fresh_is_the_same() -> None:
+    for graph in ("ring", "star", "exponential"):
+        fresh, same = (mgs(topology=graph, gossip_steps=3, fresh_graph=fresh) for fresh in (True, False))
+        assert torch.equal(fresh, same)
+
+
+@pytest.mark.parametrize("n", [12, 2010])
+def test_turns_take_clients_that_had_none(n: int) -> None:
+    """Sets of all turns are disjoint and drawn together: their matrices multiply to that of all sets at once."""
+    one_by_one, at_once = clique(n, 3, turns=4, seed=5), clique(n, 3, count=4, seed=5)
+    for t in range(2):
+        four = [one_by_one(4 * t + q).to_dense() for q in range(4)]
+        sizes = [int((W.diagonal() != 1).sum()) for W in four]
+        assert sizes == [3, 3, 3, 3]
+        close(reduce(torch.matmul, four), at_once(t).to_dense())
+    assert not torch.equal(at_once(0).to_dense(), at_once(1).to_dense())
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None) -> None:
+    """DFedSAM's Appendix B.4 with groups of 2 and 2 steps: every message is one client's own trained model."""
+    settings = {"epochs": 1, "batch_size": 4, "quantise": bits}
+    e, once = (
+        experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedsam_mgs(topology=topology, **own, **settings), seed=3)
+        for topology, own in (
+            ("clique:2,turns=2", {"gossip_steps": 2, "fresh_graph": True}),
+            ("clique:2,count=2", {"gossip_steps": 1}),
+        )
+    )
+    left, right = (x.play(x.start(), 0, evaluate=False) for x in (e, once))
+    for k, v in left[0].state.inner.x.items() if bits else left[0].state.x.items():
+        torch.testing.assert_close(v, (right[0].state.inner if bits else right[0].state).x[k])
+    assert left[1]["messages_sent"] == right[1]["messages_sent"] == 4
+    assert left[1]["bytes_sent"] == right[1]["bytes_sent"]
+
+
+def test_what_is_lost_is_lost_step_by_step() -> None:
+    algorithm = ct.algorithms.dfedsam_mgs(topology="full", gossip_steps=3, fresh_graph=True)
+    e = replace(experiment(net("mlp"), ragged("mlp"), algorithm, silent=0.5), offline=0.3)
+    r = e.round(2)
+    assert len(r.Ws) == 3
+    assert not torch.equal(r.Ws[0], r.Ws[1])
+    for W in r.Ws:
+        close(W.sum(1), torch.ones(5, dtype=torch.float64))
+        assert all(float(W[i, i]) == pytest.approx(1) for i in range(5) if i not in r.whole)
+    sent = e.program.traffic(e.start().state, r)
+    assert sent.messages == sum(int((W > 0).sum()) - 5 for W in r.Ws)
+
+
+def test_one_step_has_nothing_fresh() -> None:
+    with pytest.raises(RequestError, match="raise gossip_steps"):
+        ct.algorithms.dfedsam_mgs(gossip_steps=1, fresh_graph=True)
