@@ -85,6 +85,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "heterofl, growing": ("heterofl", {"epochs": 1, "capacities": "0.5@1-1", "participation": 3}),
     "fedrolex": ("fedrolex", {**NARROW, "participation": 4}),
     "feddropout": ("feddropout", {**NARROW, "participation": 3}),
+    "feddropout, by layer": ("feddropout", {**NARROW, "participation": 3, "aligned": False}),
     "feddropout, quantised": ("feddropout", {**NARROW, "participation": 3, "quantise": 8}),
     "flanc": ("flanc", {**NARROW, "participation": 3, "n_basis": 0.5, "basis_fraction": 0.5}),
     "depthfl": ("depthfl", {"epochs": 1, "capacities": "2-1", "participation": 3}),
@@ -99,10 +100,13 @@ WIDTHS, STAGES = ("heterofl", "fedrolex", "feddropout"), ("flanc", "depthfl", "p
 
 
 def kinds(row: str) -> list[str]:
-    """The models a method can train: attention cannot be cut by width, and stages must be there."""
-    if METHODS[row][0] in STAGES:
+    """The models a method can train: stages, norms or layers must be there for those who want them."""
+    method, settings = METHODS[row]
+    if method in STAGES:
         return list(STAGED)
-    return [kind for kind in ZOO if kind != "tokens" or METHODS[row][0] not in WIDTHS]
+    if settings.get("scaler"):
+        return ["groupnorm", "batchnorm"]
+    return [kind for kind in ZOO if kind != "tokens" or settings.get("aligned", True)]
 
 
 def kind_like(row: str, kind: str) -> str:

@@ -197,6 +197,11 @@ REDUCTIONS: dict[str, tuple[Build, Build, float]] = {
         lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
         1e-5,
     ),
+    "feddropout layer by layer in a chain at full width is fedavg": (
+        lambda: alg.feddropout(**COMMON, participation=3, capacities="1", aligned=False),
+        lambda: alg.fedavg(**COMMON, participation=3, weighting="uniform"),
+        1e-5,
+    ),
     "fedlmt without low-rank layers is fedavg": (
         lambda: alg.fedlmt(**COMMON, participation=3, keep_layers=17),
         lambda: alg.fedavg(**COMMON, participation=3),

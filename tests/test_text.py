@@ -212,3 +212,30 @@ def test_the_command(story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     rows = [json.loads(Path(f"{name}/metrics.jsonl").read_text()) for name in "ab"]
     assert {**rows[0], "seconds": 0} == {**rows[1], "seconds": 0}
     assert 1 < rows[0]["perplexity"] < rows[0]["perplexity_chunks"]
+
+
+@pytest.mark.parametrize(
+    ("method", "own"),
+    [("heterofl", {"mask_ce": True}), ("fedrolex", {}), ("feddropout", {}), ("feddropout", {"aligned": False})],
+)
+def test_narrow_transformers_train_alike_on_both_engines(story: Path, method: str, own: dict[str, Any]) -> None:
+    """Clients with half of every head, and of everything else, beside full ones."""
+    fed = federation(story)
+    training = {"participation": 4, "lr": 0.1, "batch_size": 5, "epochs": 1, "clip": None, "capacities": "1-0.5"}
+    alg = ct.algorithms.build(method, **training, **own)
+    slow, fast = (
+        ct.fit(transformer(fed), fed, alg, rounds=2, engine=engine, progress=False)
+        for engine in ("serial", "vectorised:2")
+    )
+    for a, b in zip(slow.history, fast.history, strict=True):
+        assert b["train_loss"] == pytest.approx(a["train_loss"], rel=1e-9)
+    whole, half = (
+        sum(
+            p.numel()
+            for p in ct.models.build(f"transformer-mlm:dim=8,heads=2,hidden=12,layers=1,rate={rate}", fed).parameters()
+        )
+        for rate in (1, 0.5)
+    )
+    told = fed.classes if "mask_ce" in own else 0  # which tokens a client has
+    assert slow.history[-1]["parameters_sent"] == 2 * 2 * (whole + half + 2 * told)
+    assert slow.history[-1]["train_loss"] < slow.history[0]["train_loss"]

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn import functional as F
 
 from coterie import models
+from coterie.capacity import communication, computation
 from coterie.errors import RequestError
 from coterie.tensors import Tensors, add, entries
-from coterie.views import Cut, Indices, factorise, merge, narrow, prefix, random, window
+from coterie.views import Cut, Indices, factorise, layered, merge, narrow, permuted, prefix, random, window
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "mlp": (1, 8, 8),
@@ -26,6 +28,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "resnet8-gn:groups=2": (3, 8, 8),
     "resnet18-bn:width=8": (3, 8, 8),
     "vgg11-gn:groups=2,rate=0.125": (1, 32, 32),
+    "transformer-mlm:dim=8,heads=2,hidden=12,layers=2,dropout=0": (6,),
 }
 CHOICES: dict[str, Callable[[int, int], Tensor]] = {
     "prefix": prefix,
@@ -43,6 +46,8 @@ def named(module: nn.Module) -> Tensors:
 
 
 def sample(name: str) -> Tensor:
+    if name.startswith("transformer"):
+        return torch.arange(18).view(3, 6) * 7 % 11  # the mask is among them
     return torch.randn(3, *SHAPES[name], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
@@ -65,6 +70,60 @@ def test_table_1_of_fedlmt(rate: float, parameters: int, millions: float) -> Non
         millions, abs=0.005
     )
     assert cut.widths == ({C: int(rate * C) for C in (64, 128, 256, 512)} if rate < 1 else {})
+
+
+@pytest.mark.parametrize(
+    ("rate", "parameters", "millions"),
+    [(0.5, 4_748_735, 166.62), (0.75, 7_441_311, 271.36), (1.0, 10_357_119, 390.39)],
+)
+def test_the_transformer_of_fedlmt(rate: float, parameters: int, millions: float) -> None:
+    """Eight heads of 16, 12 or 8 channels; by hand: V = 33,279 tokens and a mask, 64 positions, three layers."""
+    with torch.device("meta"):
+        full = models.build("transformer-mlm", classes=33_279, input_shape=(64,))
+        small = narrow(full, rate)
+    d, h, V = int(128 * rate), int(2048 * rate), 33_279
+    layer = (d + 1) * 3 * d + (d + 1) * d + (d + 1) * h + (h + 1) * d + 4 * d
+    assert parameters == (V + 1 + 64) * d + 2 * d + 3 * layer + (d + 1) * d + 2 * d + (d + 1) * V
+    assert entries(small.parameters()) == parameters
+    flops = models.cost(small, torch.zeros(1, 64, dtype=torch.int64, device="meta")).flops
+    assert flops / 1e6 == pytest.approx(millions, abs=0.005)
+
+
+def test_the_text_row_of_fedlmts_table_2() -> None:
+    """Printed 7.50 and 0.275 for 4, 3 and 2 in equal shares, 5 of them in 200 rounds; who took part was drawn."""
+    sizes, flops = [10_357_119, 7_441_311, 4_748_735], [390_389_760, 271_362_048, 166_621_184]
+    assert 100 * (communication(sizes, 5, 200) / 7.50 - 1) == pytest.approx(0.21, abs=0.01)
+    assert 100 * (computation(flops, 5, 200) / 0.275 - 1) == pytest.approx(0.41, abs=0.01)
+
+
+def test_every_head_is_cut_alike() -> None:
+    """Against the projections as arrays of [q k v, head, channel, input]."""
+    name = "transformer-mlm:dim=8,heads=2,hidden=12,layers=2,dropout=0"
+    full = build(name)
+    cut = Cut.between(full, narrow(full, 0.5))
+    indices = cut.indices(partial(window, t=3))
+    part, whole, at = cut.take(named(full), indices), named(full), "layers.1.attention."
+    heads, dims = indices[4], indices[8]
+    assert (heads.tolist(), dims.tolist()) == ([3, 0], [3, 4, 5, 6])
+    wanted = whole[f"{at}qkv.weight"].view(3, 2, 4, 8)[:, :, heads][..., dims]
+    assert torch.equal(part[f"{at}qkv.weight"].view(3, 2, 2, 4), wanted)
+    assert torch.equal(part[f"{at}qkv.bias"].view(3, 2, 2), whole[f"{at}qkv.bias"].view(3, 2, 4)[:, :, heads])
+    wanted = whole[f"{at}out.weight"].view(8, 2, 4)[dims][:, :, heads]
+    assert torch.equal(part[f"{at}out.weight"].view(4, 2, 2), wanted)
+
+
+def test_attention_of_torch_is_cut_by_heads_too() -> None:
+    """Channels of heads may be renamed, all heads alike; an even cut takes the same ones of q, k and v."""
+    torch.manual_seed(0)
+    full, small = nn.MultiheadAttention(8, 2).double(), nn.MultiheadAttention(4, 2).double()
+    cut, x = Cut.between(full, small), torch.randn(5, 3, 8, dtype=torch.float64)
+    assert cut.widths == {4: 2, 8: 4}
+    renamed = cut.take(named(full), {4: torch.tensor([2, 0, 3, 1]), 8: torch.arange(8)})
+    found, wanted = (functional_call(full, t, (x, x, x))[0] for t in (renamed, named(full)))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(renamed["in_proj_weight"], full.in_proj_weight)
+    part = cut.take(named(full), cut.indices(prefix))
+    assert torch.equal(part["in_proj_bias"].view(3, 2, 2), full.in_proj_bias.view(3, 2, 4)[:, :, :2])
 
 
 def test_the_input_and_the_classes_are_never_cut() -> None:
@@ -221,6 +280,82 @@ def test_a_narrower_model_has_the_type_and_mode_of_the_full_one() -> None:
     assert not small.training
 
 
+# --- channels of their own for every layer ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+@pytest.mark.parametrize("name", SHAPES)
+def test_layered_cuts_come_back_where_they_were(name: str, rate: float) -> None:
+    full = build(name)
+    small = narrow(full, rate)
+    cut = layered(full, small)
+    indices, x = cut.indices(partial(permuted, generator=torch.Generator().manual_seed(3))), named(full)
+    part = cut.take(x, indices)
+    assert {k: v.shape for k, v in part.items()} == {k: v.shape for k, v in named(small).items()}
+    values, mass = cut.put(part, indices)
+    for k, v in x.items():
+        assert mass[k].sum() == part[k].numel()
+        assert torch.equal(values[k], v * mass[k])
+
+
+def test_a_chain_stays_one_network_and_a_residual_one_does_not() -> None:
+    """All channels, in another order for every layer: renamed in a chain; what blocks add are other channels."""
+    g = torch.Generator().manual_seed(4)
+    for name in SHAPES:
+        full = build(name)
+        cut, x = layered(full, full), sample(name)
+        mixed = cut.take(named(full), cut.indices(partial(permuted, generator=g)))
+        same = torch.allclose(functional_call(full, mixed, (x,)), full(x), rtol=1e-9, atol=1e-9)
+        assert same == (name in ("mlp", "small-cnn", "cnn")), name  # group norms of VGG see other groups
+
+
+def test_a_residual_network_by_hand() -> None:
+    """Two stages of a block each, against convolutions with the channels picked here."""
+    full = models.build("resnet8-bn:width=4", classes=3, input_shape=(1, 8, 8)).double()
+    small = narrow(full, 0.5)
+    cut, g = layered(full, small), torch.Generator().manual_seed(5)
+    assert cut.widths == {"stem": 2} | {
+        f"stages.{s}.0.{conv}": 2 * 2**s for s in range(3) for conv in ("conv1", "conv2")
+    }
+    drawn = cut.indices(partial(permuted, generator=g))
+    w = named(full)
+
+    def conv(h: Tensor, layer: str, out: Tensor, into: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
+        return F.conv2d(h, w[f"{layer}.weight"][out][:, into], stride=stride, padding=padding)
+
+    def norm(h: Tensor) -> Tensor:  # as they are drawn: weight 1, bias 0
+        return F.batch_norm(h, None, None, training=True)
+
+    x = torch.randn(4, 1, 8, 8, generator=g, dtype=torch.float64)
+    now = drawn["stem"]
+    h = F.relu(norm(conv(x, "stem", now, torch.tensor([0]))))
+    for s in range(3):
+        block = f"stages.{s}.0"
+        first, second, stride = drawn[f"{block}.conv1"], drawn[f"{block}.conv2"], 1 if s == 0 else 2
+        y = norm(conv(F.relu(norm(conv(h, f"{block}.conv1", first, now, stride))), f"{block}.conv2", second, first))
+        beside = h if s == 0 else norm(conv(h, f"{block}.shortcut.0", second, now, stride, padding=0))
+        h, now = F.relu(y + beside), second
+    wanted = h.mean((2, 3)) @ w["linear.weight"][:, now].T + w["linear.bias"]
+    found = functional_call(small.train(), cut.take(w, drawn), (x,))
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    assert not torch.equal(drawn["stem"], drawn["stages.0.0.conv2"])  # what the first block adds
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2)), "channels of 1 (MultiheadAttention)"),
+        (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "layers that share a tensor"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 2)), "not the 6 channels of the layer"),
+    ],
+)
+def test_what_has_no_layers_one_after_the_other(module: Callable[[], nn.Module], sentence: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        layered(module(), module())
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -239,10 +374,6 @@ def test_a_rate_is_a_share(rate: float) -> None:
             "give it a function at_width(rate)",
         ),
         (lambda: models.build("logreg", classes=2, input_shape=(4,)), "model logreg has no option rate"),
-        (
-            lambda: models.build("transformer-mlm", classes=9, input_shape=(4,)),
-            "model transformer-mlm has no option rate",
-        ),
         (lambda: models.build("resnet8-gn", classes=2, input_shape=(1, 8, 8)), "groups=8 does not divide"),
     ],
 )
@@ -263,6 +394,7 @@ def chain(*widths: int) -> nn.Module:
         (chain(3, 4, 2), chain(3, 4, 4, 2), "the smaller model has other tensors"),
         (chain(3, 4, 2), chain(3, 6, 2), "0.weight goes from 4 to 6 channels"),
         (chain(3, 4, 4, 2), chain(3, 2, 3, 2), "layers of equal width must be cut alike"),
+        (nn.MultiheadAttention(8, 4), nn.MultiheadAttention(4, 2), "another number of heads: keep their number"),
         (nn.Linear(4, 2), nn.Linear(3, 2), "dimension 1 of weight, cut from 4 to 3, belongs to no layer's output"),
         (nn.Conv2d(1, 1, 3), nn.Conv2d(1, 1, 2), "dimension 2 of weight, cut from 3 to 2, belongs to no layer's"),
         (

@@ -100,12 +100,13 @@ def scattered(e: Experiment) -> Progressed:
 class Tokens(nn.Module):
     """Embeddings and an attention layer over eight tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float = 1.0) -> None:
         super().__init__()
-        self.embed = nn.Embedding(12, 8)
-        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 3)
+        width = round(8 * rate)
+        self.embed = nn.Embedding(12, width)
+        self.attend = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
@@ -149,7 +150,7 @@ def net(kind: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         module = (ZOO | STAGED)[kind]().to(dtype)
-    if kind not in ("tokens", "residual"):
+    if kind != "residual":
         module.at_width = ZOO[kind]  # how it is narrowed
     return module
 

@@ -49,6 +49,7 @@ SETTINGS = {
     "init": "how factors start: kaiming or spectral",
     "regulariser": "of the factors: none, frobenius=1e-4, l2=1e-4, kronecker=1e-4, or several with commas",
     "scaler": "whether activations are divided by the rate in training",
+    "aligned": "whether all layers of one width keep the same channels, or each draws its own",
     "mask_ce": "whether classes a client does not have are left out of its loss",
     "direction": "which way the window moves: 1 or -1",
     "svd_every": "rounds between two decompositions",

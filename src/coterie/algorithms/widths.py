@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from .. import chance
 from ..batches import Integers
+from ..errors import RequestError
 from ..local import Phase
 from ..problem import Model
 from ..split import head_layer
 from ..tensors import Tensors, Tree, stack
-from ..views import Cut, narrow, prefix, random, window
+from ..views import Cut, layered, narrow, permuted, prefix, random, window
 from .base import Algorithm, Assigned, Problem, Program, Round, View
 from .capacities import WIDTHS, shares
 from .families import Server, federated
@@ -27,7 +28,7 @@ Channels = Callable[[int, int], Tensor]
 Choice = Callable[[Round, int], Channels]
 """Of a round and a client."""
 PRESENT = "present"
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+SCALED = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # of the kinds of norms in HeteroFL's networks for images
 
 
 def heterofl(
@@ -96,6 +97,7 @@ def fedrolex(
 def feddropout(
     *,
     capacities: str = "b4-b3-b2",
+    aligned: bool = True,
     scaler: bool = False,
     mask_ce: bool = False,
     participation: float | int = 0.1,
@@ -107,22 +109,26 @@ def feddropout(
     x_i <- local(ceil(rate_i C) channels of x, drawn for i in this round) for i in S
     x <- entry by entry the mean over who holds it
 
-    After a round a client deploys the channels that were drawn for it in that round, whether it took part or not.
+    aligned: whether all layers of one width keep the same channels; False: every layer has channels of its own, in the
+    order in which they are drawn, so that what a residual network adds are different ones, in a full model too; in
+    attention queries, keys and values draw apart, and all heads alike. After a round a client deploys the channels that
+    were drawn for it in that round, whether it took part or not.
 
     >>> feddropout().settings["capacities"]
     'b4-b3-b2'
 
     Reference: Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements",
     2018.
-    Differs from the paper in: what heterofl differs in, and no compression beside (``quantise`` is one). The code
-    released with FedRolex draws channels layer by layer; here all layers of one width keep the same ones, so that
-    what a residual network adds stays aligned.
+    Differs from the paper in: what heterofl differs in, and no compression beside (``quantise`` is one). FedLMT's
+    tables were made with the code released with FedRolex, which draws channels layer by layer: aligned=False. There a
+    network of b4 clients alone ends below FedAvg, which channels that stay aligned do not explain.
     """
 
     def drawn(r: Round, client: int) -> Channels:
-        return partial(random, generator=torch.Generator().manual_seed(chance.key(r.seed, "window", r.index, client)))
+        generator = torch.Generator().manual_seed(chance.key(r.seed, "window", r.index, client))
+        return partial(random if aligned else permuted, generator=generator)
 
-    own = {"capacities": capacities, "scaler": scaler, "mask_ce": mask_ce}
+    own = {"capacities": capacities, "aligned": aligned, "scaler": scaler, "mask_ce": mask_ce}
     return by_width("feddropout", drawn, own, participation, weighting, LMT_PAPER.given(options))
 
 
@@ -158,7 +164,7 @@ class Narrow(NamedTuple):
 def narrowed(model: Model, rate: float, own: Mapping[str, Any]) -> Narrow:
     """The model at that rate, with what is done to it in training."""
     small = narrow(model.module, rate)
-    cut = Cut.between(model.module, small)
+    cut = (Cut.between if own.get("aligned", True) else layered)(model.module, small)
     if own["scaler"]:
         divide_before_norms(small, rate)
     if own["mask_ce"]:
@@ -173,8 +179,9 @@ def where(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
     if not form.masked:
         return channels
     classes = form.view.model.start[PRESENT]
-    counts = [r.samples.y[r.samples.owned[client]].bincount(minlength=len(classes)) for client in r.cohort[places]]
-    return {"channels": channels, PRESENT: (torch.stack(counts) > 0).to(classes)}
+    labels = [r.samples.y[r.samples.owned[client]].flatten() for client in r.cohort[places]]
+    counts = torch.stack([mine.bincount(minlength=len(classes)) for mine in labels])
+    return {"channels": channels, PRESENT: (counts > 0).to(classes)}
 
 
 def masked_view(model: Model, small: nn.Module, cut: Cut) -> View:
@@ -201,17 +208,20 @@ def mask_absent(module: nn.Module) -> None:
     module.register_buffer(PRESENT, torch.ones(classes).to(next(module.parameters())))
 
     def masked(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
-        return outputs * layer.get_buffer(PRESENT) if layer.training else None
+        present = layer.get_buffer(PRESENT).view(-1, *[1] * (outputs.dim() - 2))  # the classes are dimension 1
+        return outputs * present if layer.training else None
 
     module.register_forward_hook(masked)
 
 
 def divide_before_norms(module: nn.Module, rate: float) -> None:
     """x / rate before every normalisation, in training only: what a cut layer puts out is smaller by about that."""
+    if not any(isinstance(layer, SCALED) for layer in module.modules()):
+        raise RequestError("scaler divides before batch and group norms, and this model has none: leave scaler out")
 
     def scaled(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         return (inputs[0] / rate, *inputs[1:]) if layer.training else None
 
     for layer in module.modules():
-        if isinstance(layer, NORMS):
+        if isinstance(layer, SCALED):
             layer.register_forward_pre_hook(scaled)

@@ -7,6 +7,7 @@ shortcut of 1 x 1 convolution and norm only where the shape changes; no convolut
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,6 +20,8 @@ Norm = Callable[[int], nn.Module]
 
 class Block(nn.Module):
     """Two 3 x 3 convolutions and what is added to them."""
+
+    beside: ClassVar = {"shortcut.0": ("conv1", "conv2")}  # it takes what the first takes and gives what the last gives
 
     def __init__(self, before: int, channels: int, stride: int, norm: Norm) -> None:
         super().__init__()

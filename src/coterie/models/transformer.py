@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RequestError
+from .parts import scaled
 
 
 class Attention(nn.Module):
@@ -15,18 +16,22 @@ class Attention(nn.Module):
     Written out in matrix products: they can be lifted over clients and counted, which fused kernels cannot.
     """
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * heads * head_dim)
+        self.out = nn.Linear(heads * head_dim, dim)
         self.dropout = nn.Dropout(dropout)
+
+    @property
+    def pieces(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Dimensions that are (projections, heads) pieces side by side: a narrower model has less of each of them."""
+        joined = {0: (3, self.heads)}
+        return {"qkv.weight": joined, "qkv.bias": joined, "out.weight": {1: (1, self.heads)}}
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, dim] -> [B, T, dim]."""
-        q, k, v = (
-            self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )  # each [B, heads, T, dim / heads]
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, heads, T, head_dim]
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         scores = (q @ k.transpose(2, 3)) * q.shape[3] ** -0.5
         seen = self.dropout(scores.masked_fill(later, float("-inf")).softmax(3))
@@ -36,9 +41,9 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and a feed-forward part, each added to its input and normalised afterwards."""
 
-    def __init__(self, dim: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, head_dim: int, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.attention = Attention(dim, heads, dropout)
+        self.attention = Attention(dim, heads, head_dim, dropout)
         self.norm1 = nn.LayerNorm(dim)
         self.linear1 = nn.Linear(dim, hidden)
         self.linear2 = nn.Linear(hidden, dim)
@@ -56,14 +61,22 @@ class Transformer(nn.Module):
     """Tokens and learned positions, layers, and a decoder of two linear layers."""
 
     def __init__(
-        self, vocabulary: int, positions: int, dim: int, heads: int, hidden: int, layers: int, dropout: float
+        self,
+        vocabulary: int,
+        positions: int,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        hidden: int,
+        layers: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary + 1, dim)  # the last row is the mask
         self.positions = nn.Embedding(positions, dim)
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.Sequential(*(Layer(dim, heads, hidden, dropout) for _ in range(layers)))
+        self.layers = nn.Sequential(*(Layer(dim, heads, head_dim, hidden, dropout) for _ in range(layers)))
         self.decoder = nn.Linear(dim, dim)
         self.decoder_norm = nn.LayerNorm(dim)
         self.linear = nn.Linear(dim, vocabulary)
@@ -84,11 +97,14 @@ def transformer_mlm(
     hidden: int = 2048,
     layers: int = 3,
     dropout: float = 0.1,
+    rate: float = 1.0,
 ) -> nn.Module:
     """A masked language model over ``classes`` tokens; token number ``classes`` is the mask.
 
     Samples are ``shape[0]`` tokens long. ``dim``: of a token; ``heads``: of the attention; ``hidden``: of the
-    feed-forward parts. Linear weights are U(-0.1, 0.1) and embeddings N(0, 0.1), as in the code released with FedLMT.
+    feed-forward parts; ``rate``: the share of every width that is kept, in each head too, while the heads stay as many
+    (as in the code released with HeteroFL). Linear weights are U(-0.1, 0.1) and embeddings N(0, 0.1), as in the code
+    released with FedLMT.
     """
     if len(shape) != 1:
         raise RequestError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")
@@ -96,7 +112,8 @@ def transformer_mlm(
         raise RequestError(f"heads={heads} does not divide dim={dim}: choose a number of heads that does")
     if not 0 <= dropout < 1:
         raise RequestError(f"dropout={dropout} must be at least 0 and below 1")
-    module = Transformer(classes, shape[0], dim, heads, hidden, layers, dropout)
+    widths = (scaled(dim, rate), heads, scaled(dim // heads, rate), scaled(hidden, rate))
+    module = Transformer(classes, shape[0], *widths, layers, dropout)
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.uniform_(layer.weight, -0.1, 0.1)

@@ -4,6 +4,7 @@ from .basis import bank_names, composed, orthogonality
 from .decay import TERMS, frobenius, kronecker, l2, penalty
 from .depth import with_depth
 from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, spectral
+from .layered import layered
 from .lowrank import (
     Keep,
     Pair,
@@ -15,7 +16,7 @@ from .lowrank import (
     recover_tensors,
 )
 from .stages import at_stage, staged
-from .width import Cut, Indices, merge, narrow, prefix, random, window
+from .width import Cut, Indices, merge, narrow, permuted, prefix, random, window
 
 __all__ = [
     "TERMS",
@@ -37,10 +38,12 @@ __all__ = [
     "front_names",
     "kronecker",
     "l2",
+    "layered",
     "merge",
     "narrow",
     "orthogonality",
     "penalty",
+    "permuted",
     "prefix",
     "random",
     "recover",
