@@ -255,12 +255,15 @@ def topology(
 
 @app.command()
 def theory(
-    method: Annotated[str, typer.Argument(help="dfedalt, dfedsalt, dfedpgp, dfedsam, dfedsam-mgs, fedavg-p, ...")],
+    method: Annotated[
+        str, typer.Argument(help="dfedalt, dfedsalt, dfedpgp, dfedsam, dfedsam-mgs, fedavg-p, scaffold-p or fedlmt.")
+    ],
     clients: Annotated[int, typer.Option(help="How many clients.", min=2)] = 8,
     rounds: Annotated[int, typer.Option(help="How many rounds.", min=1)] = 100,
     topology: TopologyText = None,
     problem: Annotated[
-        str, typer.Option(help="Of the quadratic: dim=4,noise=0.5,spread=1,coupling=0.2,smoothness=1,start=2.")
+        str,
+        typer.Option(help="Of the problem, as in noise=0.5,spread=1: dim, noise, spread, coupling, smoothness, start."),
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the problem, the batches and the graphs.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1)] = 1,

@@ -55,8 +55,12 @@ def verdict(o: Outcome) -> str:
     for name, bound in (("bound", o.bound), ("completed bound", o.completed)):
         if bound is not None:
             above = o.first_above(bound)
-            how = f"holds in all rounds, {bound[-1] / max(o.measured[-1], 1e-300):.3g} times the measured at the end"
-            said.append(f"the {name} {how if above is None else f'does not hold from round {above} on'}")
+            how = (
+                f"holds for every T; at the end it is {bound[-1] / max(o.measured[-1], 1e-300):.3g} times the measured"
+            )
+            said.append(
+                f"the {name} {how if above is None else f'does not hold: the measured is above it at T = {above}'}"
+            )
     return "; ".join(said)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..algorithms import builder
 from ..errors import RequestError
 from ..topology import build
-from . import gossip, partial, server
+from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
 from .played import path
 from .quadratic import OPTIONS, options, quadratic
@@ -33,6 +33,7 @@ THEOREMS: dict[str, Theorem] = {
     "dfedsam-mgs": Theorem(gossip.defaults, gossip.beside, "ring"),
     "fedavg-p": Theorem(server.average_defaults, server.average_beside),
     "scaffold-p": Theorem(server.scaffold_defaults, server.scaffold_beside),
+    "fedlmt": Theorem(lowrank.defaults, lowrank.beside, None, matrices.matrices, matrices.OPTIONS, matrices.path),
 }
 """The methods whose papers have a theorem."""
 

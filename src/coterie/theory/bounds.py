@@ -187,3 +187,68 @@ def scaffold_p(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: float,
     Reference: FedAvg-P/Scaffold-P, Theorem 4.5.
     """
     return 4 * F0 / (T * K * gamma) + 148 * (su2 / c.m + sv2 * c.m / c.n) * L * gamma
+
+
+class Factored(NamedTuple):
+    """What FedLMT's bound is made of."""
+
+    layers: int  # L of them
+    rho: int  # stay whole
+    N: int  # clients
+    E: int  # local steps
+    L_s: float
+    sigma2: float
+    G2: float
+    Gg2: float
+    kappa_u: float
+    kappa_v: float
+    kappa_uv: float
+
+    def floor(self, gamma: float) -> float:
+        """The terms of a step that do not vanish with T, ``O(gamma^2)`` in the paper.
+
+        Reference: FedLMT, equation 70.
+        """
+        c, factored, G4 = self, self.layers - self.rho, self.G2**2
+        quartic = c.kappa_u**4 + c.kappa_v**4
+        crossed = (c.kappa_uv**2 + c.kappa_u**2 * c.kappa_v**2 * (c.N - 1) ** 2) / c.N**2
+        smooth2 = c.L_s**2 * c.E**2
+        second = c.L_s * c.sigma2 / (2 * c.N) + factored * (3 / 2 * c.L_s * c.G2 * quartic + G4 * crossed)
+        third = 2 * c.rho * smooth2 * c.G2 + 6 * factored * smooth2 * c.G2 * quartic + 4 * smooth2 * c.Gg2
+        fourth = 3 * c.L_s * factored * G4 * crossed
+        fifth = 3 * factored * smooth2 * c.E**2 * G4 * quartic
+        return float(gamma**2 * second + gamma**3 * third + gamma**4 * fourth + gamma**5 * fifth)
+
+    def slope(self, gamma: float, q0: float) -> float:
+        """C_1: what one more whole layer adds to the bound; below 0, the most whole layers have the least bound.
+
+        Reference: FedLMT, Corollary 4.6 and equation 73.
+        """
+        return float((self._replace(rho=1).floor(gamma) - self._replace(rho=0).floor(gamma)) / gamma**q0)
+
+
+def fedlmt(c: Factored, F0: float, gamma: float, q0: float, T: int, completed: bool = False) -> float:
+    """Of (1/T) sum_t |grad f(w^(t-1))|^2 over T local steps, w recovered from the mean factors.
+
+    2 F0 / (gamma^q0 T) + floor / gamma^q0; completed: twice the floor, as dividing equation 67 by gamma^q0 / 2 gives.
+
+    Reference: FedLMT, Theorem 4.5 and equations 67 to 70.
+    """
+    if not 1 <= q0 < 2:
+        return math.inf
+    return float((2 * F0 / T + (2 if completed else 1) * c.floor(gamma)) / gamma**q0)
+
+
+def marchenko_pastur(rows: int, columns: int, variance: float) -> tuple[float, float]:
+    """The smallest and the largest singular value of a large Gaussian matrix with that variance of its entries.
+
+    sqrt(rows variance) (1 -+ sqrt(columns / rows)), rows >= columns: psi of factors that were just drawn.
+
+    >>> marchenko_pastur(400, 100, 1 / 400)
+    (0.5, 1.5)
+
+    Reference: FedLMT, Appendix B.
+    """
+    edge = math.sqrt(columns / rows)
+    scale = math.sqrt(rows * variance)
+    return scale * (1 - edge), scale * (1 + edge)

@@ -26,7 +26,7 @@ class Condition(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A theorem beside the runs it speaks of; the lists have one number a round."""
+    """A theorem beside the runs it speaks of; the lists have one number for every T, rounds or (FedLMT) local steps."""
 
     method: str
     theorem: str  # where it stands
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     settings: dict[str, Any]
     constants: tuple[Constant, ...]
     conditions: tuple[Condition, ...]
-    measured: list[float]  # of the first T rounds, for T = 1, 2, ...; mean over the seeds
+    measured: list[float]  # up to T = 1, 2, ...; mean over the seeds
     bound: list[float] | None  # as printed, or with the proof's constants; None where a condition fails
     completed: list[float] | None  # with the terms the proof loses, where it loses some
     notes: tuple[str, ...]  # where the text is open or contradicts itself
@@ -49,13 +49,13 @@ class Outcome(NamedTuple):
         return next(c.value for c in self.constants if c.name == name)
 
     def first_above(self, bound: Sequence[float]) -> int | None:
-        """The first round, counted from 1, in which the measured lies above the bound; None: never."""
+        """The first T, counted from 1, for which the measured lies above the bound; None: there is none."""
         above = (t for t, (m, b) in enumerate(zip(self.measured, bound, strict=True), start=1) if m > b)
         return next(above, None)
 
     @property
     def holds(self) -> bool | None:
-        """Whether the bound lies above the measured in every round; None where there is none."""
+        """Whether the bound lies above the measured for every T; None where there is no bound."""
         return None if self.bound is None else self.first_above(self.bound) is None
 
 

@@ -109,7 +109,7 @@ def quadratic(
     >>> problem.variance(1), problem.model.parameters
     (0.0, ('u', 'v'))
     """
-    _check(dim=dim, noise=noise, spread=spread, coupling=coupling, smoothness=smoothness)
+    check_problem(dim=dim, noise=noise, spread=spread, coupling=coupling, smoothness=smoothness)
     a = c = torch.linspace(smoothness, smoothness / 2, dim, dtype=torch.float64)
     e = coupling * (a * c).sqrt()
     g = torch.Generator().manual_seed(chance.key(seed, "quadratic") % 2**63)
@@ -124,7 +124,7 @@ def quadratic(
     return Problem(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
 
 
-def _check(dim: int, noise: float, spread: float, coupling: float, smoothness: float) -> None:
+def check_problem(dim: int, noise: float, spread: float, coupling: float, smoothness: float) -> None:
     """Refuses what is no such problem."""
     if not isinstance(dim, int) or dim < 1:
         raise RequestError(f"dim={dim} must be a whole number of at least 1")

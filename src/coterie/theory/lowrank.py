@@ -1,0 +1,192 @@
+"""FedLMT beside Theorem 4.5: does the recovered full model converge where its factors are trained?"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import RequestError
+from . import bounds
+from .bounds import Factored
+from .matrices import LAYERS, Factors, Matrices
+from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
+
+NOTES = (
+    "The theorem counts local steps, T = rounds x E, and takes the gradient of the recovered mean at each of them.",
+    "Its condition is printed with the power 2/(q0 - 1) in Theorem 4.5 and 2/(2 - q0) in D.10; the proof needs the "
+    "first. q0 is the smallest that it allows.",
+    "The bound is Theorem 4.5 with its O(.) written out as in equation 70. Dividing equation 67 by gamma^q0 / 2 "
+    "doubles that part, which the paper leaves out: the completed one has it.",
+)
+
+
+def defaults(problem: Matrices, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Full rank behind one whole layer, from factors of the identity, with everybody in every round."""
+    if given.get("epochs") is not None:
+        raise RequestError("the theorem of fedlmt counts steps: set steps in place of epochs")
+    if given.get("participation", 1.0) != 1.0 or given.get("topology") is not None:
+        raise RequestError("the theorem of fedlmt has a server and everybody in every round: leave participation out")
+    form = {"rank_ratio": 1.0, "keep_layers": "front", "init": "spectral"}
+    return {**form, "participation": 1.0, "weighting": "uniform", "steps": 2, "lr": 0.01}
+
+
+class Lemma(NamedTuple):
+    """Lemma D.5 at the points of the run."""
+
+    psi: float  # the smallest singular value of all mean factors
+    fails: int | None  # the first step, counted from 1, at which it does not hold
+
+
+def lemma(problem: Matrices, path: Factors) -> Lemma:
+    """|grad g_l|^2 >= (smin(U)^2 + smin(V)^2) |grad f_l|^2 for the layers in factors.
+
+    It is false where the rank is below the dimension and the gradient has a part that the factors do not reach: for
+    V^T with fewer rows than columns, smin(V) |X| <= |X V| does not hold.
+    """
+    psi, held = math.inf, torch.ones(len(path.W), dtype=torch.bool)
+    for U, V, layer in path.factors(path.mean):
+        grad = problem.smoothness * (path.W[:, layer] - problem.targets[:, layer].mean(0))
+        small = [torch.linalg.svdvals(F)[:, -1] for F in (U, V)]
+        psi = min(psi, *(float(s.min()) for s in small))
+        below = (small[0] ** 2 + small[1] ** 2) * grad.square().sum((1, 2))
+        above = (grad @ V).square().sum((1, 2)) + (grad.mT @ U).square().sum((1, 2))
+        held &= above >= below * (1 - 1e-9)
+    wrong = (~held).nonzero()
+    return Lemma(psi, int(wrong[0]) + 1 if len(wrong) else None)
+
+
+def moments(problem: Matrices, path: Factors) -> tuple[float, float]:
+    """G^2 = sup sqrt(E |grad F_i|^4) and G_g^2 = sup E |grad G_i|^2, of single samples at the points of the run."""
+    G2 = Gg2 = 0.0
+    factors = path.factors(path.own)
+    kept = [i for i in range(len(LAYERS)) if i not in [layer for *_, layer in factors]]
+    for t, W in enumerate(path.everybody):
+        each = (problem.smoothness * (W - problem.targets))[:, None] - problem.xi  # [n, N, 2, d, d]
+        G2 = max(G2, float(each.square().sum((2, 3, 4)).square().mean(1).max().sqrt()))
+        total = each[:, :, kept].square().sum((2, 3, 4))
+        for U, V, layer in factors:
+            grad = each[:, :, layer]
+            total = total + (grad @ V[t][:, None]).square().sum((2, 3))
+            total = total + (grad.mT @ U[t][:, None]).square().sum((2, 3))
+        Gg2 = max(Gg2, float(total.mean(1).max()))
+    return G2, Gg2
+
+
+def curvature(problem: Matrices, path: Factors) -> float:
+    """The largest eigenvalue of any client's Hessian of g, at the first, middle and last mean; at least that of f."""
+    largest = problem.smoothness
+    for U, V, layer in path.factors(path.mean):
+        for t in sorted({0, len(U) // 2, len(U) - 1}):
+            for target in problem.targets[:, layer]:
+                H = _hessian(problem, torch.stack([U[t], V[t]]), target)
+                largest = max(largest, float(torch.linalg.eigvalsh(H).abs().max()))
+    return largest
+
+
+def _hessian(problem: Matrices, factors: Tensor, target: Tensor) -> Tensor:
+    """Of g in both factors, for one layer of one client."""
+
+    def g(x: Tensor) -> Tensor:
+        return problem.smoothness / 2 * (x[0] @ x[1].T - target).square().sum()
+
+    # Backwards twice: forward mode would load parts of torch that warn.
+    H: Tensor = torch.func.jacrev(torch.func.jacrev(g))(factors)
+    return H.reshape(factors.numel(), factors.numel())
+
+
+def constants(problem: Matrices, s: dict[str, Any], paths: Sequence[Factors]) -> Factored:
+    """What the bound is made of."""
+    each = [moments(problem, p) for p in paths]
+    kappas = [(0.0, 0.0, 0.0)]
+    for p in paths:
+        for U, V, layer in p.factors(p.own):
+            norms = (x.square().sum((-2, -1)).max().sqrt() for x in (U, V, p.everybody[:, :, layer]))
+            kappas.append(tuple(float(x) for x in norms))  # type: ignore[arg-type]
+    return Factored(
+        layers=len(LAYERS),
+        rho=len(LAYERS) - len(paths[0].pairs),
+        N=problem.clients,
+        E=s["steps"],
+        L_s=max(curvature(problem, p) for p in paths),
+        sigma2=problem.variance(s["batch_size"]),
+        G2=max(G2 for G2, _ in each),
+        Gg2=max(Gg2 for _, Gg2 in each),
+        kappa_u=max(k[0] for k in kappas),
+        kappa_v=max(k[1] for k in kappas),
+        kappa_uv=max(k[2] for k in kappas),
+    )
+
+
+def drawn(problem: Matrices, s: dict[str, Any], path: Factors) -> tuple[Constant, ...]:
+    """What psi is expected to be at the start, where the factors are drawn: N(0, 2 / rows) and N(0, 2 / rank)."""
+    if s["init"] != "kaiming" or not path.pairs:
+        return ()
+    rows, rank = path.mean[0][path.pairs[0][0]].shape
+    edges = [bounds.marchenko_pastur(rows, min(rank, rows), variance)[0] for variance in (2 / rows, 2 / rank)]
+    return (Constant("psi_0", min(edges), EXACT, "what Marchenko-Pastur expects psi to be at the start"),)
+
+
+def smallest_power(gamma: float, psi: float) -> float:
+    """The least q0 above 1 with gamma^(q0 - 1) <= psi^2; 2 and more: there is none.
+
+    >>> smallest_power(0.01, 0.5), smallest_power(0.01, 1.5)
+    (1.3010299956639813, 1.0)
+    """
+    if not 0 < gamma < 1 or psi <= 0:
+        return math.inf
+    return 1 + max(0.0, 2 * math.log(psi) / math.log(gamma)) if psi < 1 else 1.0
+
+
+def beside(problem: Matrices, topology: None, s: dict[str, Any], paths: Sequence[Factors]) -> Outcome:
+    """The mean of |grad f(recovered w)|^2 over the first T steps, and the bound for T."""
+    c, gamma = constants(problem, s, paths), s["lr"]
+    found = [lemma(problem, p) for p in paths]
+    psi = min(x.psi for x in found)
+    fails = min((x.fails for x in found if x.fails is not None), default=None)
+    q0 = smallest_power(gamma, psi)
+    F0 = problem.value(paths[0].W[0]) - problem.least()
+    gradients = [problem.smoothness * (p.W - problem.targets.mean(0)) for p in paths]
+    sums = torch.stack([g.square().sum((1, 2, 3)) for g in gradients]).mean(0).cumsum(0)
+    where = "" if fails is None else f": it fails at step {fails}"
+    held = (
+        plain(s),
+        Condition("no regulariser is in the loss", s["regulariser"] == "none", "leave regulariser out"),
+        Condition(
+            f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {min(1 / c.L_s, 1):.4g}", gamma * c.L_s <= 1, "lower lr"
+        ),
+        Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),
+        Condition(
+            f"Lemma D.5, of which the proof is made, holds on the way{where}", fails is None, "raise rank_ratio to 1"
+        ),
+    )
+    steps = range(1, len(sums) + 1)
+    known = (
+        Constant(
+            "L_s", c.L_s, SEEN, "Lipschitz constant of the gradients of f and g, at the first, middle and last step"
+        ),
+        Constant("F0", F0, EXACT, "f(w^0) - f*"),
+        Constant("sigma", c.sigma2**0.5, EXACT, "deviation of a batch's gradient of f"),
+        Constant("G", c.G2**0.5, SEEN, "E |grad F|^4 <= G^4"),
+        Constant("G_g", c.Gg2**0.5, SEEN, "E |grad G|^2 <= G_g^2, of the factors"),
+        Constant("kappa_u", c.kappa_u, SEEN, "the largest |U|"),
+        Constant("kappa_v", c.kappa_v, SEEN, "the largest |V|"),
+        Constant("kappa_uv", c.kappa_uv, SEEN, "the largest |U V^T|"),
+        Constant("psi", psi, SEEN, "the smallest singular value of the mean factors"),
+        *drawn(problem, s, paths[0]),
+        Constant("q0", q0, EXACT, "the power of gamma in the bound"),
+        Constant("C_1", c.slope(gamma, q0), SEEN, "Corollary 4.6: what one more whole layer adds to the bound"),
+    )
+    return Outcome(
+        method="fedlmt",
+        theorem="FedLMT/pFedLMT, Theorem 4.5",
+        quantity="mean over the first T local steps of |grad f(recovered w)|^2",
+        settings=dict(s),
+        constants=known,
+        conditions=held,
+        measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
+        bound=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t) for t in steps]),
+        completed=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t, completed=True) for t in steps]),
+        notes=NOTES,
+    )
