@@ -160,7 +160,8 @@ def test_dirichlet_per_client_is_not_dirichlet_per_class() -> None:
     assert np.std(per_class) > 10
 
 
-TEXTS = ["iid", "dirichlet:0.3", "dirichlet-by-class:0.5", "pathological:2"]
+TEXTS = ["iid", "dirichlet:0.3", "dirichlet-by-class:0.5", "pathological:2", "shards:2"]
+TEXTS += ["dirichlet-reuse:0.3", "pathological-random:2", "dirichlet-by-class-tests:0.5"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -171,7 +172,7 @@ def test_the_seed_decides(text: str) -> None:
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize("text", ["iid", "dirichlet:0.3", "dirichlet-by-class:0.5", "pathological:10"])
+@pytest.mark.parametrize("text", ["iid", "dirichlet:0.3", "dirichlet-by-class:0.5", "pathological:10", "shards:3"])
 def test_one_client_gets_everything(text: str) -> None:
     (part,) = partition.split(text, balanced_labels(40, 10), 1, seed=0)
     np.testing.assert_array_equal(part, np.arange(40))
@@ -204,6 +205,11 @@ def test_many_clients_are_dealt() -> None:
         ("pathological:true", 4, "classes of partition 'pathological' cannot be True"),
         ("iid", 0, "clients=0 is not possible with 40 samples: ask for 1 to 40"),
         ("iid", 41, "clients=41 is not possible with 40 samples: ask for 1 to 40"),
+        ("shards:0", 4, "0 shards a client of 40 samples is not possible: ask for 1 to 10"),
+        ("shards:11", 4, "11 shards a client of 40 samples is not possible: ask for 1 to 10"),
+        ("shards", 4, "partition 'shards' needs shards (whole number), as in shards:shards=VALUE"),
+        ("dirichlet-reuse:-1", 4, "alpha must be a number above 0, not -1"),
+        ("pathological-random:11", 4, "11 classes a client of 10 is not possible: ask for 1 to 10"),
         ("pathological:0", 4, "0 classes a client of 10 is not possible: ask for 1 to 10"),
         ("pathological:11", 4, "11 classes a client of 10 is not possible: ask for 1 to 10"),
         (
@@ -374,7 +380,10 @@ def test_what_a_source_refuses(source: str, options: dict[str, Any], message: st
 
 
 def test_the_names() -> None:
-    assert list(PARTITIONS) == ["iid", "dirichlet", "dirichlet-by-class", "pathological"]
+    assert list(PARTITIONS) == [
+        *("iid", "dirichlet", "dirichlet-by-class", "pathological"),
+        *("shards", "dirichlet-reuse", "pathological-random", "dirichlet-by-class-tests"),
+    ]
     assert {"digits", "synthetic"} <= set(SOURCES)
 
 

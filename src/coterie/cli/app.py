@@ -40,7 +40,9 @@ Model = Annotated[
 ]
 Partition = Annotated[
     str | None,
-    typer.Option(help="Who gets which samples: iid, dirichlet:0.1, dirichlet-by-class:0.5, pathological:2, natural."),
+    typer.Option(
+        help="Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`)."
+    ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients.", min=1)]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.", min=1)]

@@ -1,27 +1,22 @@
 """Partitions: which training samples go to which client, and the test samples that match.
 
 Every partition takes ``(labels, clients, argument, rng)`` and returns a sorted array of row numbers a client.
-The arrays are disjoint and together hold every sample. ``dirichlet`` and ``dirichlet_by_class`` are different
-laws: results for the same alpha are not comparable between them.
+The arrays are disjoint and together hold every sample, but for the two of ``released`` that use samples again.
+``dirichlet`` and ``dirichlet_by_class`` are different laws: results for the same alpha are not comparable.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from math import isfinite
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import chance
 from ..errors import RequestError, unknown
 from ..text import parse
+from .dealing import Floats, Ints, by_class, check_alpha, check_classes, check_clients, joined, ladder, quotas
 from .options import bind
 from .pool import Natural
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
-# Weights whose sum is below this are taken for nothing: dividing by it would only magnify rounding.
-_NOTHING = 1e-12
+from .released import dirichlet_reuse, pathological_random, shards
 
 
 def iid(labels: Ints, clients: int, rng: np.random.Generator, balanced: bool = False) -> list[Ints]:
@@ -31,7 +26,7 @@ def iid(labels: Ints, clients: int, rng: np.random.Generator, balanced: bool = F
     >>> [len(part) for part in parts]
     [3, 3, 2, 2]
     """
-    _check_clients(labels, clients)
+    check_clients(labels, clients)
     order = rng.permutation(len(labels))
     if balanced:  # dealt class after class, so that every run of equal labels is spread over all clients
         order = order[np.argsort(labels[order], kind="stable")]
@@ -51,29 +46,29 @@ def dirichlet(labels: Ints, clients: int, alpha: float, rng: np.random.Generator
 
     Reference: Dai et al., DisPFL, ICML 2022; there, a class that has run out is drawn again, to the same law.
     """
-    _check_clients(labels, clients)
-    _check_alpha(alpha)
-    stock = [members.tolist() for members in _by_class(labels, rng)]
+    check_clients(labels, clients)
+    check_alpha(alpha)
+    stock = [members.tolist() for members in by_class(labels, rng)]
     prior = rng.dirichlet(np.full(len(stock), alpha), clients)
-    quota = [len(labels) // clients + (client < len(labels) % clients) for client in range(clients)]
-    return _joined([[np.array(part, np.int64)] for part in _deal(stock, prior, quota, rng)])
+    dealt = _deal(stock, prior, quotas(len(labels), clients), rng)
+    return joined([[np.array(part, np.int64)] for part in dealt])
 
 
 def _deal(stock: Sequence[list[int]], prior: Floats, quota: Sequence[int], rng: np.random.Generator) -> list[list[int]]:
     """The draws of ``dirichlet``, one sample at a time; empties the stock."""
     left = np.ones(len(stock), bool)
-    ladder = _ladder(prior, left)
+    steps_of = ladder(prior, left)
     waiting = list(range(len(quota)))
     parts: list[list[int]] = [[] for _ in quota]
     for which, height in rng.random((sum(quota), 2)).tolist():
         place = int(which * len(waiting))
         client = waiting[place]
-        steps = ladder[client]
+        steps = steps_of[client]
         k = int(steps.searchsorted(height * steps[-1], "right"))
         parts[client].append(stock[k].pop())
         if not stock[k]:  # rare, so the sums are kept between the draws
             left[k] = False
-            ladder = _ladder(prior, left)
+            steps_of = ladder(prior, left)
         if len(parts[client]) == quota[client]:
             waiting[place] = waiting[-1]
             waiting.pop()
@@ -100,35 +95,63 @@ def dirichlet_by_class(
 
     Reference: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, 2019.
     """
-    _check_clients(labels, clients)
-    _check_alpha(alpha)
+    return _by_shares(labels, clients, alpha, rng, balance, min_size, max_tries)[0]
+
+
+def tests_by_shares(
+    labels: Ints, test_labels: Ints, clients: int, rng: np.random.Generator, own: np.random.Generator, **chosen: Any
+) -> list[Ints]:
+    """Test samples cut by the very p_k that ``dirichlet_by_class`` has drawn from ``rng``, balanced anew.
+
+    Nobody shares test samples; a client may have none. ``own``: shuffles them.
+
+    Reference: the released code of FedLMT.
+    """
+    shares, balance = _by_shares(labels, clients, rng=rng, **chosen)[1], chosen["balance"]
+    pools = [own.permutation(np.flatnonzero(test_labels == k)) for k in np.unique(labels)]
+    return _cut_classes(pools, shares, balance)
+
+
+def _by_shares(
+    labels: Ints,
+    clients: int,
+    alpha: float,
+    rng: np.random.Generator,
+    balance: bool,
+    min_size: int,
+    max_tries: int,
+) -> tuple[list[Ints], Floats]:
+    """The parts of ``dirichlet_by_class``, and [classes, n] the p_k that they were cut by."""
+    check_clients(labels, clients)
+    check_alpha(alpha)
     if clients * min_size > len(labels):
         fewer = f"ask for fewer clients or for min_size={len(labels) // clients} at most"
         raise RequestError(f"{len(labels)} samples cannot give {clients} clients {min_size} each: {fewer}")
     for _ in range(max_tries):
-        parts = _cut_classes(_by_class(labels, rng), clients, alpha, rng, balance)
+        pools = by_class(labels, rng)
+        shares = np.stack([rng.dirichlet(np.full(clients, alpha)) for _ in pools])
+        parts = _cut_classes(pools, shares, balance)
         if min(map(len, parts)) >= min_size:
-            return parts
+            return parts, shares
     raise RequestError(
         f"dirichlet-by-class with alpha={alpha:g} never gave each of {clients} clients {min_size} samples in "
         f"{max_tries} tries: raise alpha or max_tries, or lower min_size or the number of clients"
     )
 
 
-def _cut_classes(
-    pools: Sequence[Ints], clients: int, alpha: float, rng: np.random.Generator, balance: bool
-) -> list[Ints]:
-    """One try of ``dirichlet_by_class``."""
+def _cut_classes(pools: Sequence[Ints], shares: Floats, balance: bool) -> list[Ints]:
+    """Every class cut by its shares; with ``balance`` whoever has enough gets none of those that follow."""
+    clients = shares.shape[1]
     fair = sum(map(len, pools)) / clients
     held = np.zeros(clients)
     pieces: list[list[Ints]] = [[] for _ in range(clients)]
-    for members in pools:
-        steps = _ladder(rng.dirichlet(np.full(clients, alpha)), (held < fair) | (not balance))
+    for members, share in zip(pools, shares, strict=True):
+        steps = ladder(share, (held < fair) | (not balance))
         cuts = (steps[:-1] / steps[-1] * len(members)).astype(np.int64)
         for client, piece in enumerate(np.split(members, cuts)):
             pieces[client].append(piece)
             held[client] += len(piece)
-    return _joined(pieces)
+    return joined(pieces)
 
 
 def pathological(labels: Ints, clients: int, classes: int, rng: np.random.Generator) -> list[Ints]:
@@ -143,8 +166,8 @@ def pathological(labels: Ints, clients: int, classes: int, rng: np.random.Genera
 
     Reference: McMahan et al., AISTATS 2017, Sec. 3, with places dealt so that no class runs out.
     """
-    _check_clients(labels, clients)
-    pools = _by_class(labels, rng)
+    check_clients(labels, clients)
+    pools = by_class(labels, rng)
     places = _places(labels, clients, classes, rng)
     takers: list[list[int]] = [[] for _ in pools]
     # Clients served in succession get different classes; at random, so that neighbours in a ring need not.
@@ -159,15 +182,13 @@ def pathological(labels: Ints, clients: int, classes: int, rng: np.random.Genera
         who.sort(key=lambda client: sum(map(len, pieces[client])))
         for client, piece in zip(who, np.array_split(members, len(who)), strict=True):
             pieces[client].append(piece)
-    return _joined(pieces)
+    return joined(pieces)
 
 
 def _places(labels: Ints, clients: int, classes: int, rng: np.random.Generator) -> Ints:
     """How many clients each class is cut among; refuses what cannot be dealt."""
     names, sizes = np.unique(labels, return_counts=True)
-    total, kinds = clients * classes, len(names)
-    if not 1 <= classes <= kinds:
-        raise RequestError(f"{classes} classes a client of {kinds} is not possible: ask for 1 to {kinds}")
+    total, kinds = clients * classes, check_classes(labels, classes)
     if total < kinds:
         fix = f"ask for {-(-kinds // clients)} or more classes each, or {-(-kinds // classes)} or more clients"
         raise RequestError(f"{clients} clients of {classes} classes each cannot hold all {kinds}: {fix}")
@@ -185,7 +206,13 @@ PARTITIONS: dict[str, Callable[..., list[Ints]]] = {
     "dirichlet": dirichlet,
     "dirichlet-by-class": dirichlet_by_class,
     "pathological": pathological,
+    "shards": shards,
+    "dirichlet-reuse": dirichlet_reuse,
+    "pathological-random": pathological_random,
+    "dirichlet-by-class-tests": dirichlet_by_class,
 }
+TESTS: dict[str, Callable[..., list[Ints]]] = {"dirichlet-by-class-tests": tests_by_shares}
+"""Where tests are cut by the draws of the training, and not in each client's own proportions."""
 
 
 def split(text: str, labels: Ints, clients: int, seed: int) -> list[Ints]:
@@ -194,12 +221,26 @@ def split(text: str, labels: Ints, clients: int, seed: int) -> list[Ints]:
     >>> [part.tolist() for part in split("iid", np.zeros(3, np.int64), 1, seed=0)]
     [[0, 1, 2]]
     """
+    function, chosen = _named(text)
+    return function(labels=labels, clients=clients, rng=chance.generator(seed, "partition"), **chosen)
+
+
+def test_parts(text: str, labels: Ints, parts: Sequence[Ints], test_labels: Ints, seed: int) -> list[Ints]:
+    """The test samples of clients that were divided so."""
+    cut = TESTS.get(parse(text).name)
+    if cut is None:
+        return test_split(labels, parts, test_labels, seed)
+    draws = chance.generator(seed, "partition"), chance.generator(seed, "test-split")
+    return cut(labels, test_labels, len(parts), *draws, **_named(text)[1])
+
+
+def _named(text: str) -> tuple[Callable[..., list[Ints]], dict[str, Any]]:
+    """The function that a text names, and its arguments."""
     call = parse(text)
     if call.name not in PARTITIONS:
         raise unknown("partition", call.name, (*PARTITIONS, NATURAL))
     function = PARTITIONS[call.name]
-    chosen = bind("partition", call, function, filled=("labels", "clients", "rng"))
-    return function(labels=labels, clients=clients, rng=chance.generator(seed, "partition"), **chosen)
+    return function, dict(bind("partition", call, function, filled=("labels", "clients", "rng")))
 
 
 NATURAL = "natural"  # the division the data come with: a partition by name, but none of the labels
@@ -245,30 +286,3 @@ def test_split(train_labels: Ints, train_parts: Sequence[Ints], test_labels: Int
         drawn = [rng.choice(members[k], wanted[k], replace=False) for k in np.flatnonzero(wanted)]
         parts.append(np.sort(np.concatenate([np.empty(0, np.int64), *drawn])))
     return parts
-
-
-def _by_class(labels: Ints, rng: np.random.Generator) -> list[Ints]:
-    """The shuffled members of every class that occurs."""
-    return [rng.permutation(np.flatnonzero(labels == k)) for k in np.unique(labels)]
-
-
-def _ladder(weights: Floats, left: NDArray[np.bool_]) -> Floats:
-    """Running sums over the entries that are left; they count alike where their weights amount to nothing."""
-    live = weights * left
-    live[live.sum(-1) < _NOTHING] = left
-    return np.cumsum(live, -1)
-
-
-def _joined(pieces: Iterable[Sequence[Ints]]) -> list[Ints]:
-    return [np.sort(np.concatenate(piece)) for piece in pieces]
-
-
-def _check_clients(labels: Ints, clients: int) -> None:
-    if not 1 <= clients <= len(labels):
-        most = len(labels)
-        raise RequestError(f"clients={clients} is not possible with {most} samples: ask for 1 to {most}")
-
-
-def _check_alpha(alpha: float) -> None:
-    if not (alpha > 0 and isfinite(alpha)):
-        raise RequestError(f"alpha must be a number above 0, not {alpha:g}")

@@ -10,11 +10,12 @@ import torch
 from ..errors import RequestError, unknown
 from ..text import Call, Scalar, parse
 from .builtin import digits, synthetic
+from .dealing import Ints
 from .federation import Federation
 from .images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
 from .options import bind
 from .own import image_folder, npz
-from .partition import NATURAL, Ints, natural_split, split, test_split
+from .partition import NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
 from .pool import Pool
 from .text import text
@@ -103,9 +104,9 @@ def _loaded(call: Call, seed: int, data_dir: str | Path | None) -> tuple[Pool, d
 
 def _divided(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[list[Ints], list[Ints]]:
     """The training and the test rows of every client."""
-    labels = pool.y.numpy()
+    labels, test_labels = pool.y.numpy(), pool.test_y.numpy()
     if parse(partition).name == NATURAL:
         parts, test = natural_split(pool.natural, source, clients)
-    else:
-        parts, test = split(partition, labels, CLIENTS if clients is None else clients, seed), None
-    return parts, test or test_split(labels, parts, pool.test_y.numpy(), seed)
+        return parts, test or test_split(labels, parts, test_labels, seed)
+    parts = split(partition, labels, CLIENTS if clients is None else clients, seed)
+    return parts, test_parts(partition, labels, parts, test_labels, seed)
