@@ -58,6 +58,10 @@ SETTINGS = {
     "orthogonal": "weight of the penalty that keeps a bank orthogonal",
     "distill": "how heads teach each other: mutual, deepest or none",
     "teaching": "weight of the deepest head's teaching",
+    "feature_l2": "how much features are pulled towards those of the deepest head, where it teaches",
+    "heads": "of which kind: fedlmt (a convolution) or depthfl (a gate and separable convolutions)",
+    "answer": "a model answers with the mean of its heads, or with the deepest",
+    "warmup": "rounds of every new stage that train it alone",
 }
 SPECIAL = {
     ("osgp", "tau"): "by how many rounds messages are late",
