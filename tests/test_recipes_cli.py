@@ -111,8 +111,10 @@ WRONG = {
     "more clients than samples": (("run", "dfedalt-t3", *SMALL, "--clients", "9000"), ("9000", "1352")),
     "images too small for the model": (("run", "dfedsam-t1", *SHORT, "--model", "vgg11-gn"), ("8 x 8", "small-cnn")),
     "a model of tokens for images": (("run", "dfedalt-t3", *SHORT, "--model", "transformer-mlm"), ("[1, 8, 8]",)),
-    "nothing to train": (("run", "fedlmt-t1"), ("coterie capacity",)),
-    "nothing at all": (("run", "dfedpgp-f4"), ("nothing is trained",)),
+    "rounds of nothing": (("run", "fedlmt-t1", "--rounds", "3"), ("--rounds", "trains nothing")),
+    "sizes of another model": (("run", "fedlmt-t1", "--model", "resnet8-bn"), ("coterie capacity --model",)),
+    "methods that draw": (("run", "dfedpgp-f4", "--methods", "fedavg"), ("--methods", "trains nothing")),
+    "classes of words": (("run", "dfedpgp-f4", "--data", "text", "--clients", "3"), ("text",)),
     "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),
     "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
     "a setting that nobody has": (("run", "dfedalt-t3", *SHORT, "--set", "gamma=1"), ("gamma", "rho")),
@@ -142,9 +144,47 @@ def test_rounds_to_a_target_count_from_one(cli: Cli, tmp_path: Path) -> None:
     command = ("recipe", "run", "dfedalt-t6", "--methods", "dfedalt,fedrep", *SHORT, "--out", "a")
     done = cli.succeed(*command, cwd=tmp_path)  # 20 % are soon reached on ten digits
     assert "rounds until 20 % personal accuracy after mixing, the first one counted as 1" in " ".join(done.out.split())
-    assert "published, but not measured by a run: speedup to 20" in done.out
-    for result in json.loads((tmp_path / "a" / "recipe.json").read_text())["results"]:
+    results = json.loads((tmp_path / "a" / "recipe.json").read_text())["results"]
+    each = {r["method"]: r["ours"][0] for r in results if r["metric"] == "rounds_to_20"}
+    slowest = max((t for t in each.values() if t is not None), default=None)
+    for result in (r for r in results if r["metric"] == "speedup_to_20"):
+        own = each[result["method"]]
+        assert result["ours"] == [None if own is None or slowest is None else slowest / own]
+        assert "slowest method that was run" in result["protocol"]
+    (mean,) = [r for r in results if r["metric"] == "speedup_mean"]
+    assert (mean["case"], mean["method"], mean["ours"]) == ("all cases", "dfedalt", [None])  # one of four cases ran
+    for result in (r for r in results if r["metric"].startswith("rounds_to")):
         rows = [json.loads(line) for line in metrics(tmp_path / f"a/case1-{result['method']}-seed0")]
         reached = [i for i, row in enumerate(rows, 1) if row["personal_accuracy_after_mix"] >= 0.2]
         assert result["metric"] == "rounds_to_20"
         assert result["ours"] == [reached[0] if reached else None]
+
+
+def test_sizes_are_printed_beside_the_published_ones_without_training(cli: Cli, tmp_path: Path) -> None:
+    done = cli.succeed("recipe", "run", "fedlmt-t1", "--out", "a", cwd=tmp_path)
+    row = next(line.split() for line in done.out.splitlines() if "fedlmt" in line and "params b2" in line)
+    assert row[-3:] == ["1,430,000", "1,430,538", "+538.00"]
+    results = json.loads((tmp_path / "a" / "recipe.json").read_text())["results"]
+    assert len(results) == 46
+    assert all(r["ours"][0] and r["protocol"].endswith("counted") for r in results)
+    assert "1430538" in (tmp_path / "a" / "report.html").read_text()
+    cli.refuse("recipe", "run", "fedlmt-t1", "--out", "a", cwd=tmp_path, names=("already exists",))
+
+
+def test_a_split_is_drawn_without_training(cli: Cli, tmp_path: Path) -> None:
+    small = ("--data", "digits", "--clients", "6")
+    done = cli.succeed("recipe", "run", "dfedpgp-f4", *small, "--out", "a", cwd=tmp_path)
+    saved = json.loads((tmp_path / "a" / "recipe.json").read_text())
+    assert [split["case"] for split in saved["splits"]] == ["cifar10 dirichlet:0.3", "cifar10 pathological:2"]
+    assert all(sum(map(bool, client)) == 2 for client in saved["splits"][1]["labels"])
+    assert "classes a client: 2 least, 2 mean, 2 most" in done.out
+    assert saved["shortened"] == ["6 of 100 clients", "data digits instead of cifar10"]
+    assert (tmp_path / "a" / "case2.png").read_bytes().startswith(b"\x89PNG")
+    assert "dfedpgp-f4-split-2" in (tmp_path / "a" / "report.html").read_text()
+    alone = cli.succeed("data", "show", "digits", "--partition", "pathological:2", "--clients", "6", cwd=tmp_path)
+    drawn = [line[9:15].ljust(6) for line in alone.out.splitlines() if line[:8].strip(" clas").isdigit()]
+    assert len(drawn) == 10
+    assert [sum(row[i] != " " for row in drawn) for i in range(6)] == [2] * 6
+    cli.succeed("data", "show", "digits", "--clients", "6", "--png", "a.png", cwd=tmp_path)
+    assert (tmp_path / "a.png").exists()
+    cli.refuse("data", "show", "digits", "--png", "a.pdf", cwd=tmp_path, names=("a.png",))

@@ -349,6 +349,24 @@ def data_dir_(
     show_dir(folder)
 
 
+@data_app.command(name="show")
+def data_show(
+    source: Annotated[str, typer.Argument(help="The data, as in `coterie run --data`: digits, cifar10.")],
+    partition: Annotated[
+        str, typer.Option(help="How they are divided, as in `coterie run --partition`.")
+    ] = "dirichlet:0.3",
+    clients: Annotated[int, typer.Option(help="Among how many.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    png: Annotated[Path | None, typer.Option(help="Draw it to this file instead of the terminal.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Draw who holds which classes, without training anything."""
+    look_in(data_dir)
+    from .split import show_split
+
+    show_split(source, clients, partition, seed, png)
+
+
 @data_app.command(name="list")
 def data_list(data_dir: DataDir = None) -> None:
     """Show the data sets known by name, and which are there."""

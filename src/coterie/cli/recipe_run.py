@@ -7,8 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from ..engines import Serial
 from ..errors import RequestError
 from ..experiment import Experiment
@@ -16,14 +14,16 @@ from ..first import PER_CLIENT, first_models
 from ..loop import fit
 from ..problem import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
+from ..recipes.across import Runs
+from ..recipes.compared import compared
 from ..recipes.costs import SPEED_OF, cost, duration
-from ..recipes.outcome import Compared, compared, protocol, unmeasured
 from ..recipes.shorten import Changes, changed, shortenings
 from ..report.collect import RECIPE
 from ..store.files import write_json
 from ..text import scaled
 from .live import Live
-from .recipe_show import MARKS, printed, table, wide_console
+from .recipe_still import run_still
+from .recipe_table import saved, show
 from .report import begin_several, leave_report
 from .train import fresh_folder, interruptible, typed_command
 
@@ -147,18 +147,22 @@ def _name(number: int, method: str, seed: int) -> str:
 
 def run_recipe(wishes: Wishes, live: Live) -> None:
     """Trains every method of every chosen case with every seed, and prints one table."""
-    plan = Plan(_trainable(load(wishes.name)), wishes, live)
+    recipe = load(wishes.name)
+    if not recipe.trains:
+        run_still(recipe, wishes, live)
+        return
+    plan = Plan(recipe, wishes, live)
     folder = _folder(plan)
     plan.check()
     live.check()
     _announce(plan)
-    results: list[Compared] = []
     with interruptible(folder, wishes.out, wishes.resume, live):
         begin_several(folder, typed_command(), plan.runs)
-        for number, method in plan.cells:
-            results += compared(plan.read, number, method, _histories(plan, number, method, folder))
-        write_json(folder / RECIPE, _saved(plan, results))
-        _show(plan, results, folder)
+        runs: Runs = {(n, m): _histories(plan, n, m, folder) for n, m in plan.cells}
+        results, shortened = compared(plan.read, runs), _shortened(plan)
+        write_json(folder / RECIPE, saved(plan.read, results, wishes.reading, plan.seeds, shortened))
+        show(plan.read, results, wishes.reading, plan.seeds, shortened)
+        print(f"results: {folder}")
         leave_report(folder, sys.stdout, live)
 
 
@@ -171,12 +175,6 @@ def _histories(plan: Plan, number: int, method: str, folder: Path) -> list[list[
         shown = plan.live.titled(title, plan.runs.index(name) + 1, len(plan.runs))
         histories.append(plan.train(number, method, seed, folder / name, shown))
     return histories
-
-
-def _trainable(recipe: Recipe) -> Recipe:
-    if not recipe.methods or recipe.protocol.metric == "none":
-        raise RequestError(f"{recipe.name} has nothing to train: {recipe.differs[0]}")
-    return recipe
 
 
 def _folder(plan: Plan) -> Path:
@@ -207,90 +205,3 @@ def _shortened(plan: Plan) -> list[str]:
     every = plan.wishes.evaluate_every or 1
     seldom = [f"evaluated every {every} rounds"] if every > 1 else []
     return [*shortenings(plan.read, plan.recipe, plan.cells, plan.seeds), *seldom]
-
-
-def _saved(plan: Plan, results: list[Compared]) -> dict[str, Any]:
-    return {
-        "recipe": plan.published.name,
-        "reading": plan.wishes.reading or "ours",
-        "seeds": plan.seeds,
-        "shortened": _shortened(plan),
-        "results": [
-            {
-                "case": plan.published.cases[r.case - 1].label,
-                "method": r.method,
-                "metric": r.metric,
-                "protocol": protocol(r.metric, plan.read, plan.read.entry(r.method)),
-                "published": None if r.published is None else r.published.value,
-                "certainty": None if r.published is None else r.published.certainty,
-                "ours": r.ours,
-                "difference": r.difference,
-            }
-            for r in results
-        ],
-    }
-
-
-def _show(plan: Plan, results: list[Compared], folder: Path) -> None:
-    """The table, what its numbers are, and whether they can be compared at all."""
-    console = wide_console()
-    recipe, shortened = plan.read, _shortened(plan)
-    console.print(_table(recipe, results))
-    for sentence in dict.fromkeys(protocol(r.metric, recipe, recipe.entry(r.method)) for r in results):
-        over = f"; mean ± std over {plan.seeds} seeds" if plan.seeds > 1 else "; one seed"
-        console.print(sentence + over, style="dim", markup=False)
-    console.print(f"published: {MARKS}", style="dim", markup=False)
-    apart = [f"{m}: {d}" for m in dict.fromkeys(r.method for r in results) if (d := recipe.entry(m).differs)]
-    for sentence in (*recipe.differs, *apart):
-        console.print(f"differs: {sentence}", style="dim", markup=False)
-    if left_out := [metric.replace("_", " ") for metric in unmeasured(recipe, plan.cells)]:
-        console.print(f"published, but not measured by a run: {', '.join(left_out)}", style="dim", markup=False)
-    reading = f"reading: {plan.wishes.reading or 'our choice'}"
-    if shortened:
-        words = ", ".join(shortened)
-        console.print(
-            f"SHORTENED OR CHANGED, not comparable with the published numbers: {words}; {reading}",
-            markup=False,
-            soft_wrap=True,
-        )
-    else:
-        console.print(f"the published size; {reading}; numbers and their certainty: coterie recipe show {recipe.name}")
-    console.print(f"results: {folder}", markup=False)
-
-
-def _table(recipe: Recipe, results: list[Compared]) -> Table:
-    made = table("case", "method", "number", ">published", ">ours", ">difference")
-    for r in results:
-        label = recipe.cases[r.case - 1].label
-        theirs = "-" if r.published is None else printed(r.published)
-        made.add_row(label, r.method, r.metric.replace("_", " "), theirs, _ours(r), _signed(r.difference))
-    return made
-
-
-def _ours(result: Compared) -> str:
-    if result.mean is None:
-        return _not_reached(result) if result.metric.startswith("rounds_to") else "-"
-    return _digits(result.mean) + ("" if result.spread is None else f" ±{_digits(result.spread)}")
-
-
-def _not_reached(result: Compared) -> str:
-    """Rounds have no mean unless all seeds reach the target.
-
-    >>> _not_reached(Compared(1, "dfedalt", "rounds_to_80", None, [131, None, 140]))
-    'reached by 2 of 3 seeds'
-    """
-    reached = sum(value is not None for value in result.ours)
-    return f"reached by {reached} of {len(result.ours)} seeds" if reached else "not reached"
-
-
-def _digits(value: float, sign: str = "") -> str:
-    """Two digits behind the point, or three that count where these would be noughts.
-
-    >>> _digits(-2.345, "+"), _digits(0.00131), _digits(0.0)
-    ('-2.35', '0.00131', '0.00')
-    """
-    return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
-
-
-def _signed(difference: float | None) -> str:
-    return "-" if difference is None else _digits(difference, "+")

@@ -1,5 +1,6 @@
 """``coterie recipe list`` and ``coterie recipe show``: facts only, so they do without torch."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..text import scaled
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
 MARKS = "~ cells ran together in the text and were told apart by their order, ? doubtful, - not reached or not run"
+_PART = re.compile(r"(.+)_(b\d|block_\d+)")
 WIDE = 140  # columns where there is no terminal to ask
 
 
@@ -107,7 +109,7 @@ def _reported(recipe: Recipe) -> str:
     if protocol.metric == "none":
         return protocol.clients
     names = dict.fromkeys(name for case in recipe.cases for name in protocol.metrics(case.target))
-    when = "" if protocol.over_rounds == "first" else f", {WHEN[protocol.over_rounds]}"
+    when = "" if protocol.over_rounds in ("first", "none") else f", {WHEN[protocol.over_rounds]}"
     return f"{', '.join(names).replace('_', ' ')}{when}, {protocol.clients}"
 
 
@@ -175,8 +177,9 @@ def _readings(recipe: Recipe) -> Table:
 def _show_published(console: Console, numbers: Sequence[Published]) -> None:
     """A table for every kind of number, methods down and cases across; then the rest, and the notes."""
     placed = [p for p in numbers if p.case is not None and p.method]
-    for kind in dict.fromkeys((p.table, p.metric) for p in placed):
-        console.print(_pivot(" ".join(kind).replace("_", " "), [p for p in placed if (p.table, p.metric) == kind]))
+    for kind in dict.fromkeys((p.table, _parted(p.metric)[0]) for p in placed):
+        alike = [p for p in placed if (p.table, _parted(p.metric)[0]) == kind]
+        console.print(_pivot(" ".join(kind).replace("_", " "), alike))
     rest = [p for p in numbers if p not in placed]
     _sentences(console, "Published for no single run", [_line(p) for p in rest])
     if placed:
@@ -185,15 +188,29 @@ def _show_published(console: Console, numbers: Sequence[Published]) -> None:
 
 
 def _pivot(title: str, numbers: Sequence[Published]) -> Table:
-    cases = sorted({p.case for p in numbers if p.case is not None})
-    made = table(title, *(f">case {number}" for number in cases))
+    columns = sorted({_column(p) for p in numbers})
+    made = table(title, *(f">case {number} {part}".rstrip() for number, part in columns))
     for method in dict.fromkeys(p.printed for p in numbers):
-        own: dict[int | None, list[str]] = {}
+        own: dict[tuple[int, str], list[str]] = {}
         for p in numbers:
             if p.printed == method:
-                own.setdefault(p.case, []).append(printed(p))
-        made.add_row(method, *(", ".join(own.get(number, [])) for number in cases))
+                own.setdefault(_column(p), []).append(printed(p))
+        made.add_row(method, *(", ".join(own.get(column, [])) for column in columns))
     return made
+
+
+def _column(p: Published) -> tuple[int, str]:
+    return p.case or 0, _parted(p.metric)[1]
+
+
+def _parted(metric: str) -> tuple[str, str]:
+    """A number that a model has several of, and which of them: a capacity or a block.
+
+    >>> _parted("params_b2"), _parted("min_singular_value_block_3"), _parted("rounds_to_80")
+    (('params', 'b2'), ('min_singular_value', 'block 3'), ('rounds_to_80', ''))
+    """
+    found = _PART.fullmatch(metric)
+    return (found[1], found[2].replace("_", " ")) if found else (metric, "")
 
 
 def _line(p: Published) -> str:
@@ -217,5 +234,5 @@ def printed(p: Published) -> str:
     """
     if p.value is None:
         return "-"
-    digits = f"{p.value:.2f}" if "accuracy" in p.metric else f"{p.value:,g}"
+    digits = f"{p.value:.2f}" if "accuracy" in p.metric else f"{p.value:,g}" if p.value < 1e5 else f"{p.value:,.0f}"
     return digits + _MARK[p.certainty] + ("" if p.std is None else f" ±{p.std:.2f}")

@@ -85,6 +85,12 @@ class Recipe:
     differs: Sequence[str]  # what cannot be run as it was published
     claims: Sequence[str]  # what the paper concludes
     published: Sequence[str]  # the tables of numbers that belong to it
+    draws: str = ""  # what the paper draws and no single run shows: splits, grid (of two settings), landscape
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train: a drawing of splits and a table of sizes have nothing."""
+        return any(case.rounds and case.methods for case in self.cases)
 
     def entry(self, method: str) -> Entry:
         """The method of that name; ``-`` and ``_`` are the same."""

@@ -129,11 +129,16 @@ def shortenings(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str
     ['2 of 500 rounds', '200 clients instead of 100', '1 of 3 seeds', 'data digits instead of cifar10']
     """
     numbers = dict.fromkeys(number for number, _ in cells)
+    return [*shorter_cases(published, small, numbers, seeds), *_settings(published, small, cells)]
+
+
+def shorter_cases(published: Recipe, small: Recipe, numbers: Iterable[int], seeds: int) -> list[str]:
+    """The same of the cases alone, whatever methods they have."""
     pairs = [(vars(small.cases[n - 1]), vars(published.cases[n - 1])) for n in numbers]
     words = [_counted(ours[k], theirs[k], k) for k in _COUNTS for ours, theirs in pairs if ours[k] != theirs[k]]
     words += [_counted(seeds, published.seeds, "seeds")] if seeds < published.seeds else []
     words += [f"{k} {ours[k]} instead of {theirs[k]}" for k in _TEXTS for ours, theirs in pairs if ours[k] != theirs[k]]
-    return [*dict.fromkeys(words), *_settings(published, small, cells)]
+    return [*dict.fromkeys(words)]
 
 
 def _counted(ours: int, published: int, what: str) -> str:

@@ -89,7 +89,7 @@ def _look_into(path: Path, found: _Found) -> None:
     if RunFolder(path).exists:
         folders, home = [path], path.absolute().parent
     else:
-        folders, home = _inside(path), path
+        folders, home = ([] if _still(path) else _inside(path)), path
     recipe = read_json(home / RECIPE) if (home / RECIPE).exists() else None
     if recipe is not None:
         found.recipes[home.resolve()] = recipe
@@ -98,8 +98,13 @@ def _look_into(path: Path, found: _Found) -> None:
     for folder in folders:
         if len(folders) == 1 or history_so_far(folder / METRICS):  # the next of several runs may just have begun
             found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
-    if not any(folder.resolve() in found.records for folder in folders):
+    if folders and not any(folder.resolve() in found.records for folder in folders):
         raise RequestError(f"{path} holds no run with a finished round yet: wait for one")
+
+
+def _still(path: Path) -> bool:
+    """Whether a recipe that trains nothing was run here."""
+    return (path / RECIPE).exists() and (path / PLAN).exists() and not planned(path)
 
 
 def _inside(path: Path) -> list[Path]:

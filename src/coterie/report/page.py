@@ -13,6 +13,7 @@ from .. import __version__
 from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
+from .drawn import drawn
 from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
@@ -32,7 +33,7 @@ def page(collected: Collected, library: str, say: Callable[[str], object], reloa
     found = setups(collected.records)
     charts: dict[str, Any] = {}
     bodies = [_setup(s, f"s{i}", charts, None if reload else say) for i, s in enumerate(found, 1)]
-    title = _title(found)
+    title = _title(found) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
         "title": escape(title),
@@ -40,7 +41,7 @@ def page(collected: Collected, library: str, say: Callable[[str], object], reloa
         "live": _live(collected.records, reload),
         "contents": _contents(found),
         "setups": "\n".join(bodies),
-        "published": published_tables(collected.recipes, collected.records),
+        "published": _recipes(collected, charts),
         "commands": _commands(collected.commands),
         "version": escape(__version__),
         "charts": packed_json(charts),
@@ -50,6 +51,13 @@ def page(collected: Collected, library: str, say: Callable[[str], object], reloa
     for name, value in parts.items():  # not string.Template: the parts hold dollars and braces of their own
         text = text.replace(f"<!--{name}-->", value)
     return text
+
+
+def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
+    """What recipes draw, and their published numbers."""
+    pictures = [chart for recipe in collected.recipes for chart in drawn(recipe)]
+    places = "".join(_chart(chart, chart.name, charts) for chart in pictures)
+    return places + published_tables(collected.recipes, collected.records)
 
 
 def _title(found: Sequence[Setup]) -> str:

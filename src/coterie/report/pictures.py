@@ -1,5 +1,6 @@
 """The clients: what they hold and how they fare."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from .charts import SCALE, Chart, Figure, Style, styles
@@ -70,7 +71,7 @@ def labels(setup: Setup) -> Chart | None:
     views: dict[str, Figure] = {}
     for run in (run for m in setup.methods for run in m.runs):
         if run.census.get("labels"):
-            views.setdefault(f"seed {run.seed}", _heat_map(run))
+            views.setdefault(f"seed {run.seed}", heat_map(run.census["labels"]))
     if not views:
         return None
     caption = (
@@ -81,13 +82,14 @@ def labels(setup: Setup) -> Chart | None:
     return Chart("labels", "What the clients hold", caption, views, height=160 + max(200, min(600, 22 * classes)))
 
 
-def _heat_map(run: Record) -> Figure:
-    counts = run.census["labels"]
+def heat_map(counts: Sequence[Sequence[int]]) -> Figure:
+    """[clients][classes] training samples, clients across."""
     trace = {
         "type": "heatmap",
         "x": list(range(len(counts))),
         "y": list(range(len(counts[0]))),
         "z": [[row[c] or None for row in counts] for c in range(len(counts[0]))],
+        "zmin": 0,
         "colorscale": SCALE,
         "hoverongaps": False,
         "xgap": 1 if len(counts) <= 60 else 0,

@@ -8,13 +8,18 @@ from typing import Any
 from .collect import Record
 
 PRINTED = "printed"  # how sure a published number is, where nothing need be said
+ALL = "all cases"  # what several runs tell together
 RECONSTRUCTED = "reconstructed: cells ran together in the text and were told apart by their order"
 
 
 def published_tables(recipes: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> str:
     """A table for every recipe, of the methods that are on this page."""
     shown = {r.name for r in records}
-    tables = [_table(recipe, [r for r in recipe["results"] if r["method"] in shown]) for recipe in recipes]
+    tables = [
+        _table(recipe, [r for r in recipe["results"] if not records or r["method"] in shown or r["case"] == ALL])
+        for recipe in recipes
+        if recipe["results"]
+    ]
     return f'<section id="published"><h2>Published numbers</h2>{"".join(tables)}</section>' if tables else ""
 
 

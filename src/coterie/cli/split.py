@@ -1,0 +1,93 @@
+"""``coterie data show``: who holds which classes, in the terminal and as a picture, without training anything."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from ..data import Federation, federate
+from ..errors import RequestError
+
+Counts = Sequence[Sequence[int]]
+"""[clients][classes] training samples."""
+
+_SHADES = "·░▒▓█"  # a dot for few: a blank holds none
+_CLASSES = 40  # rows in a terminal at most
+_INK = "#1f2937"
+
+
+def show_split(source: str, clients: int, partition: str, seed: int, png: Path | None) -> None:
+    """Prints what every client holds, or draws it to a file."""
+    counts = class_counts(federate(source, clients, partition, seed))
+    title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
+    print_split(Console(highlight=False), counts, title, drawn=png is None)
+    if png is not None:
+        draw_split(counts, png, title)
+        print(f"drawn to {png}")
+
+
+def class_counts(federation: Federation) -> list[list[int]]:
+    """How many training samples of every class each client holds; refused where samples have no single class."""
+    if federation.classes is None or federation.y.dim() != 1:
+        raise RequestError("these data have no class for every sample: choose data that are classified, such as digits")
+    counts: list[list[int]] = federation.class_counts().tolist()
+    return counts
+
+
+def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
+    """The facts of a split, and its heat map where it is ``drawn`` here."""
+    console.print(title, style="bold", markup=False)
+    samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
+    for what, each in (("samples a client", samples), ("classes a client", held)):
+        console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most", markup=False)
+    if drawn:
+        console.print(split_text(counts, console.width), markup=False, no_wrap=True, overflow="ignore", crop=False)
+
+
+def split_text(counts: Counts, width: int) -> str:
+    """Classes down, clients across; the darker, the more samples.
+
+    >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
+    class 0  ▒·
+          1   ██
+    a column is a client; · to █: 1 to 9 samples
+    """
+    most = max(max(row) for row in counts)
+    shown = [row[:_CLASSES] for row in counts[: max(1, width - 9)]]
+    lines = [
+        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(_shade(row[c], most) for row in shown).rstrip()
+        for c in range(len(shown[0]))
+    ]
+    notes = [f"a column is a client; {_SHADES[0]} to {_SHADES[-1]}: 1 to {most} samples"]
+    if len(shown) < len(counts) or len(shown[0]) < len(counts[0]):
+        notes.append(f"the first {len(shown)} clients and {len(shown[0])} classes; --png draws all of them")
+    return "\n".join([*lines, *notes])
+
+
+def _shade(count: int, most: int) -> str:
+    return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
+
+
+def draw_split(counts: Counts, path: Path, title: str) -> None:
+    """The heat map as a picture."""
+    if path.suffix.lower() != ".png":
+        raise RequestError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        raise RequestError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
+    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no colour
+    image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
+    axes.set_title(title, fontsize=12, color=_INK)
+    axes.set(xlabel="client", ylabel="class")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, ax=axes, label="training samples", pad=0.01)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise RequestError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error
