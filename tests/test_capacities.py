@@ -9,10 +9,11 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms.capacities import RANKS, WIDTHS, Share, levels, shares
+from coterie.algorithms.forms import held_at_the_end
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
-from coterie.export.forms import _ratio
+from coterie.problem import Model, cross_entropy
 from coterie.views.stages import stage_lengths
 from test_engines import COMMON
 from toys import experiment, net, play, ragged
@@ -144,9 +145,12 @@ def test_bytes_and_flops_by_stage() -> None:
     assert [row["flops"] for row in rows] == [3 * n * w * (16 + 3) for n, w in zip(passes, widths, strict=True)]
 
 
-def test_the_exported_rank_is_that_of_the_end() -> None:
-    config = {"settings": {"capacities": "b2@3-b3"}, "data": {"clients": 4}, "rounds": 5}
-    assert _ratio(config, client=2) == RANKS["b3"]
+def test_what_a_client_ends_with_is_that_of_the_last_stage() -> None:
+    model, growing = Model(net("mlp"), cross_entropy), alg.heterofl(capacities="0.25@2-0.5")
+    for rounds, rate in ((5, 0.5), (3, 0.5)):
+        forms = held_at_the_end(growing, model, clients=4, rounds=rounds, seed=0)
+        sizes = {sum(p.numel() for p in form.module.parameters()) for form in forms}
+        assert sizes == {sum(p.numel() for p in net("mlp").at_width(rate).parameters())}
 
 
 def test_levels_have_no_rounds() -> None:
