@@ -12,7 +12,9 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import cli
+from coterie.batches import Amount, Batches, Samples
 from coterie.data import Federation, federate
+from coterie.data.masking import Masking
 from coterie.data.text import END, UNKNOWN, cut, encoded, hidden, numbered
 from coterie.errors import RequestError
 
@@ -126,15 +128,59 @@ def test_as_many_are_hidden_as_asked_for() -> None:
     assert torch.equal(hidden(tokens[:10], 1, 0.15, key=5), lost[:10].long())  # whatever other samples there are
 
 
+def test_hidden_anew_in_every_pass(story: Path) -> None:
+    """Each pass hides others, as often as asked; evaluation sees what it sees when all are hidden once."""
+    once, anew = federation(story, mask=0.3), federation(story, mask=0.3, hide="anew")
+    V = anew.classes
+    assert torch.equal(anew.sample(48), once.x)
+    train, tests = (Samples(f.x, f.y, f.train, f.preparation) for f in (anew, once))
+    assert torch.equal(next(iter(train.parts(48))).x, once.x)
+    assert torch.equal(anew.preparation.plain(anew.test_x), once.test_x)
+    assert tests.preparation is None
+    batches = Batches(train, np.arange(4), Amount(epochs=2), 4, key=7)
+    seen = {}
+    for client in range(4):
+        stream = batches.one(client)
+        for k in range(stream.steps):
+            batch = stream.batch(k)
+            assert torch.equal(torch.where(batch.x == V, batch.y, batch.x), batch.y)
+            for row, x in zip(stream.index[k].tolist(), batch.x, strict=False):
+                seen.setdefault(row, []).append((x == V).tolist())
+    assert all(len(passes) == 2 for passes in seen.values())
+    assert sum(a != b for a, b in seen.values()) > 40  # of 48
+    rate = np.mean([p for passes in seen.values() for p in passes])
+    assert rate == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / (2 * 480)) ** 0.5)
+    again = [Batches(train, np.arange(4), Amount(epochs=2), 4, key=7).one(c).batch(5).x for c in range(4)]
+    assert all(torch.equal(x, batches.one(c).batch(5).x) for c, x in enumerate(again))
+
+
+def test_draws_are_those_of_splitmix64() -> None:
+    """In whole numbers of Python, which have no sign and no end; on several numbers at once, too."""
+
+    def by_hand(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    draws, T = torch.tensor([0, 5, 2**63 - 1]), 7
+    wanted = [
+        [by_hand((d + (t + 1) * 0x9E3779B97F4A7C15) % 2**64) / 2**64 < 0.4 for t in range(T)] for d in draws.tolist()
+    ]
+    masking, tokens = Masking(tokens=9, probability=0.4), torch.full((3, T), 2)
+    assert (masking.augmented(tokens, draws) == 9).tolist() == wanted
+    assert (torch.func.vmap(masking.augmented)(tokens[:, None], draws[:, None])[:, 0] == 9).tolist() == wanted
+    assert 0 < sum(map(sum, wanted)) < 3 * T
+
+
 # A description that can be kept
 
 
 def test_the_same_federation_from_its_origin(story: Path) -> None:
-    fed = federation(story, vocabulary=6, seed=3)
+    fed = federation(story, vocabulary=6, seed=3, hide="anew")
     origin = json.loads(json.dumps(fed.origin))
     assert origin["path"] == str(story)
     assert federate(**origin).fingerprint() == fed.fingerprint()
-    typed = f"text:{story},rows=4,length=10,vocabulary=6"
+    typed = f"text:{story},rows=4,length=10,vocabulary=6,hide=anew"
     assert federate(typed, clients=4, partition="pathological:1", seed=3).fingerprint() == fed.fingerprint()
     story.write_text(story.read_text().replace("w1", "w2"))
     assert federate(**origin).fingerprint() != fed.fingerprint()
@@ -151,6 +197,8 @@ def test_the_same_federation_from_its_origin(story: Path) -> None:
         ({"vocabulary": 2}, "vocabulary=2 leaves no word"),
         ({"mask": 1.5}, "mask must be a probability between 0 and 1, not 1.5"),
         ({"rows": 0}, "at least 1 row"),
+        ({"hide": "anw"}, "did you mean anew"),
+        ({"hide": "anew", "mask": 0.0}, "leave hide=anew out"),
     ],
 )
 def test_what_a_text_refuses(story: Path, options: dict[str, Any], message: str) -> None:
@@ -178,7 +226,7 @@ def transformer(fed: Federation) -> Any:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedlmt"])
 def test_the_transformer_learns_alike_on_both_engines(story: Path, method: str) -> None:
-    fed = federation(story)
+    fed = federation(story, hide="anew")
     training = {"participation": 3, "lr": 0.1, "batch_size": 5, "epochs": 2, "clip": None}
     alg = ct.algorithms.build(method, **training, **(LOW if method == "fedlmt" else {}))
     slow, fast = (
@@ -200,7 +248,7 @@ def test_the_transformer_learns_alike_on_both_engines(story: Path, method: str) 
 def test_the_command(story: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A run on a text, and the same run once more from its folder."""
     monkeypatch.chdir(story.parent)
-    source = "text:a story.txt,rows=4,length=10"
+    source = "text:a story.txt,rows=4,length=10,hide=anew"
     for words in (
         ["run", "fedlmt", "--data", source, "--clients", "4", "--rounds", "1", "--record", "perplexity", "--out", "a"],
         ["run", "a/config.json", "--out", "b"],

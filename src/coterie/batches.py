@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from . import chance
+from .data.masking import Masking
 from .data.preparation import Preparation
 from .tensors import Tensors, rows
 
@@ -48,7 +49,7 @@ class Samples:
     x: Tensor
     y: Tensor
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
-    preparation: Preparation | None = None  # what makes inputs of them; None: they are inputs
+    preparation: Preparation | Masking | None = None  # what makes inputs of them; None: they are inputs
 
     @cached_property
     def flat(self) -> Integers:

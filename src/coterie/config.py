@@ -21,7 +21,8 @@ from .topology import Topology
 def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> dict[str, Any]:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
-    prepared = federation.preparation
+    made = federation.preparation
+    prepared = made if isinstance(made, data.Preparation) else None  # that of a text follows from its source
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     return {
         "method": algorithm.name,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import RequestError
+from .masking import Masking
 from .preparation import Preparation
 
 Array = Tensor | NDArray[np.generic]
@@ -36,7 +37,9 @@ class Federation:
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
     classes: int | None  # None for floating targets
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds it again
-    preparation: Preparation | None = None  # what makes inputs of uint8 images; None: the samples are inputs
+    preparation: Preparation | Masking | None = (
+        None  # what makes inputs of what is stored; None: the samples are inputs
+    )
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
@@ -202,7 +205,9 @@ def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
         raise RequestError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
 
 
-def _check_preparation(x: Tensor, preparation: Preparation | None) -> None:
+def _check_preparation(x: Tensor, preparation: Preparation | Masking | None) -> None:
+    if isinstance(preparation, Masking):  # which the source of a text has made to fit
+        return
     raw = x.dtype == torch.uint8
     if raw and preparation is None:
         raise RequestError("the samples are uint8: say how to normalise them, as preparation=Preparation(mean, std)")

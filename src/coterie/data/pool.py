@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .federation import Federation
+from .masking import Masking
 from .preparation import Preparation
 
 Rows = tuple[NDArray[np.int64], ...]
@@ -30,7 +31,7 @@ class Pool(NamedTuple):
     test_y: Tensor  # [M]
     classes: int
     tailor: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
-    preparation: Preparation | None = None  # what makes inputs of uint8 images
+    preparation: Preparation | Masking | None = None  # what makes inputs of uint8 images or of stored tokens
     natural: Natural | None = None  # where the source knows its clients
 
 

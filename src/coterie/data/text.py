@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import chance
-from ..errors import RequestError
+from ..errors import RequestError, unknown
 from .federation import Federation
+from .masking import Masking
 from .pool import Pool
 
 UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText writes its rare words as the first one, too
@@ -37,6 +38,7 @@ def text(
     rows: int = 20,
     vocabulary: int = 0,
     mask: float = 0.15,
+    hide: str = "once",
 ) -> Pool:
     """A text file in chunks of ``length`` tokens: x with some of them hidden, y as they were written.
 
@@ -46,26 +48,30 @@ def text(
 
     test: another file, cut in as many rows; without one, the last quarter of every row is for testing. vocabulary: at
     most so many tokens, the most frequent of the training chunks, the unknown and the end of a line among them; 0: all.
-    mask: how likely a token is hidden, that is, replaced by the number of tokens; drawn once a sample.
+    mask: how likely a token is hidden, that is, replaced by the number of tokens; hide: "once", or "anew" in every pass
+    over the training samples, as the released code does; what a model is evaluated on is always the same.
 
     >>> pool = text(seed=0, path=__file__, length=8, rows=4)
     >>> pool.x.shape[1:], pool.y.unique().tolist()
     (torch.Size([8]), [0, 1, 2, 3])
 
-    Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are not
-    drawn anew in every epoch, and the shorter chunk at the end of a row is left out.
+    Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are drawn
+    anew only if asked for, and never in evaluation; the shorter chunk at the end of a row is left out.
     """
-    check_text(length, rows, vocabulary, mask)
+    check_text(length, rows, vocabulary, mask, hide)
     train, tested = train_and_test(path, test, length, rows)
-    return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask)
+    return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask, hide)
 
 
-def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float) -> Pool:
+def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: str) -> Pool:
     """The chunks in numbers, some of them hidden."""
     y, test_y = (torch.from_numpy(encoded(part.tokens, ids)) for part in (train, tested))
     x, test_x = (hidden(part, len(ids), mask, chance.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
+    masking = Masking(len(ids), mask) if hide == "anew" else None
+    if masking is not None:
+        x, test_x = (masking.stored(token, seen == len(ids)) for token, seen in ((y, x), (test_y, test_x)))
     tailor = partial(_spelt, y=y, test_y=test_y, tokens=len(ids))
-    return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, tailor)
+    return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, tailor, masking)
 
 
 def read(path: str) -> list[str]:
@@ -149,10 +155,14 @@ def _spelt(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Fe
     return replace(federation, y=y, test_y=test_y, classes=tokens)
 
 
-def check_text(length: int, rows: int, vocabulary: int, mask: float) -> None:
+def check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) -> None:
     if length < 1 or rows < 1:
         raise RequestError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
     if vocabulary < 0 or vocabulary in (1, 2):
         raise RequestError(f"vocabulary={vocabulary} leaves no word: ask for 3 or more, or 0 for all")
     if not 0 <= mask <= 1:
         raise RequestError(f"mask must be a probability between 0 and 1, not {mask:g}")
+    if hide not in ("once", "anew"):
+        raise unknown("hide", hide, ("once", "anew"))
+    if hide == "anew" and mask in (0, 1):
+        raise RequestError(f"mask={mask:g} hides the same tokens in every pass: leave hide=anew out, or choose between")

@@ -20,6 +20,7 @@ def wikitext2(
     rows: int = 20,
     vocabulary: int = 0,
     mask: float = 0.15,
+    hide: str = "once",
 ) -> Pool:
     """WikiText-2 for masked language modelling; test: "test" or "valid"; the rest: see the source "text".
 
@@ -30,13 +31,13 @@ def wikitext2(
     """
     if test not in ("test", "valid"):
         raise RequestError(f"test={test} is no part of wikitext2: choose test or valid")
-    check_text(length, rows, vocabulary, mask)
+    check_text(length, rows, vocabulary, mask, hide)
     (path,) = located("wikitext2", folder)
     train, tested = (str(path / f"wiki.{part}.tokens") for part in ("train", test))
     ids = numbered(read(train))
     keep(path / VOCABULARY, "".join(f"{token}\n" for token in ids))
     frequent = dict(islice(ids.items(), vocabulary or None))
-    return masked(seed, *train_and_test(train, tested, length, rows), frequent, rows, mask)
+    return masked(seed, *train_and_test(train, tested, length, rows), frequent, rows, mask, hide)
 
 
 def keep(path: Path, content: str) -> None:
