@@ -91,3 +91,12 @@ def test_what_is_lost_is_lost_step_by_step() -> None:
 def test_one_step_has_nothing_fresh() -> None:
     with pytest.raises(RequestError, match="raise gossip_steps"):
         ct.algorithms.dfedsam_mgs(gossip_steps=1, fresh_graph=True)
+
+
+@pytest.mark.parametrize("method", ["dfedavg", "osgp"])
+def test_one_peer_a_round_brings_the_exact_mean(method: str) -> None:
+    """Four clients, two rounds, nobody trains: the mean to the last bit; push-sum's weights stay 1."""
+    e = experiment(shared_only(), golden(), plain(method, topology="one-peer-exponential", steps=0))
+    now = play(e, 2, scattered(e))
+    assert e.program.models(now.state)["u"].tolist() == [0.125] * 4
+    assert e.play(now, 2, evaluate=False)[1]["messages_sent"] == 4

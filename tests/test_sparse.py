@@ -17,7 +17,18 @@ from toys import experiment, net, play, ragged
 
 N = 12
 # Those that can be compared entry by entry; random-pull and random-push draw otherwise for many clients.
-SAME = ["ring", "grid", "exponential", "star", "none", "random:4", "random:5", "clique:3,count=2", "clique:3,turns=2"]
+SAME = [
+    "one-peer-exponential",
+    "ring",
+    "grid",
+    "exponential",
+    "star",
+    "none",
+    "random:4",
+    "random:5",
+    "clique:3,count=2",
+    "clique:3,turns=2",
+]
 
 
 @pytest.fixture

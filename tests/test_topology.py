@@ -34,6 +34,7 @@ TEXTS = [
     "random-push:3",
     "clique:3,count=2",
     "clique:3,turns=2",
+    "one-peer-exponential",
 ]
 FIXED = TEXTS[:6]
 
@@ -117,12 +118,29 @@ def test_the_draw_depends_on_seed_and_round_only(text: str) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(one))(5), later)
     assert one.fixed == (text in FIXED)
     assert torch.equal(one(4), later) == one.fixed
-    assert torch.equal(other(5), later) == one.fixed
+    assert torch.equal(other(5), later) == (one.fixed or text == "one-peer-exponential")  # which draws nothing
     if one.fixed:
         assert one(0) is one(1)
 
 
-@pytest.mark.parametrize("make", [tp.ring, tp.grid, tp.exponential, tp.full, tp.star, tp.none])
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 16, 100])
+def test_one_peer_after_another(n: int) -> None:
+    """Who sends to whom, counted as the original code does: offsets 2^0 to 2^floor(log2(n - 1)), then again."""
+    graph = tp.build("one-peer-exponential", n)
+    powers = int(log2(n - 1)) + 1
+    for t in range(2 * powers + 1):
+        W = graph(t)
+        to = tp.out_neighbours(W)
+        assert to == [[(i + 2 ** (t % powers)) % n] for i in range(n)]
+        assert (W.sum(0) == 1).all()
+        assert (W.sum(1) == 1).all()
+        assert weights(W) <= {0.0, 0.5}
+    assert (graph.stochastic, tp.edges(graph(0)), tp.degree(graph(0))) == ("doubly", n, (1, 1.0, 1))
+    product = torch.linalg.multi_dot([graph(t) for t in range(3, 3 + powers)]) if powers > 1 else graph(3)
+    assert torch.equal(product, torch.full((n, n), 1 / n, dtype=torch.float64)) == (n & (n - 1) == 0)
+
+
+@pytest.mark.parametrize("make", [tp.ring, tp.grid, tp.exponential, tp.one_peer_exponential, tp.full, tp.star, tp.none])
 def test_one_client_is_alone(make: Callable[[int], tp.Topology]) -> None:
     W = make(1)(0)
     assert torch.equal(W, torch.ones(1, 1, dtype=torch.float64))

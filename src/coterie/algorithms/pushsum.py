@@ -87,7 +87,8 @@ def osgp(*, topology: str | Topology = "random-push:10", tau: int = 0, **options
 
     Reference: Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", 2019, Algorithms 1 and 2.
     Differs from the paper in: several local steps between two pushes, as DFedPGP's experiments run it, and messages
-    that are late by exactly ``tau`` rounds, where the paper bounds the delay.
+    that are late by exactly ``tau`` rounds, where the paper bounds the delay. The default graph is that of DFedPGP's
+    experiments; the paper's code sends to one other at a time, topology="one-peer-exponential".
     """
     check_range("tau", tau, 0, float("inf"))
     t = Training().given(options)

@@ -45,7 +45,7 @@ def show_topology(
     if round < 0:
         raise RequestError(f"the round must be 0 or more, not {round}")
     W = topology(round)
-    when = "the same every round" if topology.fixed else f"round {round}, drawn anew every round"
+    when = "the same every round" if topology.fixed else f"round {round}, another one every round"
     title = f"{topology.name} · {clients} client{'' if clients == 1 else 's'} · {when}"
     console = Console()
     console.print(title, style="bold", highlight=False)

@@ -47,7 +47,7 @@ def _clients(method: Method) -> int:
 
 def _facts(graph: dict[str, Any], n: int) -> str:
     """The graph in words."""
-    when = "the same in every round" if graph["fixed"] else f"drawn anew every round, here round {graph['round']}"
+    when = "the same in every round" if graph["fixed"] else f"another one every round, here round {graph['round']}"
     alone = "" if graph["fixed"] else " of this one alone"
     gap = f", spectral gap{alone} {gap_of(graph, n):.4f}" if 1 < n <= SOLVED else ""
     few = f"; only the links of client 0 are drawn, of {graph['messages']:,} messages" if _crowded(graph) else ""

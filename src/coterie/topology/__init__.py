@@ -8,7 +8,7 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
         [0.3333, 0.0000, 0.3333, 0.3333]], dtype=torch.float64)
 """
 
-from .draws import clique, random, random_pull, random_push
+from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import degree, degrees, diameter, edges, in_neighbours, links, out_neighbours, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
@@ -32,6 +32,7 @@ __all__ = [
     "metropolis",
     "names",
     "none",
+    "one_peer_exponential",
     "out_neighbours",
     "random",
     "random_pull",

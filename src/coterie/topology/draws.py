@@ -1,4 +1,4 @@
-"""Topologies drawn afresh every round; the draw of round t depends on (seed, t) and on nothing else."""
+"""Topologies that change from round to round; a draw of round t depends on (seed, t) and on nothing else."""
 
 from functools import partial
 
@@ -8,8 +8,27 @@ from torch import Tensor
 
 from ..chance import generator
 from ..errors import RequestError
-from .graphs import Topology, circulant, clients, uniform, whole
+from .graphs import Topology, circle_of, circulant, clients, uniform, whole
 from .sparse import DENSE, circle, drawn, from_links
+
+
+def _one_peer(n: int, powers: int, t: int) -> Tensor:
+    return circle_of(n, (-(2 ** (t % powers)),))
+
+
+def one_peer_exponential(n: int) -> Topology:
+    """In round t everybody sends to one other, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
+
+    Every W is doubly stochastic. For n = 2^q the product of q rounds in a row is exactly J: everybody has the mean.
+
+    >>> one_peer_exponential(4)(1)[3]
+    tensor([0.0000, 0.5000, 0.0000, 0.5000], dtype=torch.float64)
+
+    Reference: the default graph of the code of Assran et al., "Stochastic Gradient Push for Distributed Deep Learning",
+    2019; Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training", 2021.
+    """
+    powers = max(1, (clients(n) - 1).bit_length())
+    return Topology("one-peer-exponential", n, "doubly", False, partial(_one_peer, n, powers))
 
 
 def _neighbours(name: str, n: int, k: object) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import RequestError, unknown
 from ..text import Call, parse
-from .draws import clique, random, random_pull, random_push
+from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, clients, exponential, full, grid, none, ring, star
 from .sparse import DENSE, diagonal, entries
@@ -18,6 +18,7 @@ _BUILDERS: dict[str, Callable[..., Topology]] = {
     "ring": ring,
     "grid": grid,
     "exponential": exponential,
+    "one-peer-exponential": one_peer_exponential,
     "full": full,
     "random": random,
     "random-pull": random_pull,
