@@ -1,5 +1,6 @@
 """Gradient norms, sharpness and curvature against closed forms, finite differences and plain loops."""
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -14,7 +15,7 @@ from coterie.data import Federation
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.measure import sharpness as landscape
-from coterie.measure.convergence import MEASURES, check_measure, gradient_norms, met
+from coterie.measure.convergence import MEASURES, gradient_norms, met
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
 from coterie.measure.singular import smallest_singular_value
 from coterie.problem import Loss, Model, cross_entropy
@@ -363,7 +364,7 @@ def test_smallest_singular_values_are_recorded() -> None:
     padded = experiment(net("groupnorm"), ragged("groupnorm"), build("pfedlmt"))
     assert MEASURES["singular-values"](padded, padded.start().state)["smallest_singular_value"] > 0.01
     with pytest.raises(RequestError, match="low rank"):
-        check_measure("singular-values", experiment(net("mlp"), ragged("mlp"), build("fedavg")).model)
+        replace(experiment(net("mlp"), ragged("mlp"), build("fedavg")), record=["singular-values"]).check()
 
 
 def test_singular_values_by_block() -> None:

@@ -123,7 +123,7 @@ class Experiment:
     def check(self) -> None:
         """Refuses what does not fit together, before anything is trained or written."""
         for name in self.record:
-            measure.check_measure(name, self.model)
+            measure.check_measure(name, self.model, self.program)
         for name, likely in (("silent", self.silent), ("offline", self.offline)):
             if not 0 <= likely <= 1:
                 raise RequestError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
@@ -240,7 +240,7 @@ class Experiment:
             distance=self._consensus_distance(state, agreed) if evaluate else None,
             accuracies=self.accuracies(state, after_train, t) if evaluate else None,
             right=self._right(agreed) if agreed is not None and self.measurable else None,
-            recorded=self._recorded(state, evaluate),
+            recorded=measure.recorded(self, self.record, before.state, state) if evaluate else {},
         )
         return Progressed(state, after_train), part
 
@@ -276,10 +276,6 @@ class Experiment:
     def _right(self, agreed: Tensors) -> measure.Right:
         with products(self.model.precision):
             return measure.right_of_one(self.engine, self.model, agreed, self.tests, self.here)
-
-    def _recorded(self, state: Any, evaluate: bool) -> Row:
-        """What was asked for, in the rounds that are evaluated."""
-        return {k: v for name in self.record if evaluate for k, v in measure.MEASURES[name](self, state).items()}
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.

@@ -73,9 +73,10 @@ def fit(
     "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
     never leaves it); silent: how likely a message between peers is dropped; offline: how likely a client between peers
     is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity" and "train-accuracy" (of the
-    one model they agree on); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits) or "bf16" (products in
-    bfloat16, weights in single precision); trackers: who else is told of every round, such as
+    "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity", "train-accuracy" (of the
+    one model they agree on), "deltas" (Delta_u at (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum) and
+    "constants" (of convergence theorems, estimated); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits)
+    or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
     ``coterie.track.TensorBoard()``.
     With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
     on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.

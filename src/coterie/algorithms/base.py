@@ -172,6 +172,7 @@ class Program(NamedTuple, Generic[S]):
     prepare: Callable[[S, Round], S] | None = None  # once before the first round, with all clients
     consensus: Callable[[S], Tensors] | None = None  # the one model they agree on; None: the mean of all models
     known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
+    mass: Callable[[S], Tensor] | None = None  # [n] the weights that push-sum keeps beside the models
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
     finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
     views: Callable[[Round], Sequence[Assigned]] | None = None  # who has which form; None: all the common one

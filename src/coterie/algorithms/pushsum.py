@@ -150,6 +150,7 @@ def push_sum(
         traffic,
         graph,
         consensus=mean_numerator,
+        mass=lambda s: s.mu,
         keeps="receiver" if graph.stochastic == "row" else "sender",
         views=problem.views,
     )

@@ -82,12 +82,14 @@ def few_bits(load: Load, bits: int) -> Load:
 def _of_inner(program: Program[Any], init: Any, exchange: Any, traffic: Any) -> Program[Compressed]:
     """Everything else looks at the method's own state."""
     prepare, consensus, known, finetune = program.prepare, program.consensus, program.known, program.finetune
+    mass = program.mass
     return program._replace(
         init=init,
         train=lambda s, r: program.train(s.inner, r),
         exchange=exchange,
         models=lambda s: program.models(s.inner),
         traffic=traffic,
+        mass=mass and (lambda s: mass(s.inner)),
         prepare=prepare and (lambda s, r: s._replace(inner=prepare(s.inner, r))),
         consensus=consensus and (lambda s: consensus(s.inner)),
         known=known and (lambda s: known(s.inner)),

@@ -11,7 +11,8 @@ Set = Annotated[
 Record = Annotated[
     list[str] | None,
     typer.Option(
-        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy; repeat for more."
+        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
+        "constants; repeat for more."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks: errors and results only.")]

@@ -2,11 +2,12 @@
 
 from .accuracy import Right, global_accuracy, personal_accuracies, right_of_one
 from .consensus import averaged, consensus_distance
-from .convergence import MEASURES, check_measure
+from .convergence import CHANGES, MEASURES, check_measure, recorded
 from .report import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarise, unmeasured
 
 __all__ = [
     "ACCURACIES",
+    "CHANGES",
     "FINETUNED",
     "MEASURES",
     "Right",
@@ -16,6 +17,7 @@ __all__ = [
     "consensus_distance",
     "global_accuracy",
     "personal_accuracies",
+    "recorded",
     "right_of_one",
     "rounds_to",
     "summarise",

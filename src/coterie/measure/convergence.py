@@ -1,6 +1,6 @@
 """How far the clients are from a stationary point, and what can be recorded about it in every round."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from ..problem import Model
 from ..tensors import Tensors, add, floating, replicate, split
 from ..views import factor_pairs
 from .accuracy import record_train_accuracy
+from .assumptions import record_constants
 from .consensus import averaged
 from .measured import Measured
 from .perplexity import record_perplexity
@@ -93,20 +94,50 @@ def _sharpness(experiment: Measured, state: Any) -> dict[str, float]:
     return {"sharpness": float(each.nanmean()), "sharpness_worst": float(each[~each.isnan()].max())}
 
 
-def check_measure(name: str, model: Model) -> None:
-    """Refuses what is no measure, or none for this model."""
-    if name not in MEASURES:
-        raise unknown("measure", name, MEASURES)
+def _deltas(experiment: Measured, before: Any, after: Any) -> dict[str, float]:
+    """Delta_u at (mean u^t, V^(t+1)) and Delta_v at (u_i^t, v_i^t), as the theorems between peers take them."""
+    e, program = experiment, experiment.program
+    own = program.models(before)
+    together = met(own, program.shared, None if program.consensus is None else program.consensus(before))
+    later = program.models(after) | split(together, program.shared)[0]
+    shared = gradient_norms(e.engine, e.model, later, e.train, program.shared).shared
+    return {"delta_u": shared, "delta_v": gradient_norms(e.engine, e.model, own, e.train, program.shared).personal}
+
+
+def _mass(experiment: Measured, state: Any) -> dict[str, float]:
+    """The least and the greatest push-sum weight; their mean is 1 unless messages are on their way."""
+    mu = experiment.program.mass(state)
+    return {"mass_least": float(mu.min()), "mass_greatest": float(mu.max())}
+
+
+def recorded(experiment: Measured, names: Iterable[str], before: Any, after: Any) -> dict[str, float]:
+    """All columns of the named measures after a round."""
+    row: dict[str, float] = {}
+    for name in names:
+        row |= CHANGES[name](experiment, before, after) if name in CHANGES else MEASURES[name](experiment, after)
+    return row
+
+
+def check_measure(name: str, model: Model, program: Any) -> None:
+    """Refuses what is no measure, or none for this model or method."""
+    if name not in MEASURES and name not in CHANGES:
+        raise unknown("measure", name, (*MEASURES, *CHANGES))
+    if name == MASS and program.mass is None:
+        raise RequestError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
     if name == SINGULAR and not factor_pairs(model.module):
         raise RequestError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
 
 
-SINGULAR = "singular-values"
+SINGULAR, MASS = "singular-values", "mass"
 MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
     SINGULAR: record_singular_values,
     "perplexity": record_perplexity,
     "train-accuracy": record_train_accuracy,
+    "constants": record_constants,
+    MASS: _mass,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""
+CHANGES: dict[str, Callable[[Measured, Any, Any], dict[str, float]]] = {"deltas": _deltas}
+"""The same, of the states before and after it."""

@@ -44,6 +44,7 @@ def beside(problem: Problem, topology: Topology, settings: dict[str, Any], paths
         plain(s),
         Condition("every W is symmetric and doubly stochastic", symmetric(topology, T), "take ring, grid or random:K"),
         Condition(f"the graph mixes: lambda = {lam:.4g} < 1", lam < 1, "take a graph in which everybody is reached"),
+        Condition("one W for all exchanges of a round", not s.get("fresh_graph"), "leave fresh_graph out"),
         Condition(f"lr = {lr:.4g} <= 1 / (10 K L) = {1 / (10 * K * L):.4g}", lr * 10 * K * L <= 1 + 1e-9, "lower lr"),
     )
     spread2 = sigma_g2 + sigma_l2

@@ -1,0 +1,107 @@
+"""The constants that convergence theorems assume, estimated where a run stands: for models of any size."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches import Amount, Batches, Samples, Stream
+from ..engines.base import Engine
+from ..problem import Model
+from ..tensors import Tensors, add, mul, rows, split
+from .accuracy import quietly
+from .measured import Measured
+from .sharpness import on_clients, slope, top_eigenvalue
+
+SINGLE = 32  # samples of every client whose gradients are taken one by one
+ITERATIONS = 20  # of the power iteration
+
+
+class Partial(NamedTuple):
+    """What one client's gradient says."""
+
+    loss: Tensor
+    u: Tensors  # grad_u f_i
+    u2: Tensor  # |grad_u f_i|^2
+
+
+class Constants(NamedTuple):
+    """Estimates of what theorems call F, L, b^2, sigma_u^2 and sigma_v^2."""
+
+    objective: float  # (1/n) sum_i f_i
+    smoothness: float  # the largest modulus of an eigenvalue of any client's Hessian
+    dissimilarity: float  # (1/n) sum_i |grad_u f_i|^2 - |grad_u f|^2
+    noise_shared: float  # E |grad_u F(xi) - grad_u f_i|^2 of a single sample, mean over the clients
+    noise_personal: float  # the same of grad_v
+
+
+def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, shared: frozenset[str]) -> Constants:
+    """At everybody's own model, over all its data; the noise from some of its samples, taken one by one.
+
+    A batch of B samples has a B-th of the noise. F_0 is the first objective minus the least one can reach.
+
+    Reference: FedAvg-P/Scaffold-P, Assumptions 2.1 to 2.3.
+    """
+    grad = engine.gradient(model.still)
+
+    def one(tensors: Tensors, stream: Stream) -> Partial:
+        x, held = split(tensors, model.parameters)
+        here = slope(grad, x, held, stream)
+        u = split(here.gradient, shared)[0]
+        return Partial(here.loss, u, _squared(u, here.loss))
+
+    clients, loss, u2 = 0, 0.0, 0.0
+    total: Tensors = {}
+    for which, part in on_clients(engine, one, models, samples):
+        clients += len(which)
+        loss, u2 = loss + float(part.loss.sum()), u2 + float(part.u2.sum())
+        summed = {k: g.sum(0) for k, g in part.u.items()}
+        total = add(total, summed) if total else summed
+    mean = mul(total, 1 / clients)
+    apart = max(0.0, u2 / clients - float(sum(float(g.square().sum()) for g in mean.values())))
+    curved = top_eigenvalue(engine, model, models, samples, ITERATIONS).abs()
+    noise = _noise(engine, model, models, samples, shared)
+    return Constants(loss / clients, float(curved[~curved.isnan()].max()), apart, *noise)
+
+
+def _squared(x: Tensors, like: Tensor) -> Tensor:
+    return sum((v.square().sum().to(like) for v in x.values()), start=torch.zeros_like(like))
+
+
+def _noise(
+    engine: Engine, model: Model, models: Tensors, samples: Samples, shared: frozenset[str]
+) -> tuple[float, float]:
+    """The variance of single gradients, of the shared and of the personal part, mean over the clients."""
+    grad = engine.gradient(model.still)
+
+    def one(tensors: Tensors, stream: Stream) -> tuple[Tensor, Tensor]:
+        x, held = split(tensors, model.parameters)
+        total: Tensors = {}
+        squares: list[Tensor] = []
+        like = torch.zeros((), dtype=torch.float64, device=stream.index.device)
+        for k in range(stream.steps):
+            g = {name: v.to(torch.float64) for name, v in grad(x, held, stream.batch(k))[0].items()}
+            total = add(total, g) if total else g
+            squares.append(torch.stack([_squared(part, like) for part in split(g, shared)]))
+        mean = [_squared(mul(part, 1 / stream.steps), like) for part in split(total, shared)]
+        unbiased = stream.steps / (stream.steps - 1)
+        u, v = (torch.stack(squares).mean(0) - torch.stack(mean)) * unbiased
+        return u, v
+
+    steps = np.minimum(samples.sizes, SINGLE)
+    sums, clients = [0.0, 0.0], int((steps > 1).sum())
+    for few in sorted({int(k) for k in steps if k > 1}):  # side by side where equally many are looked at
+        which = np.flatnonzero(steps == few)
+        batches = Batches(samples, which, Amount(steps=few), 1, key=0)
+        mine = rows(models, torch.from_numpy(which).to(samples.x.device))
+        with quietly(), torch.enable_grad():
+            found = engine.map(one, mine, batches, keys=[0] * len(which))
+        sums = [total + float(part.sum()) for total, part in zip(sums, found, strict=True)]
+    return sums[0] / max(clients, 1), sums[1] / max(clients, 1)
+
+
+def record_constants(experiment: Measured, state: Any) -> dict[str, float]:
+    """The estimates as columns of a row."""
+    e = experiment
+    return estimate(e.engine, e.model, e.program.models(state), e.train, frozenset(e.program.shared))._asdict()
