@@ -50,8 +50,9 @@ def with_cohorts(e: Experiment, monkeypatch: pytest.MonkeyPatch, *cohorts: list[
 class TestDFedSalt:
     """Perturbing the shared part, the personal part, or both."""
 
-    def state(self, sam_on: str, engine: Any, rho: float = 0.1) -> Any:
-        e = experiment(Quadratic(), golden(), plain("dfedsalt", topology="ring", rho=rho, sam_on=sam_on, **OWN), engine)
+    def state(self, sam_on: str, engine: Any, rho: float = 0.1, **own: Any) -> Any:
+        algorithm = plain("dfedsalt", topology="ring", rho=rho, sam_on=sam_on, **OWN, **own)
+        e = experiment(Quadratic(), golden(), algorithm, engine)
         return play(e, 1, scattered(e)).state
 
     @ENGINES
@@ -64,6 +65,18 @@ class TestDFedSalt:
         assert torch.equal(on_v.x["u"], without.x["u"])
         assert torch.equal(on_both.x["u"], on_u.x["u"])
         assert torch.equal(on_both.x["v"], on_v.x["v"])
+
+    @ENGINES
+    def test_each_part_has_its_own_radius(self, engine: Any) -> None:
+        """v - lr c (v + rho sign(v - d) - d) in closed form; the shared part keeps the other radius."""
+        apart, same = self.state("both", engine, personal_rho=0.4), self.state("both", engine)
+        close(apart.x["v"], 1 - ETA_V * c * (1 - d + 0.4 * (1 - d).sign()))
+        assert torch.equal(apart.x["u"], same.x["u"])
+        alone = self.state("personal", engine, personal_rho=0.4)
+        assert torch.equal(alone.x["v"], apart.x["v"])
+        assert torch.equal(self.state("both", engine, personal_rho=0.1).x["v"], same.x["v"])
+        with pytest.raises(RequestError, match="sam_on=both"):
+            self.state("shared", engine, personal_rho=0.4)
 
     def test_the_perturbation_has_length_rho(self) -> None:
         points = []

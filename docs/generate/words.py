@@ -27,6 +27,7 @@ SETTINGS = {
     "personal_outer_lr": "outer step size of the personal part",
     "form": "epoch, or lian for a single step",
     "rho": "radius of the sharpness-aware steps; 0: plain ones",
+    "personal_rho": "radius in the personal phase; none: rho",
     "sam_on": "which part takes sharpness-aware steps: shared, personal or both",
     "gossip_steps": "exchanges over the graph of a round",
     "fresh_graph": "whether every gossip step has a graph of its own",

@@ -114,6 +114,7 @@ def fedsam(
 def dfedsalt(
     *,
     rho: float = 0.7,
+    personal_rho: float | None = None,
     sam_on: str = "shared",
     personal: Patterns = "head",
     topology: str | Topology = "random-pull:10",
@@ -127,7 +128,8 @@ def dfedsalt(
     v_i <- local(v; u_i held);   z_i <- local(u; v_i held) along grad_u F_i(u + rho g_u/|g_u|, v_i);
     u_i <- sum_j W[i, j] z_j
 
-    sam_on: "shared", "personal" or "both"; each phase perturbs only the part it trains.
+    sam_on: "shared", "personal" or "both"; each phase perturbs only the part it trains; personal_rho: the radius of the
+    personal phase, None: rho.
 
     >>> dfedsalt(topology="ring", sam_on="both").settings["sam_on"]
     'both'
@@ -138,15 +140,21 @@ def dfedsalt(
     point before the ascent, as in the usual code for SAM. We know of no public code.
     """
     check_range("rho", rho, 0, float("inf"))
+    check_range("personal_rho", personal_rho, 0, float("inf"))
     check_choice("sam_on", sam_on, ("shared", "personal", "both"))
+    if personal_rho is not None and sam_on == "shared":
+        raise RequestError("personal_rho is the radius of the personal phase: add sam_on=both, or leave it out")
     own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
     t = Training().given(options)
+    personal_radius = 0.0 if sam_on == "shared" else rho if personal_rho is None else personal_rho
 
     def salted(first: Phase, second: Phase) -> list[Phase]:
         return [
-            ascent(first, rho if sam_on != "shared" else 0),
+            ascent(first, personal_radius),
             ascent(second, rho if sam_on != "personal" else 0),
         ]
 
     base = alternating("dfedsalt", personal, topology, own, t, salted)
-    return Algorithm(base.name, {"rho": rho, "sam_on": sam_on, **base.settings}, base.bind)
+    return Algorithm(
+        base.name, {"rho": rho, "personal_rho": personal_rho, "sam_on": sam_on, **base.settings}, base.bind
+    )
