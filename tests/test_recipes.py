@@ -296,7 +296,7 @@ def test_fewer_clients_get_graphs_that_fit() -> None:
 
 def test_fewer_clients_get_data_that_fit() -> None:
     text = changed(load("fedlmt-t2-text"), Changes(clients=10)).cases[0]
-    assert (text.data, text.partition) == ("wikitext2:rows=10", "pathological:1")
+    assert (text.data, text.partition) == ("wikitext2:rows=10,hide=anew", "pathological:1")
     table = load("dfedalt-t1")
     few = changed(table, Changes(clients=4, data="digits"))
     assert [case.partition for case in few.cases[2:4]] == ["pathological:3", "pathological:5"]
