@@ -134,9 +134,9 @@ class Model:
 
     @cached_property
     def start(self) -> Tensors:
-        """The values the module came with."""
-        module = self.module
-        return {k: v.detach().clone() for k, v in (*module.named_parameters(), *module.named_buffers())}
+        """The values the module came with, their channels first: layouts are the engines' to choose."""
+        given, own = (*self.module.named_parameters(), *self.module.named_buffers()), torch.contiguous_format
+        return {k: v.detach().clone(memory_format=own) for k, v in given}
 
     @cached_property
     def objective(self) -> Objective:

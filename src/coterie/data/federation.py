@@ -57,6 +57,9 @@ class Federation:
         _check_preparation(self.x, self.preparation)
         if not any(map(len, self.train)):
             raise RequestError("no client has a training sample: give at least one client some data")
+        # Images that are a view of others with their channels last would bring that layout into every convolution.
+        for name in ("x", "test_x"):
+            object.__setattr__(self, name, getattr(self, name).contiguous())
 
     def __repr__(self) -> str:
         return (

@@ -17,6 +17,7 @@ from ..batches import Batch, Batches, Integers, Samples
 from ..tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
 from .base import Grad, InMemory, Objective, Seen, Step
 from .capture import Build, captured
+from .layout import may_be_last
 from .serial import Serial
 from .vectorised import Vectorised, lift, pick, write
 
@@ -106,7 +107,8 @@ class Program:
 
     def __init__(self, step: Step, carry: Tree, fixed: Tree, samples: Samples, chunk: int, build: Build) -> None:
         self.step, self.samples, self.chunk, self.build = step, samples, chunk, build
-        self.carry, self.fixed = tree_map(_own, carry), tree_map(_own, fixed)
+        self.last = chunk == 1 and may_be_last(leaves((carry, fixed)))  # the channels, of one client alone
+        self.carry, self.fixed = tree_map(self._own, carry), tree_map(self._own, fixed)
         kind = next(v.dtype for v in leaves((carry, fixed)) if v.is_floating_point())
         self.rates = torch.tensor(step.rates, dtype=kind, device=samples.x.device)
         self._built: dict[Hashable, tuple[Tensors, Callable[[], object]]] = {}
@@ -120,14 +122,14 @@ class Program:
         """One step on these samples."""
         shape = tuple((k, v.shape) for k, v in drawn.items())
         if shape not in self._built:
-            self._built[shape] = self._first(tree_map(_own, drawn))
+            self._built[shape] = self._first(tree_map(self._own, drawn))
         seen, replay = self._built[shape]
         _copy(list(seen.values()), list(drawn.values()))
         replay()
 
     def _first(self, drawn: Tensors) -> tuple[Tensors, Callable[[], object]]:
         """The step as a program; building it plays it, so what is carried is put back."""
-        before = tree_map(_own, self.carry)
+        before = tree_map(self._own, self.carry)
         memory = (self.carry, self.fixed, self.rates, drawn, self.samples.x, self.samples.y)
 
         def body(*tensors: Tensor) -> None:
@@ -136,7 +138,7 @@ class Program:
 
             def one(carry: Tree, fixed: Tree, drawn: Tensors) -> Tree:
                 batch = samples.batch(**drawn)
-                return step(carry, fixed, _channels_last(batch) if self.chunk == 1 else batch)
+                return step(carry, fixed, _channels_last(batch) if self.last else batch)
 
             new = over(self.chunk, one)(carry, fixed, drawn)
             tree_map(lambda old, value: old.copy_(value), carry, new)
@@ -144,6 +146,12 @@ class Program:
         replay = self.build(body, leaves(memory))
         _copy(leaves(self.carry), leaves(before))
         return drawn, replay
+
+    def _own(self, v: Tensor) -> Tensor:
+        """Memory of its own. Where one client runs alone, its images and filters have their channels last."""
+        if self.last and v.dim() == 5:
+            return v[0].detach().clone(memory_format=torch.channels_last)[None]
+        return v.detach().clone(memory_format=torch.contiguous_format)
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:
@@ -166,13 +174,6 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
     used = (columns < widths[:, None]).to(block.index.device).expand(block.index.shape)
     tensors = block.tensors | {"mask": used if block.mask is None else block.mask & used}
     return {k: F.pad(v, (0, wide - v.shape[2])) for k, v in tensors.items()}, [wide] * len(widths)
-
-
-def _own(v: Tensor) -> Tensor:
-    """Memory of its own. Where one client runs alone, its images and filters have their channels last."""
-    if v.dim() == 5 and len(v) == 1:
-        return v[0].detach().clone(memory_format=torch.channels_last)[None]
-    return v.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _channels_last(batch: Batch) -> Batch:

@@ -10,11 +10,12 @@ of one pixel after the other, unless the channels of a pixel lie side by side: a
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..tensors import VECTOR
+from ..tensors import VECTOR, tree_map
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -27,9 +28,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def max_pool2d(input: Tensor, *options: Any, **more: Any) -> Any:
     """``torch.nn.functional.max_pool2d``; ``vmap`` knows no memory format, but it knows dimensions in another order."""
-    if input.dim() == 4 and input.device.type == "cpu":
-        input = input.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    return F.max_pool2d(input, *options, **more)
+    if input.dim() != 4 or input.device.type != "cpu":
+        return F.max_pool2d(input, *options, **more)
+    turned = input.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    # Back again: a convolution that comes next copies it anyway, and must not see channels last (``layout``).
+    return tree_map(torch.Tensor.contiguous, F.max_pool2d(turned, *options, **more))
 
 
 TURNED: Mapping[Callable[..., Any], Callable[..., Any]] = {F.linear: linear, F.max_pool2d: max_pool2d}
