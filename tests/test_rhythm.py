@@ -98,6 +98,16 @@ def test_passes_are_counted(
     assert (every - 1) * allowed < evaluated <= every * allowed
 
 
+def test_forms_are_counted_as_members_have_them() -> None:
+    """Half of the width: half of the multiply-adds of this model; for half of the members, or of the rounds."""
+    full = float(of(PARTIAL["dfedavg"]).flops_a_sample(of(PARTIAL["dfedavg"]).model))
+    assert rhythm.training_price(of(PARTIAL["dfedavg"])) == full
+    settings = {"epochs": 1, "batch_size": 4, "participation": 1.0}
+    for capacities, share in (("1", 1.0), ("0.5", 0.5), ("1x3-0.5x2", 0.8), ("0.5@1/2-1", 0.75), ("0.5@1/8-1", 0.9375)):
+        e = of(ct.algorithms.heterofl(**settings, capacities=capacities), rounds=16)
+        assert rhythm.training_price(e) == pytest.approx(share * full)
+
+
 def test_few_of_many_are_asked_for_often() -> None:
     """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
     n, m, rounds = 60, 6, 400

@@ -3,6 +3,7 @@
 Reckoned from counts, not from a clock: the same run is always evaluated in the same rounds.
 """
 
+from dataclasses import replace
 from math import ceil, log
 
 from .batches import Amount, Batches
@@ -12,6 +13,7 @@ from .experiment import Experiment
 # more than a third of a step of small models, and it measures distances too. 5 % by count are 3 to 9 % by the clock.
 SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
+PARTS = 8  # of a run, of each of which a round is looked at
 TRIFLE = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
 
 
@@ -24,7 +26,21 @@ def rhythm(experiment: Experiment) -> int:
     work = evaluation_passes(e) * price
     if e.rounds * (work + 4 * CALL) <= TRIFLE:
         return 1
-    return ceil((work + calls(e) * CALL) / (SHARE * 3 * price * max(1, training_passes(e))))
+    return ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
+
+
+def training_price(e: Experiment) -> float:
+    """Multiply-adds of a sample that is trained on, forward and back: the mean over the forms that members have.
+
+    Over rounds from all parts of the run, because forms may change.
+    """
+    views = e.program.views
+    if views is None:
+        return float(e.flops_a_sample(e.model))
+    rounds = sorted({e.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
+    asked = (replace(e.round(t), cohort=e.attendance.asked(t)) for t in rounds)  # with those who are offline
+    held = [(len(a.places), e.flops_a_sample(a.view.model)) for r in asked for a in views(r)]
+    return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
 
 
 def calls(e: Experiment) -> float:
