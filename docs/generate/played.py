@@ -72,7 +72,7 @@ def played(method: str) -> Played:
         max(1, len(r.Ws)),
         seen / once,
         tuple(type(state)._fields),
-        e.program.finetune is not None,
+        algorithms.build(method).settings["finetune_epochs"] > 0,
     )
 
 
@@ -80,7 +80,7 @@ def experiment(method: str) -> Experiment:
     """What ``coterie run METHOD`` would train, small."""
     known = settings_of(algorithms.builder(method))
     wanted = ["steps=1", "batch_size=4", *(["personal_steps=1"] if "personal_steps" in known else [])]
-    wanted += ["finetune_epochs=0"] if "finetune_epochs" in known else []
+    wanted += ["finetune_epochs=0"]
     wanted += ["participation=0.5"] if "participation" in known and "capacities" not in known else []
     wishes = Wishes(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=graph(method, known))
     plan = Plan.of(wishes)

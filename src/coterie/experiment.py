@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from . import chance, measure
 from .algorithms.absent import attended
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
+from .algorithms.finetuned import finetuned
 from .algorithms.forms import formed, held
 from .algorithms.quantised import quantised
 from .attendance import Attendance
@@ -82,6 +83,8 @@ class Experiment:
         problem = Problem(self.model, n, engine.gradient, self.rounds, self.seed, held=self.held)
         program = self.algorithm.bind(problem)
         bits = self.algorithm.settings.get("quantise")
+        if self.algorithm.settings.get("finetune_epochs"):
+            program = finetuned(program, problem, self.algorithm.settings)
         there = attended(program) if self.offline else program
         return there if bits is None else quantised(there, bits)
 
@@ -321,7 +324,7 @@ class Experiment:
         """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
         if self.program.finetune is None:
             return None
-        return formed(self.model, None, self.program.finetune(state, self.everybody(t)), self.everybody(t))
+        return self.program.finetune(state, self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
         """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
@@ -329,11 +332,12 @@ class Experiment:
         tuned = self._finetuned(state, last)
         personal = self.model.start.keys() - self.program.shared
         out: dict[int, Client] = {}
-        for form in self.forms(state, last) if tuned is None else tuned:
-            apart = form.models.keys() if tuned is not None else personal | form.kept
-            for row, place in enumerate(form.places.tolist()):
-                own, common = split({k: v.cpu().clone() for k, v in rows(form.models, row).items()}, apart)
-                out[place] = Client(common, own, form.model)
+        with products(self.model.precision):  # as it was measured
+            for form in self.forms(state, last) if tuned is None else tuned:
+                apart = form.models.keys() if tuned is not None else personal | form.kept
+                for row, place in enumerate(form.places.tolist()):
+                    own, common = split({k: v.cpu().clone() for k, v in rows(form.models, row).items()}, apart)
+                    out[place] = Client(common, own, form.model)
         return [out[place] for place in range(len(self.here))]
 
     def modules(self) -> list[Model]:

@@ -32,7 +32,6 @@ _SMALL = {
     "rho": 0.05,
     "outer_lr": 1.0,
     "personal_outer_lr": 1.0,
-    "finetune_lr": 0.02,
     "rank_ratio": 0.25,
     "keep_layers": 1,
 }
@@ -46,10 +45,11 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "dfedavgm-p": {"personal_epochs": None},  # one phase for both parts
     "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
     "flanc": {"capacities": "1-0.75-0.5"},
+    "fedbabu": {"finetune_lr": None},  # as fast as it trains
 }
 _TEXT = {
     **_SMALL,
-    **dict.fromkeys(("lr", "personal_lr", "finetune_lr"), 0.1),
+    **dict.fromkeys(("lr", "personal_lr"), 0.1),
     **dict.fromkeys(("epochs", "personal_epochs"), 1),
     "batch_size": 8,
     "keep_layers": "*.attention.*",

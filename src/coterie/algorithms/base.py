@@ -1,6 +1,6 @@
 """What an algorithm is: a name, its settings, and a program once the problem is known."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -174,7 +174,7 @@ class Program(NamedTuple, Generic[S]):
     known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
     mass: Callable[[S], Tensor] | None = None  # [n] the weights that push-sum keeps beside the models
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
-    finetune: Callable[[S, Round], Tensors] | None = None  # stacked: everybody's model, tuned for measuring only
+    finetune: Callable[[S, Round], Iterator[Form]] | None = None  # everybody's own model, tuned for measuring only
     views: Callable[[Round], Sequence[Assigned]] | None = None  # who has which form; None: all the common one
 
 

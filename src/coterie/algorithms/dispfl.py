@@ -17,6 +17,7 @@ from ..tensors import Tensors, count, entries, floating, replicate, size_in_byte
 from ..topology import Topology
 from .base import Algorithm, Problem, Program, Round, Trained
 from .families import lasting, message_of, train_cohort
+from .finetuned import refuse_finetune
 from .options import SAM_PAPER, Options, Training, check_choice, check_range
 from .traffic import Load, Traffic, over
 
@@ -67,6 +68,7 @@ def dispfl(
     check_range("prune_rate", prune_rate, 0, 1)
     check_choice("regrow", regrow, ("random", "gradient"))
     t = SAM_PAPER.given(options)
+    refuse_finetune("dispfl", t, "keeps most entries of a model at zero, which fine-tuning would fill")
 
     def bind(p: Problem) -> Program[Sparse]:
         return sparse(p, t, topology, density, prune_rate, regrow)

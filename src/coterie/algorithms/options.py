@@ -25,6 +25,8 @@ class Options(TypedDict, total=False):
     epochs: int | tuple[int, ...] | None
     steps: int | None
     quantise: int | None
+    finetune_epochs: int
+    finetune_lr: float | None
 
 
 # Settings of which the first takes the place of the second.
@@ -47,6 +49,8 @@ class Training(NamedTuple):
     epochs: int | tuple[int, ...] | None = 5  # several: for as many equal groups of clients, unequally fast
     steps: int | None = None  # instead of epochs
     quantise: int | None = None  # bits for every number a client sends; None: all it has
+    finetune_epochs: int = 0  # passes in which everybody tunes a copy of its model before it is measured and returned
+    finetune_lr: float | None = None  # for that; None: lr
 
     def given(self, options: Options) -> "Training":
         """These settings with the given ones in their place.
@@ -138,6 +142,8 @@ _BOUNDS = (
     ("epochs", 0, math.inf),
     ("steps", 0, math.inf),
     ("quantise", 2, 16),
+    ("finetune_epochs", 0, math.inf),
+    ("finetune_lr", 0, math.inf),
 )
 
 # DFedSAM's experiments: a slower decay, momentum only where a method is named after it.

@@ -1,0 +1,61 @@
+"""A closing fine-tune: a wrapper that measures, for any method, what every client makes of its model by itself."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..batches import Amount
+from ..errors import RequestError
+from ..local import Phase
+from ..tensors import entries, rows
+from .base import Form, Problem, Program, Round
+from .families import NOTHING, Work
+from .forms import NUMBERS, formed
+from .options import Training
+
+FINETUNE_STREAM = 3  # batches of the fine-tuning
+
+
+def finetuned(program: Program[Any], problem: Problem, settings: Mapping[str, Any]) -> Program[Any]:
+    """The same method with a further protocol: everybody tunes a copy of its own model, in its own form.
+
+    z_i <- x_i;   z_i <- z_i - lr m,  m <- 0.9 m + grad F_i(z_i),  finetune_epochs times through the client's data
+
+    All parameters of the form are tuned, with momentum 0.9, without weight decay and clipping, at ``finetune_lr``, or
+    ``lr`` where that is not given, in batches of ``batch_size``. The state stays as it is: the federation goes on as
+    if nobody had tuned anything.
+
+    >>> from coterie.algorithms import fedavg
+    >>> fedavg(finetune_epochs=5).settings["finetune_epochs"]
+    5
+
+    Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimiser; the code released with DisPFL tunes FedAvg's model so.
+    """
+    lr = settings["lr"] if settings["finetune_lr"] is None else settings["finetune_lr"]
+    batch_size = settings["batch_size"]
+    tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=batch_size)
+
+    def finetune(s: Any, r: Round) -> Iterator[Form]:
+        for form in formed(problem.model, program.views, program.models(s), r):
+            own = replace(problem, model=form.model, views=None)
+            phase = Phase(own.parameters, Amount(epochs=settings["finetune_epochs"]), lr, FINETUNE_STREAM)
+            for part in portions(form):
+                mine = replace(r, cohort=r.cohort[part.places])
+                done = Work.of(own, [phase], tuning, mine).done(mine, part.models, {}, NOTHING)
+                yield part._replace(models=done.model)
+
+    return program._replace(finetune=finetune)
+
+
+def portions(form: Form) -> Iterator[Form]:
+    """Some models at a time: a server's model is one, what becomes of it are as many as there are clients."""
+    size = max(1, NUMBERS // entries(form.model.start.values()))
+    for start in range(0, len(form.places), size):
+        some = slice(start, start + size)
+        yield form._replace(places=form.places[some], models=rows(form.models, some))
+
+
+def refuse_finetune(name: str, training: Training, why: str) -> None:
+    """Refuses it where what comes out would be none of the method's models."""
+    if training.finetune_epochs:
+        raise RequestError(f"{name} {why}: leave finetune_epochs out")
