@@ -10,6 +10,7 @@ from coterie.batches import Samples
 from coterie.engines import Serial, Vectorised
 from coterie.experiment import Experiment
 from coterie.measure.assumptions import estimate
+from coterie.measure.sharpness import top_eigenvalue
 from coterie.problem import Model, cross_entropy
 from coterie.theory.partial import seen, smoothness
 from coterie.theory.played import path
@@ -86,11 +87,12 @@ def test_constants_of_the_quadratic(engine: Any) -> None:
     assert found.noise_personal == pytest.approx(0.36, rel=0.3)
 
 
-def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients() -> None:
-    fed, rows = ragged("mlp"), []
+@pytest.mark.parametrize("kind", ["mlp", "groupnorm"])
+def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients(kind: str) -> None:
+    fed, rows = ragged(kind), []
     for engine in (Serial(), Vectorised(4)):
         e = Experiment.of(
-            Model(net("mlp"), cross_entropy),
+            Model(net(kind), cross_entropy),
             fed,
             ct.algorithms.fedper(epochs=1, participation=1.0),
             engine,
@@ -98,10 +100,12 @@ def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients() -> N
             1,
             record=["constants"],
         )
-        _, row = e.play(e.start(), 0, evaluate=True)
+        now, row = e.play(e.start(), 0, evaluate=True)
         rows.append({k: row[k] for k in ("objective", "smoothness", "dissimilarity", "noise_shared", "noise_personal")})
     assert rows[0] == pytest.approx(rows[1], rel=1e-6)
     assert min(rows[0].values()) > 0
+    exact = top_eigenvalue(Serial(), e.model, e.program.models(now.state), e.train, iterations=20).abs()
+    assert rows[0]["smoothness"] == pytest.approx(float(exact.max()), rel=1e-3)
 
 
 def test_mass_is_refused_where_there_is_none(cli: Cli, tmp_path: Any) -> None:

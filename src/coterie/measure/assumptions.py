@@ -1,18 +1,20 @@
 """The constants that convergence theorems assume, estimated where a run stands: for models of any size."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .. import chance
 from ..batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..problem import Model
-from ..tensors import Tensors, add, mul, rows, split
+from ..tensors import Tensors, add, mul, norm, rows, split
 from .accuracy import quietly
 from .measured import Measured
-from .sharpness import on_clients, slope, top_eigenvalue
+from .sharpness import every_client, gaussian, on_clients, slope, unit
 
 SINGLE = 32  # samples of every client whose gradients are taken one by one
 ITERATIONS = 20  # of the power iteration
@@ -60,9 +62,36 @@ def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, sh
         total = add(total, summed) if total else summed
     mean = mul(total, 1 / clients)
     apart = max(0.0, u2 / clients - float(sum(float(g.square().sum()) for g in mean.values())))
-    curved = top_eigenvalue(engine, model, models, samples, ITERATIONS).abs()
+    curved = _curvature(engine, model, models, samples)
     noise = _noise(engine, model, models, samples, shared)
     return Constants(loss / clients, float(curved[~curved.isnan()].max()), apart, *noise)
+
+
+def _curvature(engine: Engine, model: Model, models: Tensors, samples: Samples) -> Tensor:
+    """[n] the modulus of the largest eigenvalue of each client's Hessian, by power iteration; NaN without samples.
+
+    H d is a difference of gradients, so that layers need no second derivative, which not all have on all engines.
+    """
+    grad = engine.gradient(model.still)
+    start = gaussian({k: models[k][0] for k in model.parameters}, chance.key(0, "power"))
+
+    def top(tensors: Tensors, stream: Stream) -> Tensor:
+        x, held = split(tensors, model.parameters)
+        # Far enough for the digits there are, and no farther: ReLUs have kinks.
+        step = norm(x).clamp(min=1.0) * math.sqrt(max(torch.finfo(v.dtype).eps for v in x.values()))
+
+        def times_hessian(d: Tensors) -> Tensors:
+            moved = ({k: v + (sign * step * d[k]).to(v) for k, v in x.items()} for sign in (1, -1))
+            ahead, behind = (slope(grad, at, held, stream).gradient for at in moved)
+            return {k: (v - behind[k]) / (2 * step) for k, v in ahead.items()}
+
+        d, length = unit(start), step
+        for _ in range(ITERATIONS):
+            product = times_hessian(d)
+            d, length = unit(product), norm(product)
+        return length
+
+    return every_client(engine, top, models, samples)
 
 
 def _squared(x: Tensors, like: Tensor) -> Tensor:
