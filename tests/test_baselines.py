@@ -163,12 +163,13 @@ class TestFedRoD:
             assert state.v["3.counts"][i].tolist() == fed.y[own].bincount(minlength=3).tolist()
 
     def test_a_made_head_is_shared_and_fits_the_client(self) -> None:
-        e = experiment(net("mlp"), ragged("mlp"), alg.fedrod(**COMMON, participation=1.0, hyper=True, personal_lr=0.5))
+        anew = {"hyper": True, "keep_head": False, "personal_lr": 0.5}
+        e = experiment(net("mlp"), ragged("mlp"), alg.fedrod(**COMMON, participation=1.0, **anew))
         state = play(e, 5).state
         assert set(state.v) == {"3.counts"}
         heads = [e.model.rebuilt(state.u | {k: v[i] for k, v in state.v.items()})[3] for i in (0, 1)]
         features = torch.ones(1, 8, dtype=torch.float64)
-        assert not torch.allclose(heads[0].own(features), heads[1].own(features))
+        assert not torch.allclose(heads[0].made(features), heads[1].made(features))
 
     def test_personal_heads_help(self, tmp_path: Any) -> None:
         fed = ct.data.federate("digits", clients=6, partition="pathological:2", seed=0)

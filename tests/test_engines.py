@@ -62,6 +62,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedbabu": ("fedbabu", {"epochs": 1, "participation": 3, "finetune_lr": 0.05}),
     "fedrod": ("fedrod", {"epochs": 2, "participation": 3, "personal_lr": 0.02}),
     "fedrod, hyper": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True}),
+    "fedrod, hyper anew": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True, "keep_head": False}),
     "dispfl": ("dispfl", {"epochs": 1, "topology": "random-pull:2"}),
     "dispfl, by gradient": ("dispfl", {"epochs": 1, "topology": "ring", "regrow": "gradient", "density": 0.3}),
     "dfedavgm, quantised": ("dfedavgm", {"epochs": 1, "topology": "ring", "quantise": 8}),

@@ -5,55 +5,63 @@ from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from ..errors import RequestError
 from ..local import Group, Phase
 from ..problem import Model, cross_entropy
 from ..split import head_layer
-from ..tensors import Tensors, zeros_like
-from .base import Algorithm, Problem, Program, Round
+from ..tensors import Tensors, put, rows, zeros_like
+from .base import Algorithm, Problem, Program, Round, Trained
 from .families import Server, federated
 from .options import Options, Training, check_range
 from .server import check_server
 
 HIDDEN = 32  # of the network that makes personal heads
-COUNTS = "counts"
+COUNTS, BEGUN = "counts", "begun"
 
 
 class TwoHeads(nn.Module):
     """In place of a model's last layer: its generic head, and a personal one that learns what is left.
 
-    In training the two answers lie side by side, [B, 2, C]; in evaluation they are added, [B, C].
+    In training all answers lie side by side, [B, heads, C]; in evaluation generic and personal one are added, [B, C].
     """
 
     counts: Tensor
+    personal: nn.Linear | None  # the client's own head
+    network: nn.Sequential | None  # makes one from class shares
 
-    def __init__(self, generic: nn.Linear, gamma: float, hyper: bool) -> None:
+    def __init__(self, generic: nn.Linear, gamma: float, hyper: bool = False, keep_head: bool = True) -> None:
         super().__init__()
         classes, features = generic.out_features, generic.in_features
         self.gamma, self.generic = gamma, generic
-        last = nn.Linear(HIDDEN, classes * (features + 1)) if hyper else nn.Linear(features, classes)
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        self.personal = nn.Sequential(nn.Linear(classes, HIDDEN), nn.ReLU(), last) if hyper else last
+        self.personal = _zero(nn.Linear(features, classes)) if keep_head else None
+        self.network = _network(classes, features) if hyper else None
         self.register_buffer(COUNTS, torch.ones(classes))  # how many samples of each class the client has
+        if self.network is not None and self.personal is not None:
+            self.register_buffer(BEGUN, torch.zeros(()))  # 1 once the client has a head of its own
         self.to(generic.weight)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Both answers, or their sum."""
-        generic, own = self.generic(features), self.own(features.detach())
+        """All answers, or the sum of the generic and the personal one."""
+        generic = self.generic(features)
+        heads = [head for head in (self.personal, self.network and self.made) if head is not None]
         if not self.training:
-            return cast(Tensor, generic + own)
-        return torch.stack([self.balanced(generic), generic.detach() + own], 1)
+            return cast(Tensor, generic + heads[0](features))
+        own = [generic.detach() + head(features.detach()) for head in heads]
+        return torch.stack([self.balanced(generic), *own], 1)
 
-    def own(self, features: Tensor) -> Tensor:
-        """The personal answer; its head may be made from the client's class shares."""
-        if isinstance(self.personal, nn.Linear):
-            return cast(Tensor, self.personal(features))
-        made = self.personal(self.counts / self.counts.sum())
-        weight, bias = made.view(self.generic.out_features, -1).split([self.generic.in_features, 1], 1)
-        return F.linear(features, weight, bias[:, 0])
+    def made(self, features: Tensor) -> Tensor:
+        """The answer of the head that the network makes for the client; none without any class of its own."""
+        assert self.network is not None
+        weight, bias = self.parted(self.network(shares(self.counts)))
+        return F.linear(features, weight, bias) * (self.counts.sum() > 0)
+
+    def parted(self, made: Tensor) -> tuple[Tensor, Tensor]:
+        """What the network puts out, as weight and bias of a head."""
+        both = made.view(self.generic.out_features, -1)
+        return both[:, :-1], both[:, -1]
 
     def balanced(self, z: Tensor) -> Tensor:
         """z + gamma log n_c: what the softmax of a client with these class counts would see."""
@@ -63,20 +71,37 @@ class TwoHeads(nn.Module):
         return (z + prior).masked_fill(self.counts == 0, -torch.inf)
 
 
-def both_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The generic head's loss and the personal one's; no gradient of either reaches the other's part.
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _network(classes: int, features: int) -> nn.Sequential:
+    """From class shares to a head, which is zero at first."""
+    return nn.Sequential(nn.Linear(classes, HIDDEN), nn.ReLU(), _zero(nn.Linear(HIDDEN, classes * (features + 1))))
+
+
+def shares(counts: Tensor) -> Tensor:
+    """Of the classes among a client's samples; all 0 where it has none."""
+    return counts / counts.sum().clamp(min=1)
+
+
+def all_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The generic head's loss and those of the others; no gradient of one reaches another's part.
 
     In evaluation there is one answer, and its loss.
     """
     if outputs.dim() == 2:
         return cross_entropy(outputs, targets)
-    return cross_entropy(outputs[:, 0], targets) + cross_entropy(outputs[:, 1], targets)
+    return torch.stack([cross_entropy(answer, targets) for answer in outputs.unbind(1)]).sum()
 
 
 def fedrod(
     *,
     gamma: float = 1.0,
     hyper: bool = False,
+    keep_head: bool = True,
     personal_lr: float | None = None,
     participation: float | int = 0.1,
     weighting: str = "size",
@@ -87,27 +112,36 @@ def fedrod(
     L_g = CE(z + gamma log n_c),  z = h(f);   L_p = CE(stop(z) + q_i(stop(f)))   in one phase for i in S
     (body, h) step on L_g, q_i on L_p;   (body, h) <- sum_S w_i (body_i, h_i);   personal answer: z + q_i(f)
 
-    hyper: q_i = H(the client's class shares), with H shared and averaged; personal_lr: of q_i (or H), None: lr.
+    hyper: a network H, shared and averaged, steps on L_p with the head H(the client's class shares) in place of q_i;
+    that head is what q_i begins with when the client first takes part, and what it has until then; keep_head=False:
+    it is H's in every round, and nothing but the class counts stays with the client; personal_lr: of q_i and H, None:
+    lr.
 
     >>> fedrod().settings["gamma"]
     1.0
 
     Reference: Chen and Chao, "On Bridging Generic and Personalized Federated Learning", 2022.
-    Differs from the paper in: q_i starts at zero, and no hypernetwork unless asked. There is no released code, and
-    two public versions disagree; taken is the one with detached features whose answers are added.
+    Differs from the paper in: q_i starts at zero, and no hypernetwork unless asked; the paper's own form with one is
+    keep_head=False. That q_i goes on from H's head is how DFedAlt's paper can be read, which says that the network
+    connects both models. There is no released code, and two public versions disagree; taken is the one with detached
+    features whose answers are added. Both parts step in one phase, on disjoint losses, where DFedAlt's paper names
+    the generic model first; q_i and H are clipped together.
     """
     check_server(participation, weighting, 1.0)
     check_range("gamma", gamma, 0, float("inf"))
     check_range("personal_lr", personal_lr, 0, float("inf"))
     t = Training().given(options)
 
+    if hyper is False and keep_head is False:
+        raise RequestError("keep_head=false is for heads that a network makes: add hyper=true, or leave it out")
+
     def bind(p: Problem) -> Program[Server]:
         layer = next(name for name, m in p.module.named_modules() if isinstance(m, TwoHeads))
         at = f"{layer}." if layer else ""
-        own = frozenset(k for k in p.names if k.startswith(f"{at}personal."))
-        kept = {at + COUNTS} if hyper else own | {at + COUNTS}
-        heads = Group(own, t.lr if personal_lr is None else personal_lr, apart=True)
-        phase = Phase(p.parameters, t.amount, t.lr, group=heads)
+        heads = frozenset(k for k in p.parameters if k.startswith((f"{at}personal.", f"{at}network.")))
+        kept = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
+        group = Group(heads, t.lr if personal_lr is None else personal_lr, apart=True)
+        phase = Phase(p.parameters, t.amount, t.lr, group=group)
         program = federated(p, [phase], t, p.names - kept, participation, weighting)
 
         def prepare(s: Server, r: Round) -> Server:
@@ -117,29 +151,57 @@ def fedrod(
             """The generic model: what is personal at zero."""
             return s.u | zeros_like({k: v[0] for k, v in s.v.items()})
 
-        return program._replace(prepare=prepare, consensus=None if hyper else consensus)
+        counted = program._replace(prepare=prepare, consensus=consensus)
+        return with_first_heads(counted, p.module.get_submodule(layer), at) if hyper and keep_head else counted
 
-    own = {"gamma": gamma, "hyper": hyper, "personal_lr": personal_lr}
+    own = {"gamma": gamma, "hyper": hyper, "keep_head": keep_head, "personal_lr": personal_lr}
     server = {"participation": participation, "weighting": weighting}
     return Algorithm(
-        "fedrod", {**own, **server, **t._asdict()}, bind, lambda model: with_two_heads(model, gamma, hyper)
+        "fedrod", {**own, **server, **t._asdict()}, bind, lambda model: with_two_heads(model, gamma, hyper, keep_head)
     )
 
 
-def with_two_heads(model: Model, gamma: float, hyper: bool) -> Model:
-    """The model with its last linear layer replaced, and both losses."""
+def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Program[Server]:
+    """The program in which a client that has no head of its own yet has the one that the network makes for it."""
+    assert isinstance(heads, TwoHeads)
+    assert heads.network is not None
+    network = heads.network
+
+    def completed(u: Tensors, v: Tensors) -> Tensors:
+        weights = {k: u[f"{at}network.{k}"] for k, _ in network.named_parameters()}
+
+        def one(own: Tensors) -> Tensors:
+            made = heads.parted(functional_call(network, weights, (shares(own[at + COUNTS]),)))
+            names, begun = (f"{at}personal.weight", f"{at}personal.bias"), own[at + BEGUN] > 0
+            first = {k: torch.where(begun, own[k], head) for k, head in zip(names, made, strict=True)}
+            return own | first | {at + BEGUN: torch.ones_like(own[at + BEGUN])}
+
+        every: Tensors = vmap(one)(v)
+        return every
+
+    def train(s: Server, r: Round) -> Trained:
+        return program.train(s._replace(v=put(s.v, r.members, completed(s.u, rows(s.v, r.members)))), r)
+
+    def models(s: Server) -> Tensors:
+        return program.models(s._replace(v=completed(s.u, s.v)))
+
+    return program._replace(train=train, models=models)
+
+
+def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> Model:
+    """The model with its last linear layer replaced, and all losses."""
     if model.loss is not cross_entropy:
         raise RequestError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
     module = copy.deepcopy(model.module)
     name = head_layer(module)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the network that makes heads is the same for everybody
-        heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper)
+        heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper, keep_head)
     if not name:
-        return model.like(heads, both_losses)
+        return model.like(heads, all_losses)
     outside, _, last = name.rpartition(".")
     setattr(module.get_submodule(outside), last, heads)
-    return model.like(module, both_losses)
+    return model.like(module, all_losses)
 
 
 def class_counts(r: Round, like: Tensor) -> Tensor:
