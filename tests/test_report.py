@@ -20,8 +20,10 @@ from coterie.report.collect import Record, collect
 from coterie.report.graph import gap_of
 from coterie.report.groups import setups
 from coterie.report.headline import columns
+from coterie.report.landscape import TOGETHER, slice_of
 from coterie.report.library import MISSING, compressed_library, packed_json
 from coterie.report.page import page
+from coterie.report.rounds import exchanges
 from coterie.topology import spectral_gap
 from helpers_cli import DATA, Cli
 from pages import Page, value
@@ -71,7 +73,8 @@ def test_it_is_small_and_loads_nothing(compared: Path, shown: Page) -> None:
 
 def test_every_section_is_there(shown: Page) -> None:
     names = {e.attributes.get("id") for e in shown.root.all()}
-    charts = {"rounds", "bytes", "clients", "labels", "topology", "consensus", *(f"landscape-{i}" for i in range(4))}
+    slices = {f"landscape-{i}" for i in range(4)}
+    charts = {"rounds", "bytes", "traffic", "clients", "labels", "topology", "consensus", *slices}
     assert {f"s1-{chart}" for chart in charts} == set(shown.charts)
     assert set(shown.charts) | {"s1", "command"} <= names
     assert len(shown.root.all("h1")) == 1
@@ -506,3 +509,75 @@ def test_packed_charts_are_the_same_every_time() -> None:
     assert packed_json({"a": [1.0, None]}) == packed_json({"a": [1.0, None]})
     with pytest.raises(ValueError):
         packed_json({"a": float("nan")})
+
+
+def test_the_loss_around_the_mean_of_all_models(compared: Path, tmp_path: Path) -> None:
+    """In the middle it is the loss of the mean model on the samples of all clients together."""
+    (record,) = collect([compared / "dfedalt-seed0"]).records
+    drawn = slice_of(record, TOGETHER, budget=6e8)
+    fed = ct.data.federate("digits", clients=6, partition="dirichlet:0.1", seed=0)
+    models = [c.shared | c.personal for c in record.run().clients]
+    mean = {k: torch.stack([m[k] for m in models]).double().mean(0).float() for k in models[0]}
+    some = torch.cat([mine[: drawn.samples] for mine in fed.train])
+    outputs = torch.func.functional_call(record.run().clients[0].module(), mean, (fed.x[some],)).detach()
+    assert drawn.losses[5][5] == pytest.approx(float(torch.nn.functional.cross_entropy(outputs, fed.y[some])), rel=1e-4)
+
+
+def test_the_mean_model_is_drawn_on_request_whatever_the_method(tmp_path: Path) -> None:
+    fed = ct.data.federate("synthetic:size=200", clients=4, partition="iid", seed=0)
+    runs = [
+        ct.fit(ct.models.build("mlp", fed), fed, alg, rounds=1, progress=False)
+        for alg in (ct.algorithms.fedavg(epochs=1), ct.algorithms.heterofl(epochs=1, capacities="b4-b2"))
+    ]
+    ct.report.write(runs, tmp_path / "asked.html", landscape=True)
+    asked = Page(tmp_path / "asked.html")
+    assert {name for name in asked.charts if "landscape" in name} == {f"s1-landscape-mean-{i}" for i in (0, 1)}
+    assert "the mean of all models after the last round, or the server's" in asked.root.one(id="s1").text
+    sam = ct.fit(
+        ct.models.build("mlp", fed), fed, ct.algorithms.dfedsam(topology="ring", epochs=1), rounds=1, progress=False
+    )
+    ct.report.write([*runs, sam], tmp_path / "own.html")
+    said = Page(tmp_path / "own.html").root.one(id="s1").text
+    assert "left out: the clients of a method hold models of unequal size" in said
+
+
+def test_what_a_recipe_draws_over_exchanges(tmp_path: Path) -> None:
+    """A round of four gossip steps counts as four exchanges; a line a case, a chart a graph."""
+    config = {"method": "dfedsam-mgs", "seed": 0, "settings": {"gossip_steps": 2}}
+    rows = [{"round": t, "global_accuracy": a} for t, a in ((1, 0.25), (2, None), (3, 0.5))]
+    records = [Record(config, rows, {}, {}, case=str(n)) for n in (1, 2, 5)]
+    charts = exchanges({"recipe": "dfedsam-f4", "draws": "exchanges"}, records)
+    assert [c.title.rpartition(" ")[2] for c in charts] == ["ring", "grid"]
+    first, second = charts[0].views[""]["data"]
+    assert (first["name"], second["name"]) == ("gossip_steps=1", "gossip_steps=2")
+    assert (first["x"], first["y"]) == ([2, 6], [25, 50])
+    assert exchanges({"recipe": "dfedsam-t1", "draws": ""}, records) == []
+
+
+def test_traffic_and_blocks_over_rounds(tmp_path: Path) -> None:
+    """Stages that grow send more and more; every block of a low-rank model has its line."""
+    fed = ct.data.federate("digits", clients=2, partition="iid", seed=0)
+    common = {"steps": 1, "epochs": None, "batch_size": 8, "participation": 1.0}
+    grow, low = (
+        ct.fit(
+            ct.models.build("resnet8-bn:width=4", fed),
+            fed,
+            alg,
+            rounds=6,
+            record=record,
+            evaluate_every=3,
+            progress=False,
+        )
+        for alg, record in (
+            (ct.algorithms.progfed(**common), ()),
+            (ct.algorithms.fedlmt(rank_ratio=0.5, keep_layers=1, **common), ("singular-values",)),
+        )
+    )
+    ct.report.write([grow, low], tmp_path / "both.html")
+    page = Page(tmp_path / "both.html")
+    grown, _ = page.view("s1-traffic", "parameters a message")["data"]
+    assert grown["y"] == [r["parameters_sent"] / r["messages_sent"] for r in grow.history]
+    assert len(set(grown["y"])) == 3
+    traces = page.view("s1-blocks", "fedlmt")["data"]
+    assert [trace["name"] for trace in traces] == ["block 1", "block 2", "block 3"]
+    assert traces[1]["y"] == pytest.approx([low.history[t]["smallest_singular_value_block_2"] for t in (2, 5)])

@@ -259,11 +259,13 @@ class Experiment:
         return Trained(models, sent, kept, loss, steps, (), mass)
 
     def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
-        """The one model that all clients agree on, wherever they lie; None where nobody asks for it."""
-        consensus = self.program.consensus
+        """The same, or None where nobody asks for it."""
         apart = self.held is not None and self.program.topology is not None  # nobody here knows all shared parts
-        if not (evaluate and (apart or self.measurable)):
-            return None
+        return self.agreed(state) if evaluate and (apart or self.measurable) else None
+
+    def agreed(self, state: Any) -> Tensors:
+        """The one model that all clients agree on, wherever they lie: the method's own, or the mean of all."""
+        consensus = self.program.consensus
         local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
         return local | self.engine.agree(floating(local), len(self.here))
 

@@ -204,12 +204,16 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The page; by default report.html in the folder, or here for several.")
     ] = None,
+    landscape: Annotated[
+        bool,
+        typer.Option("--landscape", help="Draw the loss around the one model that the clients of a method agree on."),
+    ] = False,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
     share_cores()
     from .report import show_report
 
-    show_report(runs, out)
+    show_report(runs, out, landscape)
 
 
 @app.command()

@@ -20,11 +20,11 @@ NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results w
 NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 
 
-def show_report(runs: Sequence[Path], out: Path | None) -> None:
+def show_report(runs: Sequence[Path], out: Path | None, landscape: bool) -> None:
     """Writes the page into the folder it is about, or here where there are several, and says where it is."""
     alone = runs[0].parent if runs[0].is_file() else runs[0]
     path = out or (alone / PAGE if len(runs) == 1 else Path(PAGE))
-    print(f"report: {write(list(runs), path, _say)}")
+    print(f"report: {write(list(runs), path, _say, landscape)}")
 
 
 def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from ..engines.base import Engine
 from ..errors import RequestError
 from ..problem import Model
 from ..tensors import Tensors, replicate
-from .consensus import averaged
 from .measured import Measured
 
 BATCH = 256  # answers at a time
@@ -130,8 +129,7 @@ def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Sampl
 
 def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:
     """Of the one model that all clients agree on, on all training samples as they are stored: none is augmented."""
-    e, program = experiment, experiment.program
+    e = experiment
     if e.train.y.is_floating_point():
         raise RequestError("train-accuracy needs classes to get right: leave it out for targets that are no classes")
-    agreed = averaged(program.models(state)) if program.consensus is None else program.consensus(state)
-    return {"global_accuracy_train": global_accuracy(e.engine, e.model, agreed, e.train)}
+    return {"global_accuracy_train": global_accuracy(e.engine, e.model, e.agreed(state), e.train)}

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from ..batches import Samples
 from ..engines.base import Engine
 from ..problem import Model
+from ..tensors import Tensors
 
 
 class Measured(Protocol):
@@ -24,3 +25,5 @@ class Measured(Protocol):
 
     @property
     def program(self) -> Any: ...
+
+    def agreed(self, state: Any) -> Tensors: ...

@@ -16,7 +16,6 @@ from ..errors import RequestError
 from ..problem import Model, cross_entropy, sample_losses
 from ..tensors import Tensors
 from .accuracy import at_a_time, quietly
-from .consensus import averaged
 from .measured import Measured
 
 
@@ -65,13 +64,11 @@ def _perplexity(means: Tensor) -> Perplexity:
 
 def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
     """Of the clients' models after mixing, a mean over the clients, and of the one model they agree on."""
-    e, program, tests = experiment, experiment.program, experiment.tests
+    e, tests = experiment, experiment.tests
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
         raise RequestError("perplexity needs test samples with a token at every place: take the source text")
-    models = program.models(state)
-    agreed = averaged(models) if program.consensus is None else program.consensus(state)
-    own = perplexities(e.engine, e.model, models, tests)
-    common = global_perplexity(e.model, agreed, tests)
+    own = perplexities(e.engine, e.model, e.program.models(state), tests)
+    common = global_perplexity(e.model, e.agreed(state), tests)
     return {
         "perplexity": float(own.overall.nanmean()),
         "perplexity_chunks": float(own.chunks.nanmean()),

@@ -85,7 +85,7 @@ class Recipe:
     differs: Sequence[str]  # what cannot be run as it was published
     claims: Sequence[str]  # what the paper concludes
     published: Sequence[str]  # the tables of numbers that belong to it
-    draws: str = ""  # what the paper draws and no single run shows: splits, grid (of two settings), landscape
+    draws: str = ""  # what the paper draws and no single run shows: splits, grid, landscape, exchanges
 
     @property
     def trains(self) -> bool:

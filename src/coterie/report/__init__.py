@@ -22,23 +22,32 @@ if TYPE_CHECKING:
 __all__ = ["html", "write"]
 
 
-def write(runs: "Sequence[Run | str | Path]", path: str | Path, say: Callable[[str], object] | None = None) -> Path:
+def write(
+    runs: "Sequence[Run | str | Path]",
+    path: str | Path,
+    say: Callable[[str], object] | None = None,
+    landscape: bool = False,
+) -> Path:
     """Writes the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
 
-    ``say`` is told what takes more than a moment.
+    ``say`` is told what takes more than a moment; ``landscape``: draw the loss around the one model that the clients of
+    each method agree on.
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    text = html(runs, say)
+    text = html(runs, say, landscape=landscape)
     replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return file
 
 
 def html(
-    runs: "Sequence[Run | str | Path]", say: Callable[[str], object] | None = None, reload: float | None = None
+    runs: "Sequence[Run | str | Path]",
+    say: Callable[[str], object] | None = None,
+    reload: float | None = None,
+    landscape: bool = False,
 ) -> str:
     """The page as a text; ``reload``: that of runs under way, which loads itself again after so many seconds."""
     library = compressed_library()
     sources: list[Source] = list(runs)
-    return page(collect(sources), library, say or (lambda _: None), reload)
+    return page(collect(sources), library, say or (lambda _: None), reload, landscape)

@@ -51,11 +51,12 @@ class Measure:
     factor: float = 1.0
     unit: str = ""
     log: bool = False
+    per: str | None = None  # another number of the row that it is divided by
 
     def __call__(self, row: Row) -> float | None:
         """Its value in a round; on a logarithmic axis there is no 0."""
-        value = row.get(self.field)
-        return None if value is None or (self.log and value <= 0) else self.factor * value
+        value, over = row.get(self.field), 1 if self.per is None else row[self.per]
+        return None if value is None or not over or (self.log and value <= 0) else self.factor * value / over
 
 
 PROGRESS = (
@@ -73,6 +74,7 @@ RECORDED = (
     Measure("gradient norm of the shared part, squared", "gradient_norm_shared", log=True),
     Measure("gradient norm of the personal part, squared", "gradient_norm_personal", log=True),
     Measure("perplexity, mean over the clients", "perplexity", log=True),
+    Measure("global accuracy on the training samples", "global_accuracy_train", 100.0, "%"),
 )
 
 

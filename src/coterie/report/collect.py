@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import RequestError
 from ..measure import summarise
 from ..measure.report import Row
-from ..run import Client, Run, load
+from ..run import Run, load
 from ..store import RunFolder, read_json
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
 
@@ -42,12 +42,12 @@ class Record:
         """The seed of the run."""
         return int(self.config["seed"])
 
-    def clients(self) -> list[Client]:
-        """Every client's own model, loaded now."""
+    def run(self) -> Run:
+        """With every client's own model, loaded now."""
         if self.held is not None:
-            return self.held.clients
+            return self.held
         assert self.folder is not None
-        return load(self.folder).clients
+        return load(self.folder)
 
 
 class Collected(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from .charts import SCALE, Chart, Figure
 from .pictures import heat_map
 
-SPLITS, GRID = "splits", "grid"
+SPLITS, GRID, LANDSCAPE = "splits", "grid", "landscape"
 _AXES = re.compile(r"(?P<data>\S+) (?P<across>\w+)=(?P<x>\S+) (?P<along>\w+)=(?P<y>\S+)")
 
 

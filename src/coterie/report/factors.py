@@ -30,7 +30,7 @@ def _of(method: Method) -> dict[str, float]:
     record = method.first
     model = model_of(record.config) if record.finished else None
     pairs = factor_pairs(model.module) if model is not None else ()
-    clients = [c.shared | c.personal for c in record.clients()[:CLIENTS]] if pairs else []
+    clients = [c.shared | c.personal for c in record.run().clients[:CLIENTS]] if pairs else []
     return {pair.weight.removesuffix(".weight"): smallest_of_layer(pair, clients) for pair in pairs}
 
 

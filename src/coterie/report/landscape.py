@@ -1,10 +1,12 @@
-"""The loss around the clients' last models, for methods that look for flat places, beside the others.
+"""The loss around models after the last round: the one that all clients agree on, or their own.
 
-Computed when the page is made, from the saved models and the data of the configuration, on as many samples as fit
-a budget; where one of these is missing, a sentence says so.
+The common model is drawn on request, and where a paper draws it; the clients' own where some method looks for flat
+places. Computed when the page is made, from the saved models and the data of the configuration, on as many samples as
+fit a budget; where one of these is missing, a sentence says so.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import ceil, floor, log10
 from typing import NamedTuple
 
@@ -15,12 +17,15 @@ from ..config import rebuild
 from ..data import Federation
 from ..engines import Serial
 from ..errors import RequestError
+from ..experiment import Experiment
 from ..loop import find_device
 from ..measure.sharpness import loss_slice
 from ..models import is_own
 from ..models.cost import cost
 from ..problem import Model, cross_entropy
-from ..tensors import stack
+from ..run import shapes
+from ..store.checkpoint import Checkpoint
+from ..tensors import Tensors, stack
 from .charts import INK, SCALE, Chart, Figure
 from .collect import Record
 from .groups import Setup
@@ -33,10 +38,28 @@ LEAST = 4  # samples a client, below which a loss says nothing
 
 
 class Slice(NamedTuple):
-    """F(x + a d + b e) for a and b in GRID, mean over the clients."""
+    """F(x + a d + b e) for a and b in GRID."""
 
     losses: list[list[float]]
     samples: int  # a client at most
+
+
+class Kind(NamedTuple):
+    """Whose loss is drawn."""
+
+    name: str  # of the charts
+    title: str
+    what: str  # the model and the samples, in words
+    models: Callable[[Experiment, Record], Tensors]  # stacked
+    pooled: bool  # all samples are one client's
+
+
+class Landscape(NamedTuple):
+    """A chart for every method and what is to be said of them; no charts where they cannot be had."""
+
+    title: str
+    about: str
+    charts: list[Chart]
 
 
 def sharpness_aware(setup: Setup) -> bool:
@@ -44,47 +67,87 @@ def sharpness_aware(setup: Setup) -> bool:
     return any(m.first.config["settings"].get("rho") for m in setup.methods)
 
 
-def landscapes(setup: Setup, say: Callable[[str], object]) -> tuple[list[Chart], str]:
-    """A chart for every method and what is to be said of them; no charts where they cannot be had."""
-    if not sharpness_aware(setup):
-        return [], ""
+def landscapes(setup: Setup, say: Callable[[str], object], together: bool) -> list[Landscape]:
+    """The loss around the common model where it is asked for, and around the clients' own where methods use it."""
+    kinds = [*([TOGETHER] if together else []), *([OWN] if sharpness_aware(setup) else [])]
+    if not kinds:
+        return []
     say(f"computing the loss around the models of {len(setup.methods)} methods for the report")
-    budget = BUDGET[find_device("auto").type] / len(setup.methods)
+    budget = BUDGET[find_device("auto").type] / len(setup.methods) / len(kinds)
+    return [_landscape(setup, kind, budget) for kind in kinds]
+
+
+def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
     try:
-        found = {method: slice_of(method.first, budget) for method in setup.methods}
+        found = {method: slice_of(method.first, kind, budget) for method in setup.methods}
     except RequestError as error:
-        return [], f"The loss around the models is left out: {error}."
+        return Landscape(kind.title, f"It is left out: {error}.", [])
     tops = [max(map(max, s.losses)) for s in found.values()]
     lows = [min(map(min, s.losses)) for s in found.values()]
     charts = [
-        Chart(f"landscape-{i}", method.label, _rise(s), {"": _contours(s, min(lows), max(tops))}, height=320)
+        Chart(f"{kind.name}-{i}", method.label, _rise(s), {"": _contours(s, min(lows), max(tops))}, height=320)
         for i, (method, s) in enumerate(found.items())
     ]
     samples = max(s.samples for s in found.values())
-    return charts, (
+    about = (
         "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
-        "a and b from -1 to 1: each client's own model after the last round on its own samples (at most "
-        f"{samples} a client), mean over the clients, seed {setup.methods[0].first.seed}. All colours are on one "
-        "scale, a logarithmic one; from line to line the loss grows by a quarter."
+        f"a and b from -1 to 1: {kind.what} (at most {samples} a client), seed {setup.methods[0].first.seed}. All "
+        "colours are on one scale, a logarithmic one; from line to line the loss grows by a quarter."
     )
+    return Landscape(kind.title, about, charts)
 
 
-def slice_of(record: Record, budget: float) -> Slice:
+def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
     """The slice of a run's models, for so many multiply-adds."""
     if not record.finished:
         raise RequestError("a run is not finished")
     device = find_device("auto")
-    model, federation = _problem(record, device)
+    model, federation, experiment = _problem(record, device)
     samples, most = _some(federation, model, budget)  # before all models are loaded
-    stacked = {k: v.to(device) for k, v in stack([c.shared | c.personal for c in record.clients()]).items()}
-    each = loss_slice(Serial(), model, stacked, samples, GRID, seed=record.seed)
-    mean = torch.nanmean(each, 0)
+    if kind.pooled:
+        samples = replace(samples, owned=(torch.cat(samples.owned),))
+    stacked = {k: v.to(device) for k, v in kind.models(experiment, record).items()}
+    mean = torch.nanmean(loss_slice(Serial(), model, stacked, samples, GRID, seed=record.seed), 0)
     if not bool(mean.isfinite().all()):
         raise RequestError("around some models it is not finite")
     return Slice(mean.tolist(), most)
 
 
-def _problem(record: Record, device: torch.device) -> tuple[Model, Federation]:
+def _own(experiment: Experiment, record: Record) -> Tensors:
+    """Everybody's."""
+    models = [c.shared | c.personal for c in record.run().clients]
+    if any(shapes(model) != shapes(models[0]) for model in models):
+        raise RequestError("the clients of a method hold models of unequal size, which have no common directions")
+    stacked: Tensors = stack(models)
+    return stacked
+
+
+def _agreed(experiment: Experiment, record: Record) -> Tensors:
+    """The one that global accuracy is of, from the last state of the run."""
+    run = record.run()
+    if not run.final:
+        raise RequestError("a run has no checkpoint")
+    state = experiment.restored(Checkpoint(record.config["rounds"], run.final)).state
+    return {k: v[None] for k, v in experiment.agreed(state).items()}
+
+
+OWN = Kind(
+    "landscape",
+    "The loss around the clients' own models",
+    "each client's own model after the last round on its own samples, mean over the clients",
+    _own,
+    pooled=False,
+)
+TOGETHER = Kind(
+    "landscape-mean",
+    "The loss around the one model that all clients agree on",
+    "the mean of all models after the last round, or the server's, on the samples of all clients together",
+    _agreed,
+    pooled=True,
+)
+
+
+def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, Experiment]:
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
     about = record.config["model"]
     if is_own(about.get("name", about.get("module", ""))):
@@ -92,7 +155,10 @@ def _problem(record: Record, device: torch.device) -> tuple[Model, Federation]:
     module, federation, algorithm = rebuild(record.config)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise RequestError("the data are not those of the run any more")
-    return algorithm.adapt(Model(module.to(device), cross_entropy)), federation.to(device)
+    here = federation.to(device)
+    given = Model(module.to(device), cross_entropy)
+    experiment = Experiment.of(given, here, algorithm, Serial(), record.seed, record.config["rounds"])
+    return experiment.model, here, experiment
 
 
 def _some(federation: Federation, model: Model, budget: float) -> tuple[Samples, int]:

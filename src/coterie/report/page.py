@@ -13,7 +13,8 @@ from .. import __version__
 from ..config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
-from .drawn import drawn
+from .drawn import LANDSCAPE
+from .drawn import drawn as drawn_by
 from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
@@ -22,17 +23,28 @@ from .landscape import landscapes
 from .library import packed_json
 from .pictures import distribution, labels
 from .published import published_tables
+from .rounds import blocks, exchanges, traffic
 from .table import headline_table
 from .verdict import verdict
 
 _FILES = files(__package__).joinpath("files")
 
 
-def page(collected: Collected, library: str, say: Callable[[str], object], reload: float | None = None) -> str:
-    """The whole HTML text; ``library``: plotly.js, packed; ``reload``: seconds, while runs are under way."""
+def page(
+    collected: Collected,
+    library: str,
+    say: Callable[[str], object],
+    reload: float | None = None,
+    landscape: bool = False,
+) -> str:
+    """The whole HTML text; ``library``: plotly.js, packed; ``reload``: seconds, while runs are under way.
+
+    ``landscape``: the loss around the clients' common model is wanted; some recipes want it, too.
+    """
     found = setups(collected.records)
     charts: dict[str, Any] = {}
-    bodies = [_setup(s, f"s{i}", charts, None if reload else say) for i, s in enumerate(found, 1)]
+    together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
+    bodies = [_setup(s, f"s{i}", charts, None if reload else say, together) for i, s in enumerate(found, 1)]
     title = _title(found) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
@@ -55,9 +67,10 @@ def page(collected: Collected, library: str, say: Callable[[str], object], reloa
 
 def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
     """What recipes draw, and their published numbers."""
-    pictures = [chart for recipe in collected.recipes for chart in drawn(recipe)]
+    recipes, records = collected.recipes, collected.records
+    pictures = [chart for recipe in recipes for chart in (*drawn_by(recipe), *exchanges(recipe, records))]
     places = "".join(_chart(chart, chart.name, charts) for chart in pictures)
-    return places + published_tables(collected.recipes, collected.records)
+    return places + published_tables(recipes, records)
 
 
 def _title(found: Sequence[Setup]) -> str:
@@ -88,25 +101,29 @@ def _contents(found: Sequence[Setup]) -> str:
     return f"<nav aria-label='Set-ups'><ol>{items}</ol></nav>"
 
 
-def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object] | None) -> str:
+def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object] | None, together: bool) -> str:
     """Everything about one set-up; without ``say`` nothing that takes more than a moment."""
     said = _items(verdict(setup))
     clients = [distribution(setup), labels(setup), topology(setup)]
-    slices, about = ([], "") if say is None else landscapes(setup, say)
+    around = [] if say is None else landscapes(setup, say, together)
     rank = None if say is None else factors(setup)
+    over_rounds = (traffic(setup), consensus(setup), recorded(setup), blocks(setup))
 
     def drawn(*wanted: Chart | None) -> str:
         return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
 
-    around = f'<h3>The loss around the models</h3><p class="caption">{escape(about)}</p>' if about else ""
+    slices = "".join(
+        f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{drawn(*a.charts)}</div>'
+        for a in around
+    )
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_lacking(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
 <ul class="verdict">{said}</ul>
 {headline_table(setup)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(consensus(setup), recorded(setup), rank)}
-{around}<div class="tiles">{drawn(*slices)}</div>
+{drawn(*progress(setup), *clients)}{lacking}{drawn(*over_rounds, rank)}
+{slices}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
 </section>"""
