@@ -16,6 +16,7 @@ from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
 from .algorithms.finetuned import finetuned
 from .algorithms.forms import formed, held
 from .algorithms.quantised import quantised
+from .algorithms.used import check_used, check_used_on
 from .attendance import Attendance
 from .batches import Integers, Samples
 from .data import Federation
@@ -124,7 +125,12 @@ class Experiment:
         return self.federation.classes is not None and len(self.federation.test_y) > 0
 
     def check(self) -> None:
-        """Refuses what does not fit together, before anything is trained or written."""
+        """Refuses what does not fit together or changes nothing, before anything is trained or written."""
+        check_used(self.algorithm)
+        check_used_on(self.algorithm, self.model.module)
+        graph = self.program.topology
+        if self.program.fresh_graph and graph is not None and graph.fixed and not self.silent:
+            raise RequestError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
         for name in self.record:
             measure.check_measure(name, self.model, self.program)
         for name, likely in (("silent", self.silent), ("offline", self.offline)):

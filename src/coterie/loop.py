@@ -90,11 +90,12 @@ def fit(
     """
     if rounds < 0:
         raise RequestError("rounds must be at least 0: choose a larger number")
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
     check_init(init)
+    if resume and out is None:
+        raise RequestError("resume goes on with a run that was written: give out, the folder it is in")
     there = _cluster(engine, workers, ray_address, gpus_per_worker)
     place = find_device(device if there is None else "cpu")
+    _check_precision(precision, place, there)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
     module = model if isinstance(model, nn.Module) else drawn(model, chance.key(seed, "init"))
@@ -127,6 +128,14 @@ def fit(
             now, history = _begin(player, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
             return _play(experiment, player, folder, config, now, history, bar, tracking)
+
+
+def _check_precision(precision: str, place: torch.device, there: Wanted | None) -> None:
+    """Refuses what is no precision, and one that only GPUs have where there is none."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus):
+        raise RequestError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
 
 
 class Player(Protocol):

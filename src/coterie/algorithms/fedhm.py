@@ -15,7 +15,7 @@ from .capacities import RANKS, levels, refuse_staged, shares
 from .families import Server, both_ways, federated, message_of, train_cohort, weights
 from .forms import assigned
 from .lowrank import coefficients, regularised
-from .options import LMT_PAPER, Options, Training, check_range, refuse_lasting
+from .options import LMT_PAPER, Options, Training, check_range, refuse_given, refuse_lasting
 from .server import check_server
 
 
@@ -119,6 +119,8 @@ def fedhmv2(
     check_range("svd_every", svd_every, 1, float("inf"))
     coefficients(regulariser)
     refuse_staged("fedhmv2", capacities, "averages factors of one rank in all rounds")
+    if rank_ratio is not None:
+        refuse_given("rank_ratio makes the model", {"capacities": capacities}, "rank_ratio out")
     ratio = min(levels(capacities or "b2", RANKS)) if rank_ratio is None else rank_ratio
     t = LMT_PAPER.given(options)
     refuse_lasting("fedhmv2", t)

@@ -2,6 +2,7 @@
 
 from typing import Unpack
 
+from ..errors import RequestError
 from ..local import Phase
 from ..mixing import gossip
 from ..tensors import add, floating, sub
@@ -85,9 +86,9 @@ def dpsgd(*, topology: str | Topology = "random:10", form: str = "epoch", **opti
     clipping at 10 and rates that decay by 0.998 a round are from those experiments.
     """
     check_choice("form", form, ("epoch", "lian"))
-    t = SAM_PAPER._replace(epochs=1).given(options)
-    if form == "lian":
-        t = t._replace(epochs=None, steps=1)
+    t = SAM_PAPER._replace(**({"epochs": 1} if form == "epoch" else {"epochs": None, "steps": 1})).given(options)
+    if form == "lian" and t.steps != 1:
+        raise RequestError("form=lian takes one step between two exchanges: leave epochs and steps out, or form=epoch")
 
     def bind(p: Problem) -> Program[Peers]:
         program = decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)

@@ -21,7 +21,7 @@ from .base import Algorithm, Problem, Program, View
 from .capacities import DEPTHS, RANKS, Share, levels, refuse_staged, shares
 from .families import decentralised, federated
 from .forms import assigned
-from .options import LMT_PAPER, Options, Training, check_choice, refuse_lasting
+from .options import LMT_PAPER, Options, Training, check_choice, refuse_given, refuse_lasting
 from .pushsum import push_sum
 from .server import check_server
 
@@ -131,6 +131,8 @@ def _common_rank(
     capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None
 ) -> tuple[int | str, float]:
     """(layers that stay whole, rank ratio): as given, else for the smallest capacity."""
+    if rank_ratio is not None and keep_layers is not None:
+        refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
     name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"
     if name not in COMMON_RANKS and (rank_ratio is None or keep_layers is None):
         raise RequestError(

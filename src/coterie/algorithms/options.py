@@ -30,7 +30,13 @@ class Options(TypedDict, total=False):
 
 
 # Settings of which the first takes the place of the second.
-EXCLUSIVE = (("steps", "epochs"), ("lr_min", "lr_decay"), ("personal_steps", "personal_epochs"))
+EXCLUSIVE = (
+    ("steps", "epochs"),
+    ("lr_min", "lr_decay"),
+    ("personal_steps", "personal_epochs"),
+    ("capacities", "rank_ratio"),
+    ("form", "epochs"),
+)
 
 
 class Training(NamedTuple):

@@ -11,6 +11,7 @@ from .. import algorithms, data, models
 from ..algorithms import Algorithm
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import Builder, meant, settings_of
+from ..algorithms.used import unused
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
@@ -100,9 +101,10 @@ class Plan:
         if "topology" in chosen:
             chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
         asked = meant(self.wishes.set, _builders(among))[method]
+        asked |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
-        chosen |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
-        return builder(**chosen)
+        idle = unused(method.replace("_", "-"), builder(**chosen).settings).keys() - asked.keys()
+        return builder(**{k: v for k, v in chosen.items() if k not in idle})
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> str:
         """What clients begin with; beside others, a method in which all begin with the server's model keeps to it."""

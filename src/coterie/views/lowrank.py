@@ -83,7 +83,7 @@ def factorise(
         )
     generator = torch.Generator("cpu").manual_seed(chance.key(seed, "factors"))
     new: dict[int, nn.Module] = {}
-    for layer in _chosen(module, keep_layers).values():
+    for layer in factorable(module, keep_layers).values():
         kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
         factors = spectral(weight, rank) if init == "spectral" else kind.drawn(weight, rank, generator)
         new[id(layer)] = kind(layer, *factors)
@@ -174,7 +174,7 @@ def _rank(layer: nn.Module, ratio: float, mode: str) -> int:
     return max(1, round(ratio * full))
 
 
-def _chosen(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
+def factorable(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
     """The layers that become products; refuses those that cannot."""
     layers = {
         name: layer

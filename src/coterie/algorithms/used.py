@@ -1,0 +1,104 @@
+"""Settings that would change nothing, because another setting leaves them no part to play: they are refused."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ..errors import RequestError
+from ..views.factors import LowRank, LowRankConv2d
+from ..views.lowrank import factorable
+from . import BUILDERS
+from .base import Algorithm
+from .widths import NORMS
+
+Settings = Mapping[str, Any]
+
+
+class Rule(NamedTuple):
+    """Settings that have no part to play."""
+
+    names: tuple[str, ...]
+    idle: Callable[[Settings], bool]  # of a method's complete settings
+    because: str
+    instead: str  # what would give them one
+
+
+def _is(name: str, *values: Any) -> Callable[[Settings], bool]:
+    return lambda s: name in s and s[name] in values
+
+
+def _one_member(s: Settings) -> bool:
+    count = s.get("participation")
+    return isinstance(count, int) and count == 1
+
+
+PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "sam_on")
+RULES = (
+    Rule(PERSONAL, _is("personal", "none"), "personal=none leaves nothing personal", "name a personal part"),
+    Rule(("sam_on",), _is("rho", 0), "rho=0 climbs nowhere", "give rho"),
+    Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
+    Rule(
+        ("participation", "weighting"),
+        lambda s: s.get("topology") is not None,
+        "with a topology there is no server: everybody takes part",
+        "leave the topology out",
+    ),
+    Rule(("weighting",), _one_member, "one client a round has nobody to be weighed against", "raise participation"),
+    Rule(("finetune_lr",), _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
+    Rule(("prox",), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
+    Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
+    Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
+    Rule(("gossip_steps", "tau"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+    Rule(("quantise",), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+)
+
+
+@cache
+def defaults(method: str) -> Settings:
+    """The settings of a method where nothing is said."""
+    return BUILDERS[method]().settings
+
+
+def unused(method: str, settings: Settings) -> dict[str, Rule]:
+    """The settings that were changed and change nothing, each with the rule that says so."""
+    changed = {k for k, v in settings.items() if v is not None and v != defaults(method)[k]}
+    return {name: rule for rule in RULES if rule.idle(settings) for name in rule.names if name in changed}
+
+
+def check_used(algorithm: Algorithm) -> None:
+    """Refuses a setting that changes nothing, in one sentence; a method of one's own is left alone."""
+    if algorithm.name not in BUILDERS:
+        return
+    if algorithm.name == "local" and algorithm.settings["quantise"] is not None:
+        raise RequestError("quantise changes nothing, because local sends nothing: leave it out")
+    for name, rule in unused(algorithm.name, algorithm.settings).items():
+        raise RequestError(f"{name} changes nothing, because {rule.because}: leave it out, or {rule.instead}")
+
+
+def check_used_on(algorithm: Algorithm, module: nn.Module) -> None:
+    """Refuses what this model leaves nothing to do; ``module``: as the method adapted it."""
+    s, name = algorithm.settings, algorithm.name
+    if s.get("scaler") and not any(isinstance(layer, NORMS) for layer in module.modules()):
+        raise RequestError(
+            "scaler changes nothing, because this model has no norms: leave it out, or take one that has"
+        )
+    if "rank_mode" in s and name in BUILDERS:
+        _check_ranks(name, s, module)
+
+
+def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
+    """Refuses a model none of whose layers becomes a product, and a reading of ranks that its layers have not."""
+    made: list[nn.Module] = [m for m in module.modules() if isinstance(m, LowRank)]
+    layers = made or list(factorable(module, s["keep_layers"]).values())
+    if not layers:
+        raise RequestError(
+            f"{name} has no layer to factorise, because keep_layers={s['keep_layers']} keeps all of this model's: "
+            "lower keep_layers"
+        )
+    if s["rank_mode"] != "channels" and not any(isinstance(m, LowRankConv2d | nn.Conv2d) for m in layers):
+        raise RequestError(
+            "rank_mode changes nothing, because this model has no convolution to factorise: leave it out, or take one "
+            "that has"
+        )

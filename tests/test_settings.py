@@ -1,0 +1,301 @@
+"""A setting is used or refused: every one of every method is tried, and so is every one of ``fit``."""
+
+import hashlib
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.algorithms import BUILDERS, Algorithm
+from coterie.algorithms.settings import settings_of
+from coterie.algorithms.used import RULES, check_used, defaults
+from coterie.cli.request import Plan, Wishes, check_settings
+from coterie.errors import RequestError
+from coterie.presets import PRESETS
+from coterie.recipes import load, names
+from coterie.tensors import leaves
+from toys import experiment, net, ragged
+
+STAGED = ("flanc", "depthfl", "progfed")
+SIZES = (6, 3, 5)
+ROUNDS = 4  # what ProgFed takes to grow through two stages
+
+# What every method is tried from: small, and such that each setting has something to act on.
+BASE: dict[str, Any] = {"lr": 0.05, "batch_size": 3, "epochs": 1, "clip": 5.0, "weight_decay": 0.0}
+OWN: dict[str, dict[str, Any]] = {
+    "scaffold": {"clip": None},
+    **{m: {"epochs": None, "steps": 2, "clip": None, "personal_lr": 0.05} for m in ("fedavg-p", "scaffold-p")},
+    **{m: {"capacities": "1-0.5", "clip": None} for m in ("feddropout", "heterofl", "fedrolex")},
+    "flanc": {"capacities": "1-0.5", "clip": None},
+    "depthfl": {"capacities": "2-1", "clip": None},
+    "fedlmt": {"rank_ratio": 0.5, "keep_layers": 1},
+    "pfedlmt": {"capacities": "1-0.5", "keep_layers": 1},
+    "fedhm": {"capacities": "1-0.5", "keep_layers": 1},
+    "fedhmv2": {"rank_ratio": 0.5, "keep_layers": 1},
+}
+GRAPHS = {"dfedpgp": "random-push:1", "osgp": "random-push:1", "dfedsam-mgs": "random-pull:1"}
+# Another legal value of each setting; several: by method.
+OTHER: dict[str, Any] = {
+    "lr": 0.02,
+    "lr_decay": 0.5,
+    "lr_min": 0.01,
+    "lr_milestones": (0.25,),
+    "lr_gamma": 0.5,
+    "momentum": 0.5,
+    "persistent_momentum": True,
+    "weight_decay": 0.1,
+    "clip": 0.01,
+    "batch_size": 2,
+    "epochs": 2,
+    "steps": 3,
+    "quantise": 4,
+    "participation": 2,
+    "outer_lr": 0.5,
+    "personal": "*.bias",
+    "personal_lr": 0.02,
+    "personal_epochs": 3,
+    "personal_steps": 3,
+    "personal_outer_lr": 0.5,
+    "exact_personal": True,
+    "option": "I",
+    "rho": 0.3,
+    "sam_on": "both",
+    "topology": "none",
+    "gossip_steps": 2,
+    "form": "lian",
+    "schedule": "alternate",
+    "density": 0.8,
+    "prune_rate": 0.1,
+    "regrow": "gradient",
+    "lam": 0.2,
+    "prox": "split",
+    "gamma": 0.5,
+    "finetune_epochs": 2,
+    "finetune_lr": 0.05,
+    "rank_ratio": 0.9,
+    "keep_layers": 2,
+    "rank_mode": "definition",
+    "init": "spectral",
+    "regulariser": "frobenius=0.1",
+    "scaler": True,
+    "mask_ce": True,
+    "direction": -1,
+    "svd_every": 2,
+    "n_basis": 0.5,
+    "basis_fraction": 0.5,
+    "orthogonal": 1.0,
+    "distill": "none",
+    "teaching": 0.5,
+}
+BY_METHOD: dict[tuple[str, str], Any] = {
+    ("osgp", "tau"): 1,
+    ("depthfl", "tau"): 2.0,
+    ("fedlmt", "capacities"): "b1",
+    ("fedhmv2", "capacities"): "b1",
+    ("depthfl", "capacities"): "2",
+    ("fedrod", "personal"): None,
+}
+
+
+def base(method: str) -> dict[str, Any]:
+    """What a method is tried from."""
+    settings = {**BASE, **OWN.get(method, {})}
+    known = settings_of(BUILDERS[method])
+    if "topology" in known and defaults(method)["topology"] is not None:
+        settings["topology"] = GRAPHS.get(method, "ring")
+    elif "participation" in known:
+        settings["participation"] = 1.0
+    return settings
+
+
+def other(method: str, name: str) -> Any:
+    """Another value than the one it is tried from."""
+    if (method, name) in BY_METHOD:
+        return BY_METHOD[method, name]
+    now = {**defaults(method), **base(method)}[name]
+    if isinstance(now, bool):
+        return not now
+    if name in ("weighting", "c_init"):
+        return ({"size", "uniform"} if name == "weighting" else {"zero", "gradient"}).difference([now]).pop()
+    return {"capacities": "1"}.get(name, OTHER.get(name))
+
+
+def module_for(method: str, algorithm: Algorithm) -> nn.Module:
+    """The smallest on which all settings of a method have something to act on."""
+    if "rank_mode" in algorithm.settings:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            inside = [part for _ in range(2) for part in (nn.Linear(6, 6), nn.Tanh())]
+            return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Tanh(), *inside, nn.Linear(6, 3)).double()
+    return net("residual" if method in STAGED else "groupnorm" if "scaler" in algorithm.settings else "mlp")
+
+
+@cache
+def played(method: str, name: str | None) -> str:
+    """Everything a short run came to: its state bit by bit, what it sent and what it measured."""
+    settings = base(method) if name is None else asked(method, name)
+    algorithm = ct.algorithms.build(method, **settings)
+    e = experiment(module_for(method, algorithm), ragged("mlp", sizes=SIZES), algorithm, rounds=ROUNDS)
+    e.check()
+    now = e.start()
+    content = hashlib.blake2b()
+    for t in (0, 1):
+        content.update(repr(e.program.traffic(now.state, e.round(t))).encode())
+        now, row = e.play(now, t, evaluate=t == 1)
+        content.update(repr({k: v for k, v in row.items() if k != "seconds"}).encode())
+    for tensor in leaves(now.state):
+        content.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
+
+
+def asked(method: str, name: str) -> dict[str, Any]:
+    """The settings with one of them changed, and without those whose place it takes."""
+    settings = {**base(method), name: other(method, name)}
+    for one, place in (("steps", "epochs"), ("epochs", "steps"), ("form", "epochs"), ("capacities", "rank_ratio")):
+        if name == one and place in settings:
+            del settings[place]
+    return settings
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_every_setting_is_used_or_refused(method: str) -> None:
+    ignored, unclear = [], []
+    for name in settings_of(BUILDERS[method]):
+        try:
+            if played(method, name) == played(method, None):
+                ignored.append(name)
+        except RequestError as refusal:
+            if name not in str(refusal):  # what is to be left out is named
+                unclear.append(str(refusal))
+    assert not ignored
+    assert not unclear
+
+
+# What has no part to play beside another setting: refused in a sentence that names it.
+IDLE: list[tuple[str, dict[str, Any], str]] = [
+    ("fedavg", {"momentum": 0.0, "persistent_momentum": True}, "persistent_momentum"),
+    ("fedavg", {"epochs": 2, "steps": 3}, "epochs"),
+    ("fedavg", {"lr_decay": 0.5, "lr_min": 0.1}, "lr_decay"),
+    ("fedavg", {"lr_gamma": 0.5}, "lr_gamma"),
+    ("fedavg", {"participation": 1, "weighting": "uniform"}, "weighting"),
+    ("local", {"quantise": 8}, "quantise"),
+    ("dfedalt", {"personal": "none", "personal_lr": 0.5}, "personal_lr"),
+    ("dfedpgp", {"personal": "none", "personal_epochs": 2}, "personal_epochs"),
+    ("fedrep", {"personal": "none", "personal_steps": 2}, "personal_steps"),
+    ("fedavg-p", {"personal": "none", "personal_outer_lr": 2.0}, "personal_outer_lr"),
+    ("fedavg-p", {"exact_personal": True}, "exact_personal"),
+    ("dfedavgm-p", {"personal_epochs": 2}, "personal_epochs"),
+    ("dfedsalt", {"rho": 0.0, "sam_on": "both"}, "sam_on"),
+    ("dfedsam", {"topology": "none", "gossip_steps": 3}, "gossip_steps"),
+    ("dfedsam-mgs", {"topology": "ring", "fresh_graph": True}, "fresh_graph"),
+    ("osgp", {"topology": "none", "tau": 2}, "tau"),
+    ("dfedavg", {"topology": "none", "quantise": 8}, "quantise"),
+    ("dpsgd", {"form": "lian", "epochs": 3}, "epochs"),
+    ("dpsgd", {"form": "lian", "steps": 3}, "steps"),
+    ("ditto", {"lam": 0.0, "prox": "split"}, "prox"),
+    ("dispfl", {"density": 1.0, "prune_rate": 0.3}, "prune_rate"),
+    ("dispfl", {"prune_rate": 0.0, "regrow": "gradient"}, "regrow"),
+    ("fedbabu", {"finetune_epochs": 0, "finetune_lr": 0.5}, "finetune_lr"),
+    ("fedlmt", {"topology": "ring", "participation": 0.5}, "participation"),
+    ("pfedlmt", {"topology": "ring", "weighting": "uniform"}, "weighting"),
+    ("fedlmt", {"capacities": "b1", "rank_ratio": 0.5, "keep_layers": 1}, "capacities"),
+    ("fedhmv2", {"capacities": "b1", "rank_ratio": 0.5}, "capacities"),
+    ("fedhm", {"keep_layers": 9, "capacities": "1-0.5"}, "keep_layers"),
+    ("fedlmt", {"keep_layers": "head", "rank_ratio": 0.5, "rank_mode": "definition"}, "rank_mode"),
+    ("heterofl", {"scaler": True, "capacities": "1-0.5"}, "scaler"),
+    ("depthfl", {"teaching": 0.5, "capacities": "2-1"}, "teaching"),
+    ("depthfl", {"distill": "none", "tau": 2.0, "capacities": "2-1"}, "tau"),
+]
+
+
+@pytest.mark.parametrize(("method", "settings", "name"), IDLE, ids=[f"{row[0]}, {row[2]}" for row in IDLE])
+def test_what_another_setting_leaves_no_part_is_refused(method: str, settings: dict[str, Any], name: str) -> None:
+    def checked() -> None:
+        algorithm = ct.algorithms.build(method, **settings)
+        kind = "residual" if method in STAGED else "mlp"
+        experiment(net(kind), ragged(kind, sizes=SIZES), algorithm, rounds=ROUNDS).check()
+
+    with pytest.raises(RequestError, match=name):
+        checked()
+
+
+def test_every_rule_is_tried() -> None:
+    tried = {(name, rule.because) for _, s, name in IDLE for rule in RULES if rule.idle(s) and name in rule.names}
+    assert {rule.because for rule in RULES} <= {because for _, because in tried} | {"only distill=deepest has one"}
+
+
+def test_a_setting_at_its_default_is_never_refused() -> None:
+    """Complete settings are legal: a run is rebuilt from them."""
+    for method in BUILDERS:
+        check_used(ct.algorithms.build(method, **defaults(method)))
+
+
+def test_no_recipe_sets_what_changes_nothing() -> None:
+    for recipe in map(load, names()):
+        for case in recipe.cases:
+            for method in case.methods:
+                check_used(recipe.algorithm(method, case))
+
+
+@pytest.mark.parametrize(
+    ("method", "wishes", "left_out"),
+    [
+        ("fedlmt", Wishes(topology="ring"), "participation"),
+        ("fedlmt", Wishes(capacities="b1-b2"), "rank_ratio"),
+        ("dfedalt", Wishes(set=["personal=none"]), "personal_lr"),
+        ("dfedalt", Wishes(set=["personal_steps=2"]), "personal_epochs"),
+        ("dpsgd", Wishes(set=["form=lian"]), "epochs"),
+        ("fedavg", Wishes(set=["steps=2"]), "epochs"),
+    ],
+)
+def test_presets_give_way(method: str, wishes: Wishes, left_out: str) -> None:
+    """What a preset suggests and nobody typed is left out where it would be refused."""
+    algorithm = Plan.of(wishes).algorithm(method, [method])
+    check_used(algorithm)
+    suggested = PRESETS["digits"].settings[left_out]
+    assert algorithm.settings[left_out] != suggested
+
+
+FIT: list[tuple[dict[str, Any], str]] = [
+    ({"resume": True}, "give out"),
+    ({"precision": "tf32", "device": "cpu"}, "fp32 or bf16"),
+    ({"workers": 2}, "--engine ray"),
+    ({"ray_address": "auto"}, "--engine ray"),
+    ({"gpus_per_worker": 1.0}, "--engine ray"),
+    ({"silent": 0.5}, "has a server"),
+    ({"offline": 0.5}, "has a server"),
+    ({"init": "per-client"}, "leave init out"),
+    ({"record": ["singular-values"]}, "low rank"),
+    ({"evaluate_every": 0}, "1 or more"),
+]
+
+
+@pytest.mark.parametrize(("options", "fix"), FIT, ids=[next(iter(row[0])) for row in FIT])
+def test_options_of_fit_that_change_nothing_are_refused(options: dict[str, Any], fix: str) -> None:
+    with pytest.raises(RequestError, match=fix):
+        ct.fit(drawn, ragged("mlp"), ct.algorithms.fedavg(**BASE), rounds=1, progress=False, **options)
+
+
+def drawn() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> None:
+    known = settings_of(BUILDERS[method])
+    for flag, needed, value in (
+        ("topology", "topology", "random-push:3"),
+        ("capacities", "capacities", "b1"),
+        ("silent", "topology", 0.5),
+    ):
+        wishes = Wishes(**{flag: value})
+        if needed not in known:
+            with pytest.raises(RequestError, match=f"leave --{flag} out"):
+                check_settings([method], wishes)
+        elif flag == "topology":
+            assert Plan.of(wishes).algorithm(method, [method]).settings[flag] == value
+        else:
+            check_settings([method], wishes)
