@@ -16,12 +16,13 @@ from coterie.cli.request import Plan, Wishes, check_settings
 from coterie.errors import RequestError
 from coterie.presets import PRESETS
 from coterie.recipes import load, names
+from coterie.run import client_tensors
 from coterie.tensors import leaves
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
 SIZES = (6, 3, 5)
-ROUNDS = 4  # what ProgFed takes to grow through two stages
+ROUNDS = 8  # of which ProgFed's second stage begins with the third
 
 # What every method is tried from: small, and such that each setting has something to act on.
 BASE: dict[str, Any] = {"lr": 0.05, "batch_size": 3, "epochs": 1, "clip": 5.0, "weight_decay": 0.0}
@@ -42,7 +43,7 @@ OTHER: dict[str, Any] = {
     "lr": 0.02,
     "lr_decay": 0.5,
     "lr_min": 0.01,
-    "lr_milestones": (0.25,),
+    "lr_milestones": (0.125,),
     "lr_gamma": 0.5,
     "momentum": 0.5,
     "persistent_momentum": True,
@@ -89,6 +90,11 @@ OTHER: dict[str, Any] = {
     "orthogonal": 1.0,
     "distill": "none",
     "teaching": 0.5,
+    "personal_rho": 0.3,
+    "feature_l2": 0.5,
+    "heads": "depthfl",
+    "answer": "deepest",
+    "warmup": 1,
 }
 BY_METHOD: dict[tuple[str, str], Any] = {
     ("osgp", "tau"): 1,
@@ -120,7 +126,7 @@ def other(method: str, name: str) -> Any:
         return not now
     if name in ("weighting", "c_init"):
         return ({"size", "uniform"} if name == "weighting" else {"zero", "gradient"}).difference([now]).pop()
-    return {"capacities": "1"}.get(name, OTHER.get(name))
+    return "1" if name == "capacities" else OTHER[name]  # a new setting needs a value to be tried with
 
 
 def module_for(method: str, algorithm: Algorithm) -> nn.Module:
@@ -142,11 +148,13 @@ def played(method: str, name: str | None) -> str:
     e.check()
     now = e.start()
     content = hashlib.blake2b()
-    for t in (0, 1):
+    last = 2 if method == "progfed" else 1
+    for t in range(last + 1):
         content.update(repr(e.program.traffic(now.state, e.round(t))).encode())
-        now, row = e.play(now, t, evaluate=t == 1)
+        now, row = e.play(now, t, evaluate=t == last)
         content.update(repr({k: v for k, v in row.items() if k != "seconds"}).encode())
-    for tensor in leaves(now.state):
+    deployed = [client_tensors(client) for client in e.clients(now.state)]
+    for tensor in leaves((now.state, *deployed)):
         content.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return content.hexdigest()
 
@@ -189,6 +197,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg-p", {"exact_personal": True}, "exact_personal"),
     ("dfedavgm-p", {"personal_epochs": 2}, "personal_epochs"),
     ("dfedsalt", {"rho": 0.0, "sam_on": "both"}, "sam_on"),
+    ("dfedsalt", {"rho": 0.3, "personal_rho": 0.1, "sam_on": "personal"}, "rho"),
     ("dfedsam", {"topology": "none", "gossip_steps": 3}, "gossip_steps"),
     ("dfedsam-mgs", {"topology": "ring", "fresh_graph": True}, "fresh_graph"),
     ("osgp", {"topology": "none", "tau": 2}, "tau"),

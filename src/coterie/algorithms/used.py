@@ -8,10 +8,10 @@ from torch import nn
 
 from ..errors import RequestError
 from ..views.factors import LowRank, LowRankConv2d
+from ..views.layered import NORMS
 from ..views.lowrank import factorable
 from . import BUILDERS
 from .base import Algorithm
-from .widths import NORMS
 
 Settings = Mapping[str, Any]
 
@@ -34,10 +34,21 @@ def _one_member(s: Settings) -> bool:
     return isinstance(count, int) and count == 1
 
 
-PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "sam_on")
+PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")
 RULES = (
     Rule(PERSONAL, _is("personal", "none"), "personal=none leaves nothing personal", "name a personal part"),
-    Rule(("sam_on",), _is("rho", 0), "rho=0 climbs nowhere", "give rho"),
+    Rule(
+        ("sam_on",),
+        lambda s: s.get("rho") == 0 and not s.get("personal_rho"),
+        "rho=0 climbs nowhere",
+        "give rho",
+    ),
+    Rule(
+        ("rho",),
+        lambda s: s.get("sam_on") == "personal" and s.get("personal_rho") is not None,
+        "sam_on=personal climbs by personal_rho alone",
+        "take sam_on=both",
+    ),
     Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
     Rule(
         ("participation", "weighting"),
