@@ -244,7 +244,11 @@ REGIMES: dict[str, list[dict[str, Any]]] = {
     "dfedpgp": [{"topology": "random-push:4"}, {"topology": "exponential", "problem": "noise=3", "seed": 1}],
     "dfedsam": [{"topology": "ring"}, {"topology": "full", "problem": "noise=4,spread=0", "rho": 0.1, "steps": 2}],
     "dfedsam-mgs": [{"topology": "ring", "seed": 1}],
-    "fedavg-p": [{}, {"participation": 1.0, "outer_lr": 25.0, "problem": "noise=2"}, {"participation": 2, "seeds": 2}],
+    "fedavg-p": [
+        {},
+        {"participation": 1.0, "outer_lr": 25.0, "problem": "noise=2"},
+        {"participation": 2, "exact_personal": True},
+    ],
     "scaffold-p": [{}, {"participation": 2, "problem": "noise=3,spread=3"}],
 }
 
@@ -268,6 +272,7 @@ def test_theorem_3_11_is_taken_where_everybody_takes_part_and_the_outer_rate_is_
 
 VOID: dict[str, tuple[str, dict[str, Any], str]] = {
     "too large a rate": ("dfedsam", {"lr": 0.3}, "lr = 0.3 <= 1 / (10 K L)"),
+    "rates that fall": ("fedavg-p", {"lr_decay": 0.9}, "plain SGD"),
     "momentum": ("dfedalt", {"momentum": 0.9}, "plain SGD"),
     "a graph of one way": ("dfedalt", {"topology": "random-pull:2"}, "symmetric"),
     "nobody mixes": ("dfedsam", {"topology": "none"}, "lambda = 1 < 1"),
@@ -311,6 +316,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a word for a number": (["dfedalt", "--problem", "noise=much"], "is no number"),
     "losses without a minimum": (["dfedalt", "--problem", "coupling=1"], "have no minimum"),
     "a picture of another kind": (["dfedalt", "--png", "a.svg"], "write it to a.png"),
+    "another personal part": (["dfedalt", "--set", "personal=none"], "leave personal out"),
     "unequal epochs": (["dfedsam", "--set", "epochs=1,2"], "set steps"),
 }
 

@@ -71,6 +71,8 @@ def examine(
     theorem = THEOREMS[name]
     if topology is not None and theorem.topology is None:
         raise RequestError(f"the theorem of {name} is about a server: leave the topology out")
+    if "personal" in settings:
+        raise RequestError("the personal part of the problem is its v: leave personal out")
     given = settings if topology is None else {**settings, "topology": topology}
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None

@@ -70,5 +70,5 @@ def plain(settings: dict[str, Any]) -> Condition:
     """All five theorems are about plain SGD with constant rates."""
     changed = [k for k in ("momentum", "weight_decay", "clip", "quantise") if settings.get(k)]
     changed += ["lr_decay"] if settings.get("lr_decay", 1.0) != 1.0 else []
-    changed += [k for k in ("lr_min", "lr_steps") if settings.get(k) is not None]
+    changed += [k for k in ("lr_min", "lr_milestones") if settings.get(k) is not None]
     return Condition("plain SGD at constant rates, all numbers sent", not changed, f"leave {', '.join(changed)} out")

@@ -75,7 +75,8 @@ class Setting(NamedTuple):
     F0: float
     b2: float
     B0: float  # (1/n) sum_i |grad_u f_i(u^0, v_i^0)|^2
-    sigma2: float  # of either part
+    su2: float  # sigma_u^2
+    sv2: float  # sigma_v^2
     T: int
 
     @classmethod
@@ -96,6 +97,7 @@ class Setting(NamedTuple):
             b2,
             float(first.apart[0] + first.shared[0]),
             problem.variance(s["batch_size"]),
+            0.0 if s.get("exact_personal") else problem.variance(s["batch_size"]),
             len(first.shared),
         )
 
@@ -128,8 +130,8 @@ def _outcome(
     constants = (
         Constant("L", x.L, EXACT, "the largest of L_u, L_v, L_uv and L_vu"),
         Constant("F0", x.F0, EXACT, "f(u^0, v^0) - f*"),
-        Constant("sigma_u", x.sigma2**0.5, EXACT, "deviation of a batch's grad_u"),
-        Constant("sigma_v", x.sigma2**0.5, EXACT, "of its grad_v"),
+        Constant("sigma_u", x.su2**0.5, EXACT, "deviation of a batch's grad_u"),
+        Constant("sigma_v", x.sv2**0.5, EXACT, "of its grad_v"),
         Constant("b", x.b2**0.5, SEEN, "gradient dissimilarity: (1/n) sum_i |grad_u f_i|^2 <= b^2 + |grad_u f|^2"),
         Constant("gamma", x.gamma, EXACT, "lr outer_lr"),
     )
@@ -153,10 +155,10 @@ def average_beside(problem: Problem, topology: None, s: dict[str, Any], paths: S
     large = max(x.T, math.sqrt(x.B0 * x.T / (x.L * x.F0)) if x.F0 else 0.0, math.sqrt(x.c.n))
     if x.c.m == x.c.n and x.eta_u * SLACK >= large:
         held = (*_common(x, s), x.at_most(1 / (84 * x.L * x.K), "1 / (84 L K)"))
-        each = [bounds.fedavg_p_full(x.F0, x.L, x.K, x.gamma, x.c.n, x.sigma2, x.sigma2, t) for t in rounds]
+        each = [bounds.fedavg_p_full(x.F0, x.L, x.K, x.gamma, x.c.n, x.su2, x.sv2, t) for t in rounds]
         return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.11")
     held = (*_common(x, s), x.at_most(1 / (32 * x.L * x.K), "1 / (32 L K)"))
-    each = [bounds.fedavg_p(x.F0, x.L, x.K, x.gamma, x.eta_u, x.c, x.b2, x.sigma2, x.sigma2, t) for t in rounds]
+    each = [bounds.fedavg_p(x.F0, x.L, x.K, x.gamma, x.eta_u, x.c, x.b2, x.su2, x.sv2, t) for t in rounds]
     return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.7")
 
 
@@ -170,5 +172,5 @@ def scaffold_beside(problem: Problem, topology: None, s: dict[str, Any], paths: 
         x.at_most(most, "min(m / n^(2/3), 1) / (72 L K)"),
         Condition("the control variates begin as gradients", s["c_init"] == "gradient", "set c_init=gradient"),
     )
-    each = [bounds.scaffold_p(x.F0, x.L, x.K, x.gamma, x.c, x.sigma2, x.sigma2, t) for t in range(1, x.T + 1)]
+    each = [bounds.scaffold_p(x.F0, x.L, x.K, x.gamma, x.c, x.su2, x.sv2, t) for t in range(1, x.T + 1)]
     return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 4.5")
