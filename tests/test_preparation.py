@@ -38,9 +38,10 @@ def samples(sizes: tuple[int, ...] = (8, 8, 8, 8), preparation: Preparation = RA
 
 
 def by_hand(image: Tensor, p: Preparation, dy: int, dx: int, flipped: bool) -> Tensor:
-    """One image: a black frame around it, a window cut out, its columns reversed, then normalised."""
+    """One image: a frame around it, a window cut out, its columns reversed, then normalised."""
     c, h, w = image.shape
-    framed = torch.zeros(c, h + 2 * p.pad, w + 2 * p.pad, dtype=torch.float64)
+    frame = torch.tensor(p.mean if p.border == "mean" else (0.0,) * c, dtype=torch.float64)
+    framed = 255 * frame[:, None, None].repeat(1, h + 2 * p.pad, w + 2 * p.pad)
     framed[:, p.pad : p.pad + h, p.pad : p.pad + w] = image
     cut = framed[:, dy : dy + h, dx : dx + w]
     cut = torch.stack([cut[:, :, w - 1 - j] for j in range(w)], 2) if flipped else cut
@@ -81,9 +82,9 @@ def algorithm(**settings: Any) -> ct.algorithms.Algorithm:
 
 
 @settings(deadline=None)
-@given(pad=st.integers(0, 5), flip=st.booleans(), seed=st.integers(0, 99))
-def test_augmentation_equals_pad_slice_flip(pad: int, flip: bool, seed: int) -> None:
-    p = Preparation(MEAN, STD, pad, flip)
+@given(pad=st.integers(0, 5), flip=st.booleans(), border=st.sampled_from(["black", "mean"]), seed=st.integers(0, 99))
+def test_augmentation_equals_pad_slice_flip(pad: int, flip: bool, border: str, seed: int) -> None:
+    p = Preparation(MEAN, STD, pad, flip, border if pad else "black")
     raw = pictures(7, seed=seed)
     draw = torch.randint(0, 2**63 - 1, (7,), generator=torch.Generator().manual_seed(seed))
     got = p.augmented(raw, draw)
@@ -255,7 +256,8 @@ def test_images_are_held_once_as_they_are_stored() -> None:
 def test_a_run_on_raw_images(tmp_path: Path) -> None:
     fed = federation(RANDOM)
     run = ct.fit(net(), fed, algorithm(), rounds=2, out=tmp_path / "a", progress=False)
-    assert run.config["preparation"] == {"mean": list(MEAN), "std": list(STD), "pad": 4, "flip": True}
+    images = {"pad": 4, "flip": True, "border": "black"}
+    assert run.config["preparation"] == {"mean": list(MEAN), "std": list(STD), **images}
     assert json.loads((tmp_path / "a" / "config.json").read_text()) == json.loads(json.dumps(run.config))
     again = ct.fit(net(), fed, algorithm(), rounds=2, out=tmp_path / "a", resume=True, progress=False)
     assert again.history == run.history
@@ -315,6 +317,8 @@ def test_what_does_not_fit_gets_a_sentence(x: Tensor, preparation: Preparation |
         ({"mean": 0.5, "std": (0.5,)}, "mean=0.5 is no list of numbers"),
         ({"mean": (0.5,), "std": (0.5,), "pad": -1}, "pad=-1 is no number of pixels"),
         ({"mean": (0.5,), "std": (0.5,), "pad": 1.5}, "pad=1.5 is no number of pixels"),
+        ({"mean": (0.5,), "std": (0.5,), "pad": 1, "border": "gray"}, "choose one of black, mean"),
+        ({"mean": (0.5,), "std": (0.5,), "border": "mean"}, "border=mean is for images that get one: give pad"),
     ],
 )
 def test_no_preparation_gets_a_sentence(values: dict[str, Any], message: str) -> None:

@@ -221,6 +221,7 @@ def test_full_none_and_star(n: int) -> None:
         (tp.star(5), 0.8),
         # i±1 and i±9 of 100, a circulant the published code of one method calls a grid
         (tp.build(lambda t: tp.metropolis(circulant(100, (1, 9))), 100), 0.9369418616),
+        (tp.grid(100, apart=9), 0.9369418616),
     ],
 )
 def test_golden_lambda(topology: tp.Topology, golden: float) -> None:
@@ -434,6 +435,8 @@ def test_functions_are_wrapped_and_recognised() -> None:
         ("grid:rows=5", 13, "use ring, or grid with 14 clients"),
         ("grid:rows=12", 12, "use ring, or grid:rows=3"),
         ("grid:rows=0", 12, "at least 1, not 0"),
+        ("grid:apart=9", 18, "needs more than 18 clients, there are 18: use grid or ring"),
+        ("grid:rows=3,apart=4", 12, "give one of rows and apart"),
         ("clique:5,count=3", 12, "needs 15 clients, there are 12: use clique:5,count=2"),
         ("clique:5,turns=3", 12, "needs 15 clients, there are 12: use clique:5,turns=2"),
         ("clique:50", 12, "use clique:12 or smaller"),

@@ -1,5 +1,6 @@
 """A recipe made smaller, put on other data or set otherwise: such numbers are not the published experiment."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,18 +104,19 @@ def fitting(graph: str, clients: int) -> str:
     """A graph with as many neighbours as so few clients allow.
 
     >>> fitting("random-pull:10", 5), fitting("random:10", 7), fitting("clique:10,turns=4", 20), fitting("ring", 5)
-    ('random-pull:4', 'random:6', 'clique:10,turns=2', 'ring')
+    ('random-pull:4', 'random:6', 'clique:5,turns=4', 'ring')
     """
-    name, _, rest = graph.partition(":")
-    if name.startswith("random"):
-        wanted = min(int(rest), clients - 1)
-        wanted -= name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
-        return f"{name}:{wanted}" if wanted > 0 else "none"
-    if name == "clique":
-        size, *options = rest.split(",")  # count=4 or turns=4
-        fits = min(int(size), clients)
-        fewer = (f"{k}={max(1, min(int(v), clients // fits))}" for k, v in (option.split("=") for option in options))
-        return ",".join([f"clique:{fits}", *fewer])
+    call = parse(graph)
+    if call.name.startswith("random"):
+        wanted = min(int(call.args[0]), clients - 1)
+        wanted -= call.name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
+        return f"{call.name}:{wanted}" if wanted > 0 else "none"
+    if call.name == "clique":
+        several = {k: min(int(v), clients) for k, v in call.options.items()}
+        fits = max(1, min(int(call.args[0]), clients // math.prod(several.values())))
+        return written(call._replace(args=(fits,), options=several))
+    if "apart" in call.options and clients <= 2 * int(call.options["apart"]):
+        return call.name
     return graph
 
 

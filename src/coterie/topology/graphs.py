@@ -114,16 +114,19 @@ def _rows(n: int, rows: object) -> int:
     return rows
 
 
-def grid(n: int, rows: int | None = None) -> Topology:
+def grid(n: int, rows: int | None = None, apart: int | None = None) -> Topology:
     """A torus of rows x columns, numbered row by row: 1/5 for oneself and those above, below and beside.
 
     λ = max over (p, q) of |1 + 2 cos(2πp/rows) + 2 cos(2πq/columns)| / 5 when both sides are at least 3.
-    Without `rows` it is as square as n allows.
+    Without `rows` it is as square as n allows. With `apart` the rows go on into each other: those above and below are
+    so many clients before and after (mod n), as in the code released with DisPFL, where they are 9 apart.
 
-    >>> grid(12).name, grid(9)(0)[4].nonzero().flatten().tolist()
-    ('grid:rows=3', [1, 3, 4, 5, 7])
+    >>> grid(12).name, grid(9)(0)[4].nonzero().flatten().tolist(), grid(20, apart=4)(0)[0].nonzero().flatten().tolist()
+    ('grid:rows=3', [1, 3, 4, 5, 7], [0, 1, 4, 16, 19])
     """
     n = clients(n)
+    if apart is not None:
+        return _apart(n, rows, whole("apart of grid", apart, 2))
     rows = _rows(n, rows)
     columns = n // rows
     if n > DENSE:
@@ -135,6 +138,14 @@ def grid(n: int, rows: int | None = None) -> Topology:
     down = torch.kron(circulant(rows, (-1, 1)), torch.eye(columns, dtype=torch.bool))
     across = torch.kron(torch.eye(rows, dtype=torch.bool), circulant(columns, (-1, 1)))
     return _fixed(f"grid:rows={rows}", uniform(down | across))
+
+
+def _apart(n: int, rows: int | None, apart: int) -> Topology:
+    if rows is not None:
+        raise RequestError("a grid has rows or neighbours that are so many apart: give one of rows and apart")
+    if n <= 2 * apart:
+        raise RequestError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
+    return _fixed(f"grid:apart={apart}", circle_of(n, (-apart, -1, 1, apart)))
 
 
 def exponential(n: int) -> Topology:
