@@ -9,13 +9,13 @@ import torch
 
 import coterie as ct
 from coterie.cluster.shard import outline
-from coterie.engines import Vectorised
+from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.store import RunFolder, flatten
 from coterie.tensors import rows
 from coterie.topology import ring, silenced, without_absent
 from test_channel import PEERS
-from test_engines import build, kind_like
+from test_engines import build, graphed_for, kind_like
 from test_oracles import close, plain
 from test_oracles_papers import column, shared_only
 from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
@@ -112,8 +112,9 @@ def test_gossip_on_a_symmetric_graph_finds_the_mean_too() -> None:
 
 
 def test_a_round_with_nobody() -> None:
-    for row in ("dfedpgp", "dispfl", "dfedavgm, quantised", "local"):
-        e = partly(row, 1.0)
+    engines = (Serial(), Vectorised(3), graphed_for("mlp", 2), Vectorised(3))
+    for row, engine in zip(("dfedpgp", "dispfl", "dfedavgm, quantised", "local"), engines, strict=True):
+        e = replace(partly(row, 1.0), engine=engine)
         before = e.start()
         now, measured = e.play(before, 0, evaluate=True)
         assert all(torch.equal(v, flatten(now.state)[k]) for k, v in flatten(before.state).items())
@@ -136,8 +137,9 @@ def test_a_round_with_nobody() -> None:
 def test_engines_and_shards_agree(row: str) -> None:
     e = partly(row)
     now, expected = e.play(play(e, 1), 1, evaluate=True)
-    other = replace(e, engine=Vectorised(3))
-    assert_close(other.saved(play(other, 2)), other.saved(now))
+    for engine in (Vectorised(3), graphed_for("mlp", 2)):
+        other = replace(e, engine=engine)
+        assert_close(other.saved(play(other, 2)), other.saved(now))
     shards = shards_of(e, OWNERS[5])  # some with nobody
     conduct(shards, "start")
     conduct(shards, "play", 0, False)

@@ -10,29 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import chance, measure
+from . import measure
 from .algorithms.absent import attended
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
 from .algorithms.finetuned import finetuned
 from .algorithms.forms import formed, held
 from .algorithms.quantised import quantised
-from .algorithms.used import check_used, check_used_on
 from .attendance import Attendance
 from .batches import Integers, Samples
+from .checks import check_asked, check_finite
 from .data import Federation
 from .engines.base import Engine
 from .engines.vectorised import pick
-from .errors import RequestError
-from .first import PER_CLIENT, First, everybodys
+from .first import First, everybodys
 from .measure.parts import Part, joined
 from .measure.report import Row
+from .meetings import Lost, matrices
 from .models.cost import cost
 from .problem import Model, products
 from .run import Client
 from .store import flatten, unflatten
 from .store.checkpoint import Checkpoint
-from .tensors import Tensors, finite, floating, rows, split
-from .topology import Topology, silenced, without_absent
+from .tensors import Tensors, floating, rows, split
 
 AFTER_TRAIN = "measured/after_train"
 
@@ -126,26 +125,7 @@ class Experiment:
 
     def check(self) -> None:
         """Refuses what does not fit together or changes nothing, before anything is trained or written."""
-        check_used(self.algorithm)
-        check_used_on(self.algorithm, self.model.module)
-        graph = self.program.topology
-        if self.program.fresh_graph and graph is not None and graph.fixed and not self.silent:
-            raise RequestError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
-        for name in self.record:
-            measure.check_measure(name, self.model, self.program)
-        for name, likely in (("silent", self.silent), ("offline", self.offline)):
-            if not 0 <= likely <= 1:
-                raise RequestError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
-            if likely and self.program.topology is None:
-                raise RequestError(
-                    f"{name}={likely} is for clients that mix with each other, {self.algorithm.name} has a server: "
-                    "lower its participation instead"
-                )
-        if self.first is not None and not self.begins_apart:
-            raise RequestError(
-                f"init={PER_CLIENT} is for clients that begin with something of their own, with {self.algorithm.name} "
-                "all begin with the server's model: leave init out"
-            )
+        check_asked(self)
         self.round(0)
 
     @cached_property
@@ -186,24 +166,9 @@ class Experiment:
         """Round ``t``, counted from 0."""
         whole = self.cohort(t)
         own = whole if self.held is None else whole[np.isin(whole, self.here)]
-        return Round(t, own, self._matrices(t, whole), self.train, self.engine, self.seed, whole, self.here)
-
-    def _matrices(self, t: int, online: Integers) -> tuple[Tensor, ...]:
-        """Who mixes with whom in round ``t``, in one exchange after another; none where there is a server."""
-        program = self.program
-        if program.topology is None:
-            return ()
-        if not program.fresh_graph:
-            return (self._matrix(t, program.topology, online),) * program.gossip_steps
-        first = t * program.gossip_steps
-        return tuple(self._matrix(first + q, program.topology, online) for q in range(program.gossip_steps))
-
-    def _matrix(self, at: int, graph: Topology, online: Integers) -> Tensor:
-        """One matrix of the graph, as much of it as is delivered."""
-        W = graph(at).to(self.federation.x.device)
-        if self.silent:
-            W = silenced(W, self.silent, self.program.keeps, chance.generator(self.seed, "silent", at))
-        return without_absent(W, online, self.program.keeps) if self.offline else W
+        lost = Lost(self.silent, self.program.keeps, whole if self.offline else None, self.seed)
+        Ws = matrices(self.program, t, lost, self.federation.x.device)
+        return Round(t, own, Ws, self.train, self.engine, self.seed, whole, self.here)
 
     def everybody(self, t: int) -> Round:
         """Round ``t`` with all clients."""
@@ -356,20 +321,3 @@ class Experiment:
         if self.federation.x.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter()
-
-
-def check_finite(trained: Trained, r: Round) -> None:
-    """Stops before a diverged client spoils the others."""
-    models = floating(trained.models) or trained.sent
-    total = torch.stack([v.sum() for v in (*models.values(), trained.loss[trained.steps > 0])]).sum()
-    if bool(total.isfinite()):  # a NaN or an infinity would show in the sum: one pass in the usual case
-        return
-    lost = ~trained.loss.isfinite() & (trained.steps > 0)
-    bad = lost | ~finite(models)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0])
-        what = "loss" if bool(lost[first]) else "model"
-        raise RequestError(
-            f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
-            "lower lr, or set clip; every round before it is kept"
-        )

@@ -12,6 +12,7 @@ from ..algorithms import Algorithm
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import Builder, meant, settings_of
 from ..algorithms.used import unused
+from ..checks import begins_apart
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
@@ -114,7 +115,7 @@ class Plan:
         model = Model(module, cross_entropy)
         experiment = Experiment.of(model, federation, algorithm, Serial(), 0, self.rounds)
         first = first_models(module, model, algorithm, 0)
-        return wanted if replace(experiment, first=first).begins_apart else COMMON
+        return wanted if begins_apart(replace(experiment, first=first)) else COMMON
 
     def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
         """Refuses first models of their own where clients of no method have a use for them."""
