@@ -13,13 +13,13 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
+import verdicts
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -196,7 +196,6 @@ def measured(federation: Federation, s: Setting) -> dict[str, Any]:
         "eta_v": s.outer[1],
         "rounds": s.rounds,
         "steady": float(tails.mean()),
-        "spread": float(tails.std()),
         "seed_means": tails.mean(1).tolist(),
         "first_round_below_0.1": int(below[0]) if len(below) else None,
         "b": float(np.mean(b)),
@@ -299,28 +298,44 @@ def table(panels: dict[str, Any]) -> str:
             reached = "-" if r["first_round_below_0.1"] is None else str(r["first_round_below_0.1"])
             lines.append(
                 f"| {panel} | {NAMES[r['method']]} | {r['gamma']:g} | {r['K']} | {r['m']} | {r['eta_u']:g} "
-                f"| {r['rounds']} | {r['steady']:.4f} ± {r['spread']:.4f} | {means} | {reached} | {r['b']:.3f} |"
+                f"| {r['rounds']} | {verdicts.spread(r['seed_means'], 4)} | {means} | {reached} | {r['b']:.3f} |"
             )
     return "\n".join(lines)
 
 
-def above(low: dict[str, Any], high: dict[str, Any]) -> bool:
-    """Whether the second run's steady norm is larger: by more than a tenth, and in all seeds of all."""
-    return bool(high["steady"] > 1.1 * low["steady"] and min(high["seed_means"]) > max(low["seed_means"]))
+def seeds(run: dict[str, Any]) -> dict[int, float]:
+    """The steady norm by seed."""
+    return dict(enumerate(run["seed_means"]))
 
 
-def rises(runs: Sequence[dict[str, Any]]) -> bool:
-    """Whether every run is above the one before it."""
-    return all(above(low, high) for low, high in pairwise(runs))
+def rises(runs: Sequence[dict[str, Any]]) -> str:
+    """The word for a claim that every run is above the one before it."""
+    return verdicts.rising([seeds(r) for r in runs])
 
 
-def row(statement: str, numbers: Sequence[float], shows: bool) -> str:
-    """A statement, what it rests on, and whether it shows."""
+def stays(runs: Sequence[dict[str, Any]]) -> str:
+    """The word for a claim that the last run is not above the first."""
+    return verdicts.not_rising([seeds(r) for r in runs])
+
+
+def faster(runs: Sequence[dict[str, Any]]) -> str:
+    """The word for a claim that every run is below 0.1 in fewer rounds than the one before it."""
+
+    def first(run: dict[str, Any]) -> dict[int, float]:
+        curves = [zip(run["measured_rounds"], curve, strict=True) for curve in run["curves"]]
+        found = {seed: next((t for t, norm in curve if norm < 0.1), None) for seed, curve in enumerate(curves)}
+        return {seed: float(t) for seed, t in found.items() if t is not None}
+
+    return verdicts.rising([first(r) for r in runs[::-1]])
+
+
+def row(statement: str, numbers: Sequence[float], word: str) -> str:
+    """A statement, what it rests on, and the word for it."""
     listed = ", ".join(f"{x:.4f}" if isinstance(x, float) else str(x) for x in numbers)
-    return f"| {statement} | {listed} | {'shows' if shows else '**does not show**'} |"
+    return f"| {statement} | {listed} | {word} |"
 
 
-def verdicts(panels: dict[str, Any]) -> str:
+def statements(panels: dict[str, Any]) -> str:
     """Each statement of the paper with the norms it rests on."""
 
     def of(panel: str, method: str) -> list[dict[str, Any]]:
@@ -339,20 +354,20 @@ def verdicts(panels: dict[str, Any]) -> str:
             row(
                 f"{figure}c: {name} is below 0.1 in fewer rounds (K = 5, 10, 25)",
                 reached,
-                reached == sorted(reached)[::-1],
+                faster(steps),
             ),
         ]
     plain, corrected = of("K", "fedavg_p"), of("K", "scaffold_p")
     ends = [corrected[-1], plain[-1]]
     lines += [
         row("1c: under partial participation FedAvg-P's grows with K (5, 10, 25)", steady(plain), rises(plain)),
-        row("2c: Scaffold-P's does not (5, 10, 25)", steady(corrected), not above(corrected[0], corrected[-1])),
+        row("2c: Scaffold-P's does not (5, 10, 25)", steady(corrected), stays(corrected)),
         row("2c: at K = 25 Scaffold-P's is lower than FedAvg-P's", steady(ends), rises(ends)),
     ]
     for panel, eta in (("full", "T (5, 10, 25)"), ("full, eta_u = 3", "3 (5, 25)")):
         runs = panels[panel]
         text = f"1d: under full participation FedAvg-P's does not grow with K, eta_u = {eta}"
-        lines.append(row(text, steady(runs), not above(runs[0], runs[-1])))
+        lines.append(row(text, steady(runs), stays(runs)))
     for panel in ("iid", "rho = 0.01", "iid, rho = 0.01"):
         runs = of(panel, "fedavg_p")
         lines.append(row(f"1c in another setting, {panel}: FedAvg-P's grows with K (5, 25)", steady(runs), rises(runs)))
@@ -373,8 +388,8 @@ Run with {versions}.
 The library's `fedavg_p` and `scaffold_p` on f_i(u, v_i) = mean over client i of log(1 + exp(-c (a.u + b.v_i))) +
 rho (R(u) + R(v_i)), R(x) = |x|^2 / (1 + |x|^2), with n = 10 clients. Plotted is sqrt(G_u + m/n G_v), taken over all
 data of all clients by `coterie.measure.convergence`. The steady norm is the mean over the last fifth of the rounds and
-over three seeds (of cohorts and batches), ± the standard deviation over both. Lines in the picture are means, shades
-the range of the seeds. Of two norms one is called larger if it is so by more than a tenth and in all seeds of all.
+over three seeds (of cohorts and batches), ± the standard deviation of the seeds' means. Lines in the picture are means,
+shades the range of the seeds.
 
 The paper prints gamma = 0.001, m = 9, K = 25, n = 10 and the form of f_i. Everything else is our choice:
 
@@ -403,6 +418,11 @@ The paper prints gamma = 0.001, m = 9, K = 25, n = 10 and the form of f_i. Every
 ## What shows
 
 {verdicts}
+
+{rule}
+
+This setting was searched for (above). In the others of the last rows the claim about K is contradicted, or, with
+rho = 0.01 on the sorted split, rests on 2 % between norms that still fall.
 
 ## What does not, and why
 
@@ -435,7 +455,8 @@ def page(results: dict[str, Any]) -> str:
         bound=1 / (32 * curved / 2 * 25),
         b_iid=panels["iid"][1]["b"],
         b_sorted=panels["K"][2]["b"],
-        verdicts=verdicts(panels),
+        verdicts=statements(panels),
+        rule=verdicts.RULE,
         table=table(panels),
     )
 

@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import torch
+import verdicts
 
 import coterie as ct
 from coterie.algorithms.settings import settings_of
@@ -325,7 +326,7 @@ def of(rows: Iterable[Row], variant: str, partition: str) -> list[Row]:
 
 def cell(values: Sequence[float]) -> str:
     """Mean and standard deviation over the seeds, in %."""
-    return f"{100 * fmean(values):.1f} ± {100 * pstdev(values):.1f}" if values else "-"
+    return verdicts.spread(100 * v for v in values)
 
 
 def mean(rows: Sequence[Row], name: str, unit: float) -> str:
@@ -393,6 +394,49 @@ def budget_table(rows: Sequence[Row], short: Sequence[Row]) -> str:
     return markdown(heads, lines)
 
 
+class Claim(NamedTuple):
+    """That each of some variants is above the one before it, in a study."""
+
+    text: str
+    study: str
+    variants: tuple[str, ...]
+    short: bool = False  # all but the reference with the rounds that send as much
+
+
+CLAIMS = (
+    *(
+        Claim(f"FedLMT above {v} at equal rounds", "communication", (v, REFERENCE))
+        for v in ("fedhm", "heterofl", "fedrolex")
+    ),
+    Claim("FedAvg above FedLMT at equal rounds", "communication", (REFERENCE, "fedavg")),
+    Claim("FedRolex above HeteroFL at equal rounds", "communication", ("heterofl", "fedrolex")),
+    *(
+        Claim(f"FedLMT above {v} at equal communication", "communication", (v, REFERENCE), short=True)
+        for v in ("fedavg", "fedhm", "heterofl", "fedrolex")
+    ),
+    Claim(
+        "the less often decomposed, the better (T_s = 1, 2, 5, 10, never)",
+        "svd",
+        (*(f"fedhmv2, T_s = {T}" for T in (1, 2, 5, 10)), "fedhmv2, never"),
+    ),
+    *(Claim(f"{v} above no regulariser", "regularisers", (REFERENCE, v)) for v in VARIANTS if VARIANTS[v].terms),
+)
+
+
+def claims_table(rows: Sequence[Row], short: Sequence[Row]) -> str:
+    """What the paper says, and the word for it."""
+    lines = []
+    for text, name, names, brief in CLAIMS:
+        partition = STUDIES[name].partition
+        found = [of(short if brief and v != REFERENCE else rows, v, partition) for v in names]
+        by_seed = [{r["seed"]: 100 * r[STUDIES[name].headline] for r in mine} for mine in found]
+        means = ", ".join(f"{fmean(v.values()):.1f}" for v in by_seed)
+        lines.append(
+            [text, means, verdicts.spread(verdicts.differences(by_seed[0], by_seed[-1])), verdicts.rising(by_seed)]
+        )
+    return markdown(("claim", "global accuracy, lowest by the claim first", "last minus first", "verdict"), lines)
+
+
 def picture(rows: Sequence[Row], path: Path) -> None:
     """Global accuracy over what was sent."""
     from matplotlib.figure import Figure
@@ -422,7 +466,16 @@ def tables(names: Sequence[str], rows: Sequence[Row], short: Sequence[Row], chos
         parts.append(f"### {study.title} ({study.partition})\n\n{draw(study, rows, chosen)}")
         if name == "communication":
             parts.append(f"#### Global accuracy at equal communication\n\n{budget_table(rows, short)}")
+    if set(names) == set(STUDIES):
+        parts += ["### Claims", claims_table(rows, short), verdicts.RULE]
     return "\n\n".join(parts) + "\n"
+
+
+def rewritten(folder: Path) -> None:
+    """The tables again, from capacities.json."""
+    old = json.loads((folder / "capacities.json").read_text())
+    chosen = {(c["partition"], c["variant"]): (c["lr"], c["coefficient"]) for c in old["chosen"]}
+    (folder / "capacities-tables.md").write_text(tables(list(STUDIES), old["runs"], old["short_runs"], chosen))
 
 
 def facts(scale: Scale, rows: Sequence[Row]) -> dict[str, Any]:

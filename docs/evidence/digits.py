@@ -12,12 +12,13 @@ import platform
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+import verdicts
 
 import coterie as ct
 from coterie.algorithms.settings import settings_of
@@ -58,6 +59,23 @@ METHODS: dict[str, dict[str, Any]] = {
     "dfedsalt": {**PEERS, "personal_epochs": 5, "rho": 0.05},
     "dfedpgp": {"topology": "random-push:2", "personal_epochs": 5},
 }
+
+PERSONAL, GLOBAL = "after_mix", "global"
+CLAIMS = (  # the papers' orderings: above, below, by which accuracy
+    ("dfedalt", "dfedavgm", PERSONAL),
+    ("dfedsalt", "dfedalt", PERSONAL),
+    ("dfedalt", "fedavg", PERSONAL),
+    ("dfedalt", "fedrep", PERSONAL),
+    ("dfedalt", "fedper", PERSONAL),
+    ("dfedpgp", "osgp", PERSONAL),
+    ("dfedpgp", "dfedavgm-p", PERSONAL),
+    ("dfedpgp", "dfedalt", PERSONAL),
+    ("dfedsam", "dfedavg", GLOBAL),
+    ("dfedsam", "dfedavgm", GLOBAL),
+    ("dfedsam-mgs", "dfedsam", GLOBAL),
+    ("fedsam", "fedavg", GLOBAL),
+    ("scaffold-p", "fedavg-p", PERSONAL),
+)
 
 
 class Job(NamedTuple):
@@ -120,25 +138,64 @@ def done(jobs: list[Job], log: Path, workers: int) -> list[dict[str, Any]]:
     return [known[job] for job in jobs]
 
 
-def cell(rows: list[dict[str, Any]], name: str) -> str:
-    """Mean and standard deviation over the seeds, in %."""
-    values = [100 * row[name] for row in rows if name in row]
-    return f"{fmean(values):.1f} ± {pstdev(values):.1f}" if values else "-"
+def by_seed(rows: list[dict[str, Any]], task: str, method: str, name: str) -> dict[int, float]:
+    """An accuracy in %, by seed; a run that diverged has none."""
+    mine = (r for r in rows if r["task"] == task and r["method"] == method)
+    return {r["seed"]: 100 * r[name] for r in mine if name in r}
 
 
 def table(rows: list[dict[str, Any]], task: str, best: Mapping[str, float]) -> str:
     """One task as Markdown, best method first."""
     lines = [
-        "| method | personal, after mixing | after training | fine-tuned | global | lr | KiB a round |",
-        "|---|---|---|---|---|---|---|",
+        "| method | personal, after mixing | after training | fine-tuned | global | seeds | lr | KiB a round |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    groups = {m: [r for r in rows if r["task"] == task and r["method"] == m and "error" not in r] for m in METHODS}
-    for method in sorted(groups, key=lambda m: -fmean(map(headline, groups[m])) if groups[m] else 0):
-        mine = groups[method]
-        accuracies = [cell(mine, k) for k in ("after_mix", "after_train", "after_finetune", "global")]
-        sent = f"{fmean(r['bytes_a_round'] for r in mine) / 1024:.0f}" if mine else "-"
-        lines.append(f"| {method} | {' | '.join(accuracies)} | {best[method]} | {sent} |")
+    tried = {m: [r for r in rows if r["task"] == task and r["method"] == m] for m in METHODS}
+    ended = {m: [r for r in tried[m] if "error" not in r] for m in METHODS}
+    for method in sorted(ended, key=lambda m: -fmean(map(headline, ended[m])) if ended[m] else 0):
+        names = ("after_mix", "after_train", "after_finetune", "global")
+        accuracies = [verdicts.spread(by_seed(rows, task, method, k).values()) for k in names]
+        sent = f"{fmean(r['bytes_a_round'] for r in ended[method]) / 1024:.0f}" if ended[method] else "-"
+        seeds = f"{len(ended[method])} of {len(tried[method])}"
+        lines.append(f"| {method} | {' | '.join(accuracies)} | {seeds} | {best[method]} | {sent} |")
     return "\n".join(lines)
+
+
+def diverged(rows: list[dict[str, Any]]) -> str:
+    """Who did not come to an end, if anybody."""
+    found = [f"* {r['method']}, {r['task']}, seed {r['seed']}: {r['error']}" for r in rows if "error" in r]
+    head = "Runs that diverged; the numbers of their method are means over the other seeds:"
+    return "\n".join([head, "", *found]) if found else "No run diverged."
+
+
+def claims_table(rows: list[dict[str, Any]]) -> str:
+    """A row a claim, a column a task: the word, the two means, and in how many seeds the sign is the claimed one."""
+    lines = [f"| claim | {' | '.join(TASKS)} |", f"|---|{'---|' * len(TASKS)}"]
+    for high, low, name in CLAIMS:
+        cells = []
+        for task in TASKS:
+            both = [by_seed(rows, task, method, name) for method in (low, high)]
+            found = verdicts.differences(*both)
+            right = f"{sum(d > 0 for d in found)} of {len(found)} seeds"
+            means = " / ".join(f"{fmean(v.values()):.1f}" for v in both[::-1])
+            cells.append(f"{verdicts.verdict(found)}: {means}; {verdicts.spread(found)}, {right}")
+        which = "global" if name == GLOBAL else "personal"
+        lines.append(f"| {high} above {low} ({which}) | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pages(results: Mapping[str, Any], folder: Path = HERE) -> str:
+    """Writes digits-tables.md, and the table of claims into digits.md; returns the former."""
+    rows, best = results["runs"], results["lr"]
+    about = f"Mean ± standard deviation of a sample (n - 1) in %. seeds: how many of {len(SEEDS)} came to an end."
+    tables = [f"### {task}\n\n{table(rows, task, best)}" for task in TASKS]
+    text = "\n\n".join(["# Digits: all tables", about, diverged(rows), *tables]) + "\n"
+    (folder / "digits-tables.md").write_text(text)
+    page = (folder / "digits.md").read_text()
+    before, rest = page.split("<!-- claims -->\n")[0], page.split("<!-- end of claims -->\n")[1]
+    told = f"<!-- claims -->\n\n{claims_table(rows)}\n\n{verdicts.RULE}\n\n<!-- end of claims -->\n"
+    (folder / "digits.md").write_text(before + told + rest)
+    return text
 
 
 def main() -> None:
@@ -154,9 +211,7 @@ def main() -> None:
     runs = ",\n  ".join(map(json.dumps, rows))  # a line a run
     head = f'"versions": {json.dumps(versions)},\n "lr": {json.dumps(best)}'
     (HERE / "digits.json").write_text(f'{{\n {head},\n "runs": [\n  {runs}\n ]\n}}\n')
-    tables = "\n\n".join(f"### {task}\n\n{table(rows, task, best)}" for task in TASKS)
-    (HERE / "digits-tables.md").write_text(tables + "\n")
-    print(tables)
+    print(pages(json.loads((HERE / "digits.json").read_text())))
 
 
 if __name__ == "__main__":

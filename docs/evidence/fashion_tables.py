@@ -4,16 +4,15 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from fashion_studies import Claim, Study
+import verdicts
+from fashion_studies import STUDIES, Claim, Study
 
 import coterie as ct
 
 Runs = Sequence[Mapping[str, Any]]
-HOLDS, DOES_NOT = "holds", "does not show at this size"
 
 
 def values(runs: Runs, arm: str, case: str, measure: str) -> dict[int, float]:
@@ -23,30 +22,21 @@ def values(runs: Runs, arm: str, case: str, measure: str) -> dict[int, float]:
 
 
 def spread(numbers: Iterable[float]) -> str:
-    """Mean and standard deviation over the seeds."""
+    """Mean and standard deviation over the seeds; small numbers have more digits."""
     known = list(numbers)
-    if len(known) < 2:
-        return "-"
-    digits = 1 if max(map(abs, known)) >= 0.5 else 3
-    return f"{fmean(known):.{digits}f} ± {stdev(known):.{digits}f}"
+    return verdicts.spread(known, 1 if max(map(abs, known), default=1) >= 0.5 else 3)
 
 
 def judged(claim: Claim, runs: Runs) -> dict[str, Any]:
-    """The differences seed by seed, and whether they bear the claim out.
-
-    It holds where every seed has the claimed sign and the mean difference exceeds the standard deviation of the
-    differences. A pair of which a run diverged shows nothing.
-    """
+    """The differences seed by seed, and the word for them."""
     low, high = (values(runs, arm, claim.case, claim.measure) for arm in (claim.low, claim.high))
-    differences = [round(high[seed] - low[seed], 4) for seed in sorted(high.keys() & low.keys())]
-    known = len(differences) > 1 and len(differences) == max(len(low), len(high))
-    clear = known and min(differences) > 0 and fmean(differences) > stdev(differences)
-    return {**claim._asdict(), "differences": differences, "verdict": HOLDS if clear else DOES_NOT}
+    found = [round(d, 4) for d in verdicts.differences(low, high)]
+    return {**claim._asdict(), "differences": found, "verdict": verdicts.verdict(found)}
 
 
 def sentence(claims: Sequence[Mapping[str, Any]]) -> str:
     """The verdict in one sentence."""
-    groups = {v: [ordering(c, claims) for c in claims if c["verdict"] == v] for v in (HOLDS, DOES_NOT)}
+    groups = {v: [ordering(c, claims) for c in claims if c["verdict"] == v] for v in verdicts.WORDS}
     found = [f"{verdict}: {', '.join(orderings)}" for verdict, orderings in groups.items() if orderings]
     text = "; ".join(found)
     return f"{text[0].upper()}{text[1:]}."
@@ -92,7 +82,8 @@ def page(name: str, study: Study, best: Mapping[str, float], claims: Sequence[Ma
     parts += [
         f"Mean ± standard deviation over seeds {seeds}, in % but for distances. {study.images:,} training images, "
         f"{study.rounds} rounds, means of the last three.",
-        "Differences are taken seed by seed. What was run and how to read it: [fashion.md](fashion.md).",
+        verdicts.RULE,
+        "What was run and how to read it: [fashion.md](fashion.md).",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -101,21 +92,28 @@ def written(
     folder: Path, name: str, study: Study, best: Mapping[str, float], trials: Runs, runs: Sequence[dict[str, Any]]
 ) -> str:
     """Writes both files; returns the page."""
-    claims = [judged(claim, runs) for claim in study.claims]
     versions = {"coterie": ct.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    head = {
-        "study": name,
-        "about": study.about,
-        "verdict": sentence(claims),
-        "versions": versions,
-        "machine": f"{platform.machine()}, one thread a run",
-        "lr": best,
-    }
+    made = {"versions": versions, "machine": f"{platform.machine()}, one thread a run", "lr": best}
+    return _written(folder, name, study, made, trials, runs)
+
+
+def rewritten(folder: Path, name: str) -> None:
+    """Both files again, from the runs in the first."""
+    old = json.loads((folder / f"fashion-{name}.json").read_text())
+    made = {k: old[k] for k in ("versions", "machine", "lr")}
+    _written(folder, name, STUDIES[name], made, old["tuning"], old["runs"])
+
+
+def _written(
+    folder: Path, name: str, study: Study, made: Mapping[str, Any], trials: Runs, runs: Sequence[Mapping[str, Any]]
+) -> str:
+    claims = [judged(claim, runs) for claim in study.claims]
+    head = {"study": name, "about": study.about, "verdict": sentence(claims), **made}
     lists = {"tuning": trials, "claims": claims, "runs": runs}
     lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
     lines += [f" {json.dumps(k)}: [\n  {_lines(v)}\n ]" for k, v in lists.items()]
     (folder / f"fashion-{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    text = page(name, study, best, claims, runs)
+    text = page(name, study, made["lr"], claims, runs)
     (folder / f"fashion-{name}.md").write_text(text)
     return text
 

@@ -1,0 +1,32 @@
+"""All pages that give verdicts, made anew from the numbers in their JSON files: nothing is trained.
+
+python docs/evidence/pages.py
+"""
+
+import importlib
+import json
+from pathlib import Path
+
+import capacities  # the scripts beside this one
+import digits
+import fashion_tables
+import tried
+from fashion_studies import STUDIES
+
+HERE = Path(__file__).parent
+
+figures = importlib.import_module("004_figures")  # a name that cannot be written as an import
+
+
+def main() -> None:
+    """Writes them."""
+    for study in STUDIES:
+        fashion_tables.rewritten(HERE, study)
+    digits.pages(json.loads((HERE / "digits.json").read_text()))
+    capacities.rewritten(HERE)
+    (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
+    (HERE / "tried.md").write_text(tried.page(HERE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The pages of the evidence: one rule for all verdicts, and they say what the numbers beside them say."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from coterie import recipes
+
+EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scripts() -> None:
+    sys.path.append(str(EVIDENCE))
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def numbers(name: str) -> dict[str, object]:
+    return dict(json.loads((EVIDENCE / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def text(name: str) -> str:
+    return (EVIDENCE / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_three_words_by_one_rule() -> None:
+    v = script("verdicts")
+    sure, turned = [1.0, 1.1, 1.2], [-1.0, -1.1, -1.2]
+    assert (v.verdict(sure), v.verdict(turned)) == ("holds", "contradicted")
+    unsure = ([0.1, 0.1, 2.0], [-0.1, 1.0, 1.1], [1.0], [])  # beyond its deviation, of one sign, of several seeds
+    assert {v.verdict(d) for d in unsure} == {"does not show"}
+    assert v.verdict([1.0, 1.0, 3.6]) == "holds"  # 1.87 against a deviation of 1.50 for n - 1
+    assert v.verdict([1.0, 1.0, 5.5]) == "does not show"  # 2.50 against 2.60, but 2.12 for n
+    assert v.differences({0: 1.0, 1: 2.0}, {0: 2.0}) == []  # a seed that diverged
+    steps = [{0: a, 1: a + 0.1} for a in (1.0, 2.0, 3.0)]
+    assert (v.rising(steps), v.rising(steps[::-1]), v.rising([*steps, steps[1]])) == (
+        "holds",
+        "contradicted",
+        "does not show",
+    )
+    assert (v.not_rising(steps), v.not_rising(steps[::-1])) == ("contradicted", "holds")
+
+
+def test_fashion_pages_say_what_their_runs_say() -> None:
+    tables, found = script("fashion_tables"), []
+    for name, study in script("fashion_studies").STUDIES.items():
+        old = numbers(f"fashion-{name}")
+        claims = [tables.judged(claim, old["runs"]) for claim in study.claims]
+        assert claims == old["claims"]
+        assert text(f"fashion-{name}") == tables.page(name, study, old["lr"], claims, old["runs"])
+        found += [c["verdict"] for c in claims]
+    assert found.count("contradicted") == 7
+    assert text("fashion").count("| contradicted |") == 6  # two of the seven stand in one row
+
+
+def test_digits_say_how_many_seeds_a_number_has(tmp_path: Path) -> None:
+    digits, old = script("digits"), numbers("digits")
+    (tmp_path / "digits.md").write_text(text("digits"), encoding="utf-8")
+    assert digits.pages(old, tmp_path) == text("digits-tables")
+    assert (tmp_path / "digits.md").read_text(encoding="utf-8") == text("digits")
+    (row,) = [line for line in text("digits-tables").splitlines() if line.startswith("| scaffold |") and "82.6" in line]
+    assert "| 3 of 5 |" in row
+    assert text("digits-tables").count("is not finite any more") == 2
+
+
+def test_capacities_say_what_their_runs_say(tmp_path: Path) -> None:
+    (tmp_path / "capacities.json").write_bytes((EVIDENCE / "capacities.json").read_bytes())
+    script("capacities").rewritten(tmp_path)
+    assert (tmp_path / "capacities-tables.md").read_text(encoding="utf-8") == text("capacities-tables")
+
+
+def test_gradient_norms_say_what_their_runs_say() -> None:
+    pytest.importorskip("matplotlib")
+    assert script("004_figures").page(numbers("004_figures")) == text("004_figures")
+
+
+def test_every_experiment_and_every_claim_of_the_papers_is_listed() -> None:
+    tried, page, known = script("tried"), text("tried"), numbers("tried")
+    assert page == tried.page(EVIDENCE)
+    assert set(known) <= set(recipes.names())
+    lines = {name: next(x for x in page.splitlines() if x.startswith(f"| `{name}` |")) for name in recipes.names()}
+    for name, line in lines.items():
+        assert all(claim in line for claim in recipes.load(name).claims)
+        assert f"| {tried.state(name, known)} |" in line
+    for entry in known.values():
+        assert entry["state"] in tried.STATES[:2]
+        assert (EVIDENCE / entry["page"]).exists()
+    assert "](tried.md)" in text("index")
