@@ -273,6 +273,7 @@ def test_theorem_3_11_is_taken_where_everybody_takes_part_and_the_outer_rate_is_
 VOID: dict[str, tuple[str, dict[str, Any], str]] = {
     "too large a rate": ("dfedsam", {"lr": 0.3}, "lr = 0.3 <= 1 / (10 K L)"),
     "rates that fall": ("fedavg-p", {"lr_decay": 0.9}, "plain SGD"),
+    "rates that fall as a cosine": ("dfedsam", {"lr_min": 1e-4}, "plain SGD"),
     "momentum": ("dfedalt", {"momentum": 0.9}, "plain SGD"),
     "a graph of one way": ("dfedalt", {"topology": "random-pull:2"}, "symmetric"),
     "nobody mixes": ("dfedsam", {"topology": "none"}, "lambda = 1 < 1"),
@@ -317,6 +318,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "losses without a minimum": (["dfedalt", "--problem", "coupling=1"], "have no minimum"),
     "a picture of another kind": (["dfedalt", "--png", "a.svg"], "write it to a.png"),
     "another personal part": (["dfedalt", "--set", "personal=none"], "leave personal out"),
+    "no steps": (["dfedalt", "--set", "personal_steps=0"], "personal_steps=0 nothing moves"),
+    "a rate of nothing": (["fedavg-p", "--set", "outer_lr=0"], "choose a larger number"),
     "unequal epochs": (["dfedsam", "--set", "epochs=1,2"], "set steps"),
 }
 

@@ -166,7 +166,7 @@ def test_there_is_no_bound(case: str) -> None:
     assert any(told in c.text for c in o.void)
 
 
-@pytest.mark.parametrize("asked", [{"participation": 0.5}, {"epochs": 1}])
+@pytest.mark.parametrize("asked", [{"participation": 0.5}, {"participation": 1}, {"epochs": 1}])
 def test_what_the_theorem_is_not_about_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="the theorem of fedlmt"):
         examine("fedlmt", clients=4, rounds=1, **asked)

@@ -39,6 +39,8 @@ THEOREMS: dict[str, Theorem] = {
 
 PLAIN: dict[str, Any] = {"lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None, "batch_size": 1}
 
+MOVING = tuple(f"{part}{name}" for part in ("", "personal_") for name in ("lr", "outer_lr", "steps", "epochs"))
+
 
 def examine(
     method: str,
@@ -71,14 +73,23 @@ def examine(
     theorem = THEOREMS[name]
     if topology is not None and theorem.topology is None:
         raise RequestError(f"the theorem of {name} is about a server: leave the topology out")
-    if "personal" in settings:
-        raise RequestError("the personal part of the problem is its v: leave personal out")
+    _check(settings)
     given = settings if topology is None else {**settings, "topology": topology}
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None
     instance = theorem.problem(clients, seed, **options(problem, theorem.options))
-    asked = {**PLAIN, **where, **given}
+    base = {k: v for k, v in PLAIN.items() if not ("lr_min" in given and k == "lr_decay")}
+    asked = {**base, **where, **given}
     chosen = {**asked, **theorem.defaults(instance, graph, rounds, asked), **given}
     algorithm = make(**chosen)
     paths = [theorem.path(instance, algorithm, rounds, seed + k) for k in range(seeds)]
     return theorem.beside(instance, graph, dict(algorithm.settings), paths)._replace(method=name)
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Refuses settings with which there is nothing to hold beside a theorem."""
+    if "personal" in settings:
+        raise RequestError("the personal part of the problem is its v: leave personal out")
+    for name in MOVING:
+        if settings.get(name) == 0:
+            raise RequestError(f"with {name}=0 nothing moves that a theorem could speak of: choose a larger number")

@@ -12,6 +12,7 @@ from . import bounds
 from .bounds import Factored
 from .matrices import LAYERS, Factors, Matrices
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
+from .server import cohort
 
 NOTES = (
     "The theorem counts local steps, T = rounds x E, and takes the gradient of the recovered mean at each of them.",
@@ -26,10 +27,10 @@ def defaults(problem: Matrices, topology: None, rounds: int, given: dict[str, An
     """Full rank behind one whole layer, from factors of the identity, with everybody in every round."""
     if given.get("epochs") is not None:
         raise RequestError("the theorem of fedlmt counts steps: set steps in place of epochs")
-    if given.get("participation", 1.0) != 1.0 or given.get("topology") is not None:
-        raise RequestError("the theorem of fedlmt has a server and everybody in every round: leave participation out")
+    if cohort(given.get("participation", 1.0), problem.clients).m < problem.clients:
+        raise RequestError("the theorem of fedlmt has everybody in every round: leave participation out")
     form = {"rank_ratio": 1.0, "keep_layers": "front", "init": "spectral"}
-    return {**form, "participation": 1.0, "weighting": "uniform", "steps": 2, "lr": 0.01}
+    return {**form, "participation": 1.0, "steps": 2, "lr": 0.01}
 
 
 class Lemma(NamedTuple):
