@@ -56,13 +56,21 @@ def taken(view: View, models: Tensors, mine: Tensor, where: Tree) -> Tensors:
     if alike(models, where):
         once: Tensors = replicate(view.take(rows(models, 0), rows(where, 0)), len(mine))
         return once
+    if one_for_all(models):  # which is not copied for everybody before it is cut
+        cuts: Tensors = vmap(view.take, in_dims=(None, 0))(rows(models, 0), where)
+        return cuts
     each: Tensors = vmap(view.take)(rows(models, mine), where)
     return each
 
 
+def one_for_all(models: Tensors) -> bool:
+    """Whether stacked tensors are those of one model, shown to everybody."""
+    return all(v.stride(0) == 0 for v in models.values())
+
+
 def alike(models: Tensors, where: Tree) -> bool:
     """Whether all members see one model in the same way."""
-    return all(v.stride(0) == 0 for v in models.values()) and all(bool((v == v[:1]).all()) for v in leaves(where))
+    return one_for_all(models) and all(bool((v == v[:1]).all()) for v in leaves(where))
 
 
 def formed(model: Model, views: Views | None, models: Tensors, r: Round) -> Iterator[Form]:
