@@ -180,3 +180,11 @@ def test_files_hold_each_ones_own_model(name: str, tmp_path: Path) -> None:
         assert torch.equal(client.module()(x), again.module()(x))
         file = ct.export.save(folder, i, folder / f"{i}.safetensors")
         torch.testing.assert_close(ct.export.load(file)(x), client.module()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_size_of_everybodys_model_is_told() -> None:
+    fed = ct.data.federate("digits", clients=4, partition="iid", seed=0)
+    algorithm = alg.heterofl(capacities="1-0.5", steps=1, batch_size=8, participation=1.0)
+    run = ct.fit(ct.models.build("mlp:width=8", fed), fed, algorithm, rounds=1, progress=False)
+    wide, narrow = (64 * h + h + h * h + h + h * 10 + 10 for h in (8, 4))
+    assert run.census["parameters"] == [wide, wide, narrow, narrow]

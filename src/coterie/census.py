@@ -6,6 +6,7 @@ from torch import Tensor
 
 from .experiment import Experiment
 from .tensors import Tensors
+from .tensors import entries as count
 from .topology.sparse import entries
 
 LABELS = 100_000  # numbers of samples a class that are written down at most; the words of a language are more
@@ -15,16 +16,24 @@ Census = dict[str, Any]
 
 
 def census(experiment: Experiment, accuracies: Tensors | None) -> Census:
-    """After the last round: samples, labels and accuracies of every client, and whom it hears."""
+    """After the last round: samples, labels, size of the model and accuracies of every client, and whom it hears."""
     last = max(0, experiment.rounds - 1)
     return {
         "round": experiment.rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
+        "parameters": _parameters(experiment),
         "labels": _labels(experiment),
         "accuracy": {protocol: _plain(each) for protocol, each in (accuracies or {}).items()},
         "graph": _graph(experiment, last),
     }
+
+
+def _parameters(experiment: Experiment) -> list[int]:
+    """[n] how many parameters each client's own model has."""
+    modules = experiment.modules()
+    sizes = {id(m): count(v for k, v in m.start.items() if k in m.parameters) for m in set(modules)}
+    return [sizes[id(m)] for m in modules]
 
 
 def _labels(experiment: Experiment) -> list[list[int]] | None:

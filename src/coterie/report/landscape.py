@@ -116,8 +116,8 @@ def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
 def _own(experiment: Experiment, record: Record) -> Tensors:
     """Everybody's."""
     models = [c.shared | c.personal for c in record.run().clients]
-    if any(shapes(model) != shapes(models[0]) for model in models):
-        raise RequestError("the clients of a method hold models of unequal size, which have no common directions")
+    if any(shapes(model) != shapes(experiment.model.start) for model in models):
+        raise RequestError("the clients of a method hold models of unequal size, or of another than the common one")
     stacked: Tensors = stack(models)
     return stacked
 

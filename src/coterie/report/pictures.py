@@ -63,7 +63,9 @@ def _about(run: Record, client: int, several: bool) -> str:
     if labels and sum(labels[client]):
         most = max(range(len(labels[client])), key=lambda c: labels[client][c])
         mostly = f", {100 * labels[client][most] / sum(labels[client]):.0f} % of class {most}"
-    return f"client {client}{seed}: {run.census['train_samples'][client]} samples{mostly}"
+    sizes = run.census.get("parameters", [])
+    size = f", a model of {sizes[client]:,} parameters" if len(set(sizes)) > 1 else ""
+    return f"client {client}{seed}: {run.census['train_samples'][client]} samples{mostly}{size}"
 
 
 def labels(setup: Setup) -> Chart | None:
