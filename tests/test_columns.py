@@ -4,13 +4,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import torch
 
+from coterie.engines import Serial
+from coterie.experiment import Experiment
+from coterie.problem import Model, cross_entropy
 from coterie.recipes import Published, load, names, published
 from coterie.recipes.across import Runs
 from coterie.recipes.compared import Compared, compared, told
 from coterie.recipes.sizes import counted
 from coterie.recipes.words import protocol
 from coterie.report.drawn import drawn
+from test_recipes import one_sample_each
 
 
 def untold(p: Published) -> str:
@@ -160,8 +165,25 @@ def test_a_grid_of_two_settings_is_drawn_as_a_heat_map() -> None:
     charts = drawn({"recipe": recipe.name, "draws": recipe.draws, "results": results})
     assert [chart.title for chart in charts] == [f"fedlmt on {d}: global accuracy" for d in ("cifar10", "cifar100")]
     (heat,) = charts[0].views[""]["data"]
-    assert (heat["x"], heat["y"]) == (["0.05", "0.2", "0.4"], ["1", "7", "15"])
-    assert heat["z"] == [[1, 4, 7], [2, 5, 8], [3, 6, 9]]
-    results[4]["ours"] = [5.0, None]
+    places = {case.label: n for n, case in enumerate(recipe.cases, 1)}
+    for y, row in zip(heat["y"], heat["z"], strict=True):
+        assert row == [places[f"cifar10 rank={x} keep={y}"] for x in heat["x"]]
+    assert len(heat["x"]) * len(heat["y"]) * 2 == len(recipe.cases)
+    results[0]["ours"] = [5.0, None]
     (heat,) = drawn({"recipe": recipe.name, "draws": recipe.draws, "results": results})[0].views[""]["data"]
-    assert heat["z"][1][1] is None
+    assert heat["z"][0][0] is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedlmt"])
+def test_flops_of_a_transformer_are_the_published_ones(method: str) -> None:
+    """Of the cohorts that would take part, in the forms they hold; nothing is trained."""
+    recipe = load("fedlmt-t2-text")
+    case = recipe.cases[0]
+    with torch.device("meta"):
+        model = Model(recipe.model(1), cross_entropy)
+    e = Experiment.of(model, one_sample_each(case), recipe.algorithm(method, 1), Serial(), 0, case.rounds)
+    each = [e.forward_flops(e.round(t)) for t in range(case.rounds)]
+    rows = [{"round": t, "forward_flops": flops, "parameters_sent": 0} for t, flops in enumerate(each, 1)]
+    (flops,) = of_metric(compared(recipe, {(1, method): [rows]}), "flops_1e12")
+    assert flops.published is not None
+    assert flops.mean == pytest.approx(flops.published.value, rel=2e-3)

@@ -110,3 +110,15 @@ def test_the_summary_has_the_busiest_round() -> None:
     for way in ("busiest_bytes_up", "busiest_bytes_down"):
         assert run.summary[way] == max(row[way] for row in run.history)
     assert len({row["busiest_bytes_down"] for row in run.history}) > 1
+
+
+def test_every_gossip_step_may_have_a_graph_of_its_own() -> None:
+    """Degrees of all steps add up, node by node."""
+    algorithm = ct.algorithms.dfedsam_mgs(topology="random-pull:2", gossip_steps=3, fresh_graph=True)
+    e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), algorithm)
+    _, row = e.play(e.start(), 0, evaluate=False)
+    graphs = [W.numpy() for W in e.round(0).Ws]
+    assert len(graphs) == 3
+    links = sum((W != 0) & ~np.eye(CLIENTS, dtype=bool) for W in graphs)
+    assert row["busiest_bytes_up"] == SIZE * links.sum(0).max()
+    assert row["busiest_bytes_down"] == SIZE * links.sum(1).max() == 6 * SIZE
