@@ -21,6 +21,7 @@ from toys import STAGED, ZOO, experiment, models, net, ragged
 COMMON = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "batch_size": 4, "lr_decay": 0.9}
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": None}
 NARROW = {"epochs": 1, "capacities": "1-0.5"}
+LAST = {"persistent_momentum": True}
 LOW = {"epochs": 1, "keep_layers": 1, "capacities": "1-0.5"}
 # A row a case: the method and its settings beside the common ones. Every law runs over all of them.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,11 +49,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedsam": ("fedsam", {"epochs": 1, "rho": 0.1, "participation": 3}),
     "fedrep": ("fedrep", {"epochs": 1, "personal_epochs": 2, "participation": 3}),
     "fedavg-p": ("fedavg-p", {"steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
+    "fedavg-p, exact": ("fedavg-p", {"steps": 3, "exact_personal": True, "personal_lr": 0.02, "participation": 3}),
     "scaffold": ("scaffold", {**PLAIN, "steps": 3, "participation": 3}),
     "scaffold, option I": ("scaffold", {**PLAIN, "epochs": 1, "participation": 3, "option": "I"}),
     "scaffold-p": ("scaffold-p", {**PLAIN, "steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
     "ditto": ("ditto", {"epochs": 2, "participation": 3}),
-    "ditto, split": ("ditto", {"epochs": 1, "participation": 3, "prox": "split"}),
+    "ditto, split": ("ditto", {"epochs": 1, "participation": 3, "prox": "split", **LAST}),
     "dfedavgm-p": ("dfedavgm-p", {"topology": "ring", "epochs": 1}),
     "dfedavgm-p, alternate": ("dfedavgm-p", {"topology": "ring", "epochs": 1, "schedule": "alternate"}),
     "dfedpgp": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03}),
@@ -64,7 +66,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedrod, hyper": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True}),
     "fedrod, hyper anew": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True, "keep_head": False}),
     "dispfl": ("dispfl", {"epochs": 1, "topology": "random-pull:2"}),
-    "dispfl, by gradient": ("dispfl", {"epochs": 1, "topology": "ring", "regrow": "gradient", "density": 0.3}),
+    "dispfl, by gradient": ("dispfl", {"epochs": 1, "topology": "ring", "regrow": "gradient", "density": 0.3, **LAST}),
     "dfedavgm, quantised": ("dfedavgm", {"epochs": 1, "topology": "ring", "quantise": 8}),
     "scaffold, quantised": ("scaffold", {**PLAIN, "steps": 2, "participation": 3, "quantise": 8}),
     "dfedpgp, quantised": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "quantise": 6}),
