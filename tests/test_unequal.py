@@ -438,7 +438,7 @@ class TestStages:
 REFUSED: dict[str, tuple[Any, str]] = {
     "a width above one": (lambda: ("heterofl", {"capacities": "1-1.5"}, "mlp"), "rate=1.5"),
     "no width": (lambda: ("heterofl", {"capacities": "0-1"}, "mlp"), "rate=0.0"),
-    "a rank of zero": (lambda: ("fedhm", {"capacities": "0-1", "keep_layers": 1}, "mlp"), "rank_ratio=0.0"),
+    "a rank of zero": (lambda: ("fedhm", {"capacities": "0-1", "keep_layers": 1}, "groupnorm"), "rank_ratio=0.0"),
     "no rank": (lambda: ("fedlmt", {"rank_ratio": 0.0, "keep_layers": 1}, "mlp"), "rank_ratio=0.0"),
     "too many stages": (lambda: ("depthfl", {"capacities": "3-1"}, "residual"), "3 stages: this network has 2"),
     "half a stage": (lambda: ("depthfl", {"capacities": "1.5"}, "residual"), "1.5 stages"),
@@ -478,11 +478,14 @@ def test_a_short_run_cannot_grow() -> None:
 
 def test_one_rank_for_everybody_suits_the_smallest() -> None:
     assert alg.fedhmv2(capacities="b4-b3-b2").settings["rank_ratio"] == 0.15
-    assert alg.fedhmv2(capacities="b4-b1", rank_ratio=0.5).settings["rank_ratio"] == 0.5
+    assert alg.fedhmv2(rank_ratio=0.5).settings["rank_ratio"] == 0.5
     lowest = alg.fedlmt(capacities="b4-b3").settings
     assert (lowest["keep_layers"], lowest["rank_ratio"]) == (5, 0.4)
     assert alg.fedlmt(capacities="b4-b1", keep_layers=2).settings["keep_layers"] == 2
-    assert alg.fedlmt(capacities="b4", keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
+    assert alg.fedlmt(keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
+    for name, both in (("fedhmv2", {"rank_ratio": 0.5}), ("fedlmt", {"rank_ratio": 0.5, "keep_layers": 2})):
+        with pytest.raises(RequestError, match="does not use capacities"):
+            alg.build(name, capacities="b4-b1", **both)
 
 
 @pytest.mark.parametrize("name", ["fedlmt", "pfedlmt", "fedhm", "fedhmv2"])
