@@ -10,7 +10,6 @@ from pathlib import Path
 import capacities  # the scripts beside this one
 import digits
 import fashion_tables
-import tried
 from fashion_studies import STUDIES
 
 HERE = Path(__file__).parent
@@ -25,7 +24,6 @@ def main() -> None:
     digits.pages(json.loads((HERE / "digits.json").read_text()))
     capacities.rewritten(HERE)
     (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
-    (HERE / "tried.md").write_text(tried.page(HERE))
 
 
 if __name__ == "__main__":

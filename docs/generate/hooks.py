@@ -14,6 +14,7 @@ from mkdocs.structure.pages import Page
 
 import methods
 import tables
+import tried
 from coterie import algorithms
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,6 +22,7 @@ BORROWED = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"
 INSERTED: dict[str, Callable[[], str]] = {
     "<!-- all recipes -->": tables.all_recipes,
     "<!-- all papers -->": tables.all_papers,
+    "<!-- tried -->": tried.everything,
     "<!-- published: dfedalt-t1 -->": partial(tables.as_published, "dfedalt-t1"),
     "<!-- published: fedlmt-t2-image -->": partial(tables.as_published, "fedlmt-t2-image"),
 }
