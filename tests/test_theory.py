@@ -312,6 +312,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a method without a theorem": (["fedavg"], "fedavg has no theorem in its paper: choose one of dfedalt"),
     "an unknown method": (["dfedsamm"], "did you mean dfedsam"),
     "a graph around a server": (["fedavg-p", "--topology", "ring"], "leave the topology out"),
+    "a graph as a setting": (["fedlmt", "--set", "topology=ring"], "leave the topology out"),
     "an option that the problem has not": (["dfedalt", "--problem", "nois=1"], "did you mean noise?"),
     "a problem without a name": (["dfedalt", "--problem", "3"], "write NAME=VALUE"),
     "a word for a number": (["dfedalt", "--problem", "noise=much"], "is no number"),

@@ -71,10 +71,10 @@ def examine(
     if rounds < 1 or seeds < 1 or clients < 2:
         raise RequestError("a theorem speaks of at least one round, one seed and two clients: choose larger numbers")
     theorem = THEOREMS[name]
-    if topology is not None and theorem.topology is None:
+    given = settings if topology is None else {**settings, "topology": topology}
+    if given.get("topology") is not None and theorem.topology is None:
         raise RequestError(f"the theorem of {name} is about a server: leave the topology out")
     _check(settings)
-    given = settings if topology is None else {**settings, "topology": topology}
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None
     instance = theorem.problem(clients, seed, **options(problem, theorem.options))
