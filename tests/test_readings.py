@@ -118,6 +118,9 @@ def test_what_the_files_of_the_released_code_have() -> None:
     assert load("fedlmt-f1").read("code").settings("pfedlmt")["keep_layers"] == 11
     assert load("dfedsam-t1").read("code").settings("dfedsam")["momentum"] == 0.9
     assert load("dfedpgp-t1").read("code").settings("ditto")["prox"] == "split"
+    assert (
+        load("dfedsam-t2").read("code").settings("dfedsam", "cifar10 dirichlet:0.3 grid")["topology"] == "grid:apart=9"
+    )
     assert load("dfedalt-t1").settings("dfedalt")["weight_decay"] == 0.0005
 
 
@@ -143,6 +146,13 @@ def test_images_are_prepared_as_a_reading_says() -> None:
     assert paper is not None
     assert Preparation(**ours).pad == 2
     assert Preparation(**paper) == Preparation(mean=(0.4377, 0.4438, 0.4728), std=(0.198, 0.201, 0.197))
+
+
+def test_the_released_code_divides_the_data_in_its_own_way() -> None:
+    table, image = load("dfedalt-t1").read("code"), load("fedlmt-t2-image").read("code")
+    assert [case.partition for case in table.cases[1:3]] == ["dirichlet-reuse:0.3", "pathological-random:2"]
+    assert {case.partition for case in image.cases} == {"dirichlet-by-class-tests:0.5"}
+    assert [load("dfedalt-t1").read(reading).init("dfedalt") for reading in READINGS] == ["per-client", "common"]
 
 
 def test_one_reading_is_read_once() -> None:

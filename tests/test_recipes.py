@@ -294,6 +294,24 @@ def test_fewer_clients_get_graphs_that_fit() -> None:
                         assert topology.build(graph, 5).n == 5
 
 
+def test_figure_5_of_fedlmt_compares_networks_that_are_trained_whole() -> None:
+    """In the sizes of the paper's Table 1, but for depth, whose printed parameters no head gives."""
+    recipe, sizes = load("fedlmt-f5"), {}
+    for case in recipe.cases[:9]:
+        (method,) = case.methods
+        with torch.device("meta"):
+            model = recipe.algorithm(method, case).adapt(Model(recipe.model(case), cross_entropy))
+        sizes[case.label] = sum(p.numel() for p in model.module.parameters())
+        assert recipe.settings(method, case)["weighting"] == "size"  # as FedAvg, which all of them are here
+    assert [sizes[f"cifar10 low rank b{k}"] for k in (1, 2, 3)] == [421_962, 1_430_538, 3_431_946]
+    assert [sizes[f"cifar10 width b{k}"] for k in (1, 2, 3)] == [701_466, 2_797_610, 6_288_442]
+    assert [recipe.settings("depth-scale", f"cifar10 depth b{k}")["capacities"] for k in (1, 2, 3)] == [
+        "b1",
+        "b2",
+        "b3",
+    ]
+
+
 def test_fewer_clients_get_data_that_fit() -> None:
     text = changed(load("fedlmt-t2-text"), Changes(clients=10)).cases[0]
     assert (text.data, text.partition) == ("wikitext2:rows=10,hide=anew", "pathological:1")

@@ -94,7 +94,7 @@ def _partition(partition: str, data: str, clients: int) -> str:
     ('pathological:3', 'pathological:2')
     """
     call, known = parse(partition), SOURCES.get(parse(data).name)
-    if not call.name.startswith("pathological") or known is None or "rows" in parse(data).options:
+    if call.name != "pathological" or known is None or "rows" in parse(data).options:
         return partition
     held = max(int(call.args[0]), -(-known.classes // clients))
     return written(call._replace(args=(held, *call.args[1:])))
