@@ -8,10 +8,10 @@ from torch import nn
 
 from ..errors import RequestError
 from ..views.factors import LowRank, LowRankConv2d
-from ..views.layered import NORMS
 from ..views.lowrank import factorable
 from . import BUILDERS
 from .base import Algorithm
+from .widths import SCALED
 
 Settings = Mapping[str, Any]
 
@@ -91,9 +91,9 @@ def check_used(algorithm: Algorithm) -> None:
 def check_used_on(algorithm: Algorithm, module: nn.Module) -> None:
     """Refuses what this model leaves nothing to do; ``module``: as the method adapted it."""
     s, name = algorithm.settings, algorithm.name
-    if s.get("scaler") and not any(isinstance(layer, NORMS) for layer in module.modules()):
+    if s.get("scaler") and not any(isinstance(layer, SCALED) for layer in module.modules()):
         raise RequestError(
-            "scaler changes nothing, because this model has no norms: leave it out, or take one that has"
+            "scaler changes nothing, because this model has no batch or group norms: leave it out, or take one that has"
         )
     if "rank_mode" in s and name in BUILDERS:
         _check_ranks(name, s, module)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .. import chance
 from ..batches import Integers
-from ..errors import RequestError
 from ..local import Phase
 from ..problem import Model
 from ..split import head_layer
@@ -28,7 +27,7 @@ Channels = Callable[[int, int], Tensor]
 Choice = Callable[[Round, int], Channels]
 """Of a round and a client."""
 PRESENT = "present"
-SCALED = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # of the kinds of norms in HeteroFL's networks for images
+SCALED = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # a layer norm right behind would undo a division
 
 
 def heterofl(
@@ -216,8 +215,6 @@ def mask_absent(module: nn.Module) -> None:
 
 def divide_before_norms(module: nn.Module, rate: float) -> None:
     """x / rate before every normalisation, in training only: what a cut layer puts out is smaller by about that."""
-    if not any(isinstance(layer, SCALED) for layer in module.modules()):
-        raise RequestError("scaler divides before batch and group norms, and this model has none: leave scaler out")
 
     def scaled(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         return (inputs[0] / rate, *inputs[1:]) if layer.training else None
