@@ -25,6 +25,7 @@ SETTINGS = {
     "personal_epochs": "passes of the personal phase",
     "personal_steps": "instead of personal_epochs: so many batches",
     "personal_outer_lr": "outer step size of the personal part",
+    "exact_personal": "whether the personal part follows its exact gradient, over all of the client's data",
     "form": "epoch, or lian for a single step",
     "rho": "radius of the sharpness-aware steps; 0: plain ones",
     "personal_rho": "radius in the personal phase; none: rho",
