@@ -79,7 +79,8 @@ def played(method: str) -> Played:
 def experiment(method: str) -> Experiment:
     """What ``coterie run METHOD`` would train, small."""
     known = settings_of(algorithms.builder(method))
-    wanted = ["steps=1", "batch_size=4", *(["personal_steps=1"] if "personal_steps" in known else [])]
+    wanted = ["steps=1", "batch_size=4"]
+    wanted += ["personal_steps=1"] if "personal_steps" in known and "schedule" not in known else []  # jointly: none
     wanted += ["finetune_epochs=0"]
     wanted += ["participation=0.5"] if "participation" in known and "capacities" not in known else []
     wishes = Wishes(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=graph(method, known))
