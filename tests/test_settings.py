@@ -213,6 +213,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedlmt", {"capacities": "b1", "rank_ratio": 0.5, "keep_layers": 1}, "capacities"),
     ("fedhmv2", {"capacities": "b1", "rank_ratio": 0.5}, "capacities"),
     ("fedhm", {"keep_layers": 9, "capacities": "1-0.5"}, "keep_layers"),
+    ("fedlmt", {"keep_layers": 5, "rank_ratio": 0.5, "init": "spectral"}, "init"),
     ("fedlmt", {"keep_layers": "head", "rank_ratio": 0.5, "rank_mode": "definition"}, "rank_mode"),
     ("heterofl", {"scaler": True, "capacities": "1-0.5"}, "scaler"),
     ("depthfl", {"teaching": 0.5, "capacities": "2-1"}, "teaching"),

@@ -53,7 +53,7 @@ RULES = (
     Rule(
         ("participation", "weighting"),
         lambda s: s.get("topology") is not None,
-        "with a topology there is no server: everybody takes part",
+        "with a topology everybody takes part and no server weighs them",
         "leave the topology out",
     ),
     Rule(("weighting",), _one_member, "one client a round has nobody to be weighed against", "raise participation"),
@@ -104,10 +104,14 @@ def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
     made: list[nn.Module] = [m for m in module.modules() if isinstance(m, LowRank)]
     layers = made or list(factorable(module, s["keep_layers"]).values())
     if not layers:
-        raise RequestError(
-            f"{name} has no layer to factorise, because keep_layers={s['keep_layers']} keeps all of this model's: "
-            "lower keep_layers"
-        )
+        usual = defaults(name)
+        idle = [k for k in ("init", "regulariser") if s.get(k) != usual.get(k)]
+        if idle or s["keep_layers"] == usual["keep_layers"]:  # who asks for it may keep them all: that is FedAvg
+            raise RequestError(
+                f"{name} has no layer to factorise, because keep_layers={s['keep_layers']} keeps all of this model's: "
+                "lower keep_layers" + "".join(f", or leave {k} out" for k in idle)
+            )
+        return
     if s["rank_mode"] != "channels" and not any(isinstance(m, LowRankConv2d | nn.Conv2d) for m in layers):
         raise RequestError(
             "rank_mode changes nothing, because this model has no convolution to factorise: leave it out, or take one "
