@@ -162,7 +162,7 @@ def test_a_grid_of_two_settings_is_drawn_as_a_heat_map() -> None:
         {"case": case.label, "method": "fedlmt", "metric": "global_accuracy", "protocol": "words", "ours": [float(n)]}
         for n, case in enumerate(recipe.cases, 1)
     ]
-    charts = drawn({"recipe": recipe.name, "draws": recipe.draws, "results": results})
+    charts = drawn({"recipe": recipe.name, "draws": recipe.draws, "shortened": [], "results": results})
     assert [chart.title for chart in charts] == [f"fedlmt on {d}: global accuracy" for d in ("cifar10", "cifar100")]
     (heat,) = charts[0].views[""]["data"]
     places = {case.label: n for n, case in enumerate(recipe.cases, 1)}
@@ -170,8 +170,11 @@ def test_a_grid_of_two_settings_is_drawn_as_a_heat_map() -> None:
         assert row == [places[f"cifar10 rank={x} keep={y}"] for x in heat["x"]]
     assert len(heat["x"]) * len(heat["y"]) * 2 == len(recipe.cases)
     results[0]["ours"] = [5.0, None]
-    (heat,) = drawn({"recipe": recipe.name, "draws": recipe.draws, "results": results})[0].views[""]["data"]
+    saved = {"recipe": recipe.name, "draws": recipe.draws, "shortened": ["1 of 2 rounds"], "results": results}
+    short = drawn(saved)[0]
+    (heat,) = short.views[""]["data"]
     assert heat["z"][0][0] is None
+    assert short.caption.endswith("Shortened or changed: 1 of 2 rounds.")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedlmt"])

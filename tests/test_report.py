@@ -546,7 +546,7 @@ def test_what_a_recipe_draws_over_exchanges(tmp_path: Path) -> None:
     config = {"method": "dfedsam-mgs", "seed": 0, "settings": {"gossip_steps": 2}}
     rows = [{"round": t, "global_accuracy": a} for t, a in ((1, 0.25), (2, None), (3, 0.5))]
     records = [Record(config, rows, {}, {}, case=str(n)) for n in (1, 2, 5)]
-    charts = exchanges({"recipe": "dfedsam-f4", "draws": "exchanges"}, records)
+    charts = exchanges({"recipe": "dfedsam-f4", "draws": "exchanges", "shortened": []}, records)
     assert [c.title.rpartition(" ")[2] for c in charts] == ["ring", "grid"]
     first, second = charts[0].views[""]["data"]
     assert (first["name"], second["name"]) == ("gossip_steps=1", "gossip_steps=2")

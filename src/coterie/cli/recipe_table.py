@@ -81,7 +81,7 @@ def _table(recipe: Recipe, results: Sequence[Compared]) -> Table:
 
 def _ours(result: Compared) -> str:
     if result.mean is None:
-        return _not_reached(result) if result.metric.startswith(("rounds_to", "speedup")) else "-"
+        return _not_reached(result) if result.metric.startswith(("rounds_to", "speedup_to")) else "-"
     return _digits(result.mean) + ("" if result.spread is None else f" ±{_digits(result.spread)}")
 
 

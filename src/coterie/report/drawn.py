@@ -18,13 +18,19 @@ def drawn(recipe: Mapping[str, Any]) -> list[Chart]:
         Chart(
             f"{recipe['recipe']}-split-{i}",
             f"Who holds what: {split['case']}",
-            "Training samples of every class a client holds; where there is no colour, it holds none.",
+            "Training samples of every class a client holds; where there is no colour, it holds none."
+            + other_than_published(recipe),
             {"": heat_map(split["labels"])},
             height=360,
         )
         for i, split in enumerate(recipe.get(SPLITS, []), 1)
     ]
     return [*splits, *_grids(recipe)]
+
+
+def other_than_published(recipe: Mapping[str, Any]) -> str:
+    """A picture bears the name of the published case, and says where it shows another."""
+    return f" Shortened or changed: {', '.join(recipe['shortened'])}." if recipe["shortened"] else ""
 
 
 def _grids(recipe: Mapping[str, Any]) -> list[Chart]:
@@ -37,7 +43,7 @@ def _grids(recipe: Mapping[str, Any]) -> list[Chart]:
         cells = [(f, r) for f, r in placed if (f["data"], r["method"], r["metric"]) == kind]
         data, method, metric = kind
         title = f"{method} on {data}: {metric.replace('_', ' ')}"
-        caption = f"A number is the {cells[0][1]['protocol']}."
+        caption = f"A number is the {cells[0][1]['protocol']}.{other_than_published(recipe)}"
         charts.append(Chart(f"{recipe['recipe']}-grid-{len(charts) + 1}", title, caption, {"": _grid(cells)}))
     return charts
 

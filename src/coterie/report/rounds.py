@@ -6,6 +6,7 @@ from typing import Any
 from ..recipes import load
 from .charts import COLOURS, DASHES, SYMBOLS, Chart, Figure, Measure, lines
 from .collect import Record
+from .drawn import other_than_published
 from .groups import Method, Setup
 
 TRAFFIC = (
@@ -65,7 +66,7 @@ def exchanges(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Char
         layout = {"xaxis": {"title": {"text": "exchange"}}, "yaxis": {"title": {"text": "accuracy, %"}}}
         caption = (
             "The mean of all models on all test samples after so many exchanges between neighbours; a round with "
-            "several gossip steps counts as many. Seed 0."
+            f"several gossip steps counts as many. Seed 0.{other_than_published(recipe)}"
         )
         name = f"{recipe['recipe']}-exchanges-{len(charts) + 1}"
         charts.append(
