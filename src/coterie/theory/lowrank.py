@@ -142,31 +142,33 @@ def smallest_power(gamma: float, psi: float) -> float:
 
 def beside(problem: Matrices, topology: None, s: dict[str, Any], paths: Sequence[Factors]) -> Outcome:
     """The mean of |grad f(recovered w)|^2 over the first T steps, and the bound for T."""
-    c, gamma = constants(problem, s, paths), s["lr"]
-    found = [lemma(problem, p) for p in paths]
+    c, gamma, found = constants(problem, s, paths), s["lr"], [lemma(problem, p) for p in paths]
     psi = min(x.psi for x in found)
-    fails = min((x.fails for x in found if x.fails is not None), default=None)
     q0 = smallest_power(gamma, psi)
+    held = _conditions(s, c, psi, q0, min((x.fails for x in found if x.fails is not None), default=None))
     F0 = problem.value(paths[0].W[0]) - problem.least()
     gradients = [problem.smoothness * (p.W - problem.targets.mean(0)) for p in paths]
     sums = torch.stack([g.square().sum((1, 2, 3)) for g in gradients]).mean(0).cumsum(0)
-    where = "" if fails is None else f": it fails at step {fails}"
-    held = (
-        plain(s),
-        Condition("no regulariser is in the loss", s["regulariser"] == "none", "leave regulariser out"),
-        Condition(
-            f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {min(1 / c.L_s, 1):.4g}", gamma * c.L_s <= 1, "lower lr"
-        ),
-        Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),
-        Condition(
-            f"Lemma D.5, of which the proof is made, holds on the way{where}", fails is None, "raise rank_ratio to 1"
-        ),
-    )
     steps = range(1, len(sums) + 1)
-    known = (
-        Constant(
-            "L_s", c.L_s, SEEN, "Lipschitz constant of the gradients of f and g, at the first, middle and last step"
-        ),
+    return Outcome(
+        method="fedlmt",
+        theorem="FedLMT/pFedLMT, Theorem 4.5",
+        quantity="mean over the first T local steps of |grad f(recovered w)|^2",
+        settings=dict(s),
+        constants=(*_known(c, F0, psi), *drawn(problem, s, paths[0]), *_powers(c, gamma, q0)),
+        conditions=held,
+        measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
+        bound=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t) for t in steps]),
+        completed=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t, completed=True) for t in steps]),
+        notes=NOTES,
+    )
+
+
+def _known(c: Factored, F0: float, psi: float) -> tuple[Constant, ...]:
+    """What the bound is made of, with its meaning."""
+    at = "at the first, middle and last step"
+    return (
+        Constant("L_s", c.L_s, SEEN, f"Lipschitz constant of the gradients of f and g, {at}"),
         Constant("F0", F0, EXACT, "f(w^0) - f*"),
         Constant("sigma", c.sigma2**0.5, EXACT, "deviation of a batch's gradient of f"),
         Constant("G", c.G2**0.5, SEEN, "E |grad F|^4 <= G^4"),
@@ -175,19 +177,25 @@ def beside(problem: Matrices, topology: None, s: dict[str, Any], paths: Sequence
         Constant("kappa_v", c.kappa_v, SEEN, "the largest |V|"),
         Constant("kappa_uv", c.kappa_uv, SEEN, "the largest |U V^T|"),
         Constant("psi", psi, SEEN, "the smallest singular value of the mean factors"),
-        *drawn(problem, s, paths[0]),
+    )
+
+
+def _powers(c: Factored, gamma: float, q0: float) -> tuple[Constant, ...]:
+    return (
         Constant("q0", q0, EXACT, "the power of gamma in the bound"),
         Constant("C_1", c.slope(gamma, q0), SEEN, "Corollary 4.6: what one more whole layer adds to the bound"),
     )
-    return Outcome(
-        method="fedlmt",
-        theorem="FedLMT/pFedLMT, Theorem 4.5",
-        quantity="mean over the first T local steps of |grad f(recovered w)|^2",
-        settings=dict(s),
-        constants=known,
-        conditions=held,
-        measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
-        bound=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t) for t in steps]),
-        completed=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t, completed=True) for t in steps]),
-        notes=NOTES,
+
+
+def _conditions(s: dict[str, Any], c: Factored, psi: float, q0: float, fails: int | None) -> tuple[Condition, ...]:
+    """What the theorem and its proof assume."""
+    gamma, most = s["lr"], min(1 / c.L_s, 1)
+    lemma_text = "Lemma D.5, of which the proof is made, holds on the way"
+    where = "" if fails is None else f": it fails at step {fails}"
+    return (
+        plain(s),
+        Condition("no regulariser is in the loss", s["regulariser"] == "none", "leave regulariser out"),
+        Condition(f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {most:.4g}", gamma <= most, "lower lr"),
+        Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),
+        Condition(lemma_text + where, fails is None, "raise rank_ratio to 1"),
     )

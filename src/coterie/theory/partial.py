@@ -9,7 +9,7 @@ from torch import Tensor, stack
 from ..topology import Topology
 from . import bounds
 from .bounds import Decrease, Smoothness, Steps
-from .mixing import connected_window, contraction, existence_constants, push_sum_constants, symmetric
+from .mixing import Window, connected_window, contraction, existence_constants, push_sum_constants, symmetric
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
 from .played import Path
 from .quadratic import Problem, local_steps, one_of
@@ -97,16 +97,6 @@ def _outcome(
     each = stack([x.delta_u / L.u + x.delta_v / L.v for x in looks]).mean(0)
     T = len(each)
     means = [float(x) / t for t, x in enumerate(each.cumsum(0), start=1)]
-    noise = problem.variance(s["batch_size"]) ** 0.5
-    common = (
-        Constant("L_u", L.u, EXACT, "Lipschitz constant of grad_u in u"),
-        Constant("L_v", L.v, EXACT, "of grad_v in v"),
-        Constant("L_uv", L.vu, EXACT, "of grad_u in v, and of grad_v in u"),
-        Constant("chi", L.chi, EXACT, "max(L_uv, L_vu) / sqrt(L_u L_v)"),
-        Constant("F0", F0, EXACT, "F(mean u^1, V^1) - F*"),
-        Constant("sigma_u", noise, EXACT, "deviation of a batch's grad_u"),
-        Constant("sigma_v", noise, EXACT, "of its grad_v"),
-    )
     k = s["personal_lr"] * local_steps(s, "personal_")
     left = (
         plain(s),
@@ -116,7 +106,21 @@ def _outcome(
     )
     held = (*conditions, *left)
     bound = judged(held, [d.bound(F0, t, L) for t in range(1, T + 1)])
-    return Outcome("", theorem, QUANTITY, s, (*common, *constants), held, means, bound, None, notes)
+    return Outcome("", theorem, QUANTITY, s, (*_common(problem, s, F0), *constants), held, means, bound, None, notes)
+
+
+def _common(problem: Problem, s: dict[str, Any], F0: float) -> tuple[Constant, ...]:
+    """The constants that all three theorems have."""
+    L, noise = smoothness(problem), problem.variance(s["batch_size"]) ** 0.5
+    return (
+        Constant("L_u", L.u, EXACT, "Lipschitz constant of grad_u in u"),
+        Constant("L_v", L.v, EXACT, "of grad_v in v"),
+        Constant("L_uv", L.vu, EXACT, "of grad_u in v, and of grad_v in u"),
+        Constant("chi", L.chi, EXACT, "max(L_uv, L_vu) / sqrt(L_u L_v)"),
+        Constant("F0", F0, EXACT, "F(mean u^1, V^1) - F*"),
+        Constant("sigma_u", noise, EXACT, "deviation of a batch's grad_u"),
+        Constant("sigma_v", noise, EXACT, "of its grad_v"),
+    )
 
 
 def _start(problem: Problem, paths: Sequence[Path]) -> float:
@@ -169,6 +173,22 @@ def push_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths: 
         Condition("the graphs of some rounds together connect everybody", window is not None, "take a denser graph"),
         Condition(f"lr = {s['lr']:.4g} < delta / (8 L_u K_u) = {most:.4g}", s["lr"] < most, "lower lr"),
     )
+    notes = _notes(problem, window, steps)
+    return _outcome(
+        problem,
+        s,
+        looks,
+        _start(problem, paths),
+        d,
+        constants,
+        conditions,
+        "DFedPGP, Theorem 1, equation 32",
+        notes,
+    )
+
+
+def _notes(problem: Problem, window: Window | None, steps: Steps) -> tuple[str, ...]:
+    """Where DFedPGP's text is open, and what its lemma would give."""
     notes = [
         "The theorem has O(.): the bound is the sum of equation 32, the inequality of a round.",
         "Delta_v is taken at the ratios z_i = u_i / mu_i, where the gradients are; the theorem prints u_i.",
@@ -179,14 +199,4 @@ def push_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths: 
         notes[2] += (
             f" The lemma it cites only names C = {named.C:.3g} and q = {named.q:.6g}, with which no bound is left."
         )
-    return _outcome(
-        problem,
-        s,
-        looks,
-        _start(problem, paths),
-        d,
-        constants,
-        conditions,
-        "DFedPGP, Theorem 1, equation 32",
-        tuple(notes),
-    )
+    return tuple(notes)
