@@ -14,7 +14,9 @@ from fashion_studies import STUDIES
 
 HERE = Path(__file__).parent
 
-figures = importlib.import_module("004_figures")  # a name that cannot be written as an import
+# names that cannot be written as an import
+figures = importlib.import_module("004_figures")
+recipes = importlib.import_module("004_recipes")
 
 
 def main() -> None:
@@ -24,6 +26,7 @@ def main() -> None:
     digits.pages(json.loads((HERE / "digits.json").read_text()))
     capacities.rewritten(HERE)
     (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
+    (HERE / "004_recipes.md").write_text(recipes.page(json.loads((HERE / "004_recipes.json").read_text())))
 
 
 if __name__ == "__main__":
