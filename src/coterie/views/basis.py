@@ -34,7 +34,7 @@ class BasisConv2d(nn.Module):
 
     def __init__(self, before: int, channels: int, stride: int, bank: Tensor) -> None:
         super().__init__()
-        self.stride, (m, n) = stride, bank.shape[:2]
+        self.stride, self.size, (m, n) = stride, list(bank.shape), bank.shape[:2]
         self.groups = -(-before // n)
         self.bank = nn.Parameter(bank)
         self.coefficients = nn.Conv2d(self.groups * m, channels, 1, bias=False)
@@ -49,7 +49,7 @@ class BasisConv2d(nn.Module):
 
     def extra_repr(self) -> str:
         """The sizes, for printing."""
-        return f"bank={list(self.bank.shape)}, groups={self.groups}, stride={self.stride}"
+        return f"bank={self.size}, groups={self.groups}, stride={self.stride}"
 
 
 def composed(module: nn.Module, fraction: float, n_basis: float = 0.25, basis_fraction: float = 0.125) -> nn.Module:
@@ -95,25 +95,24 @@ def bank_names(module: nn.Module) -> tuple[str, ...]:
     ('stages.0.0.conv1.bank', 'stages.0.0.conv2.bank')
     """
     layers = {f"{name}.bank" for name, layer in module.named_modules() if isinstance(layer, BasisConv2d)}
-    return tuple(name for name, _ in module.named_parameters() if name in layers)  # one that is held twice counts once
+    return tuple(name for name, _ in module.named_parameters() if name in layers)
 
 
 def beside(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
-    """The widest of some composed networks with the others inside it, all on the same banks; it answers as before.
+    """The widest of some composed networks with all that is the others' own inside it; it answers as before.
 
-    What is theirs has the names ``others.KEY.name``; the banks have the names they have in the widest.
+    What is theirs has the names ``others.KEY.name``. The banks are there once, with the names they have in the widest.
 
     >>> from coterie import models
     >>> net = models.build("resnet8-gn:groups=2", classes=10, input_shape=(1, 8, 8))
-    >>> both = beside(composed(net, 1.0), {"half": composed(net, 0.5)})
-    >>> both.others["half"].stages[0][0].conv1.bank is both.stages[0][0].conv1.bank
+    >>> both = beside(composed(net, 1.0), {"0_5": composed(net, 0.5)})
+    >>> len(both.others["0_5"].state_dict()) + len(bank_names(both)) == len(composed(net, 0.5).state_dict())
     True
     """
-    names = bank_names(widest)
-    for other in others.values():
-        for name in names:
-            layer, _, own = name.rpartition(".")
-            setattr(other.get_submodule(layer), own, widest.get_parameter(name))
+    for name in bank_names(widest):
+        layer, _, own = name.rpartition(".")
+        for other in others.values():
+            delattr(other.get_submodule(layer), own)
     widest.others = nn.ModuleDict(dict(others))
     return widest
 
