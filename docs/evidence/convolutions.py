@@ -34,8 +34,8 @@ ISAS = ("ALL", "AVX512_CORE", "AVX2", "AVX", "SSE41")  # ALL: whatever this proc
 LAYOUTS = ("both", "weight", "input", "neither")  # which of them has its channels last
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 FEW = (1, 3, 4, 8, 12, 16)  # channels
-TIMES = 3  # that a convolution which failed is tried alone
-SECONDS = 20  # a convolution that takes longer hangs
+TIMES = 2  # that a convolution which failed is tried alone
+SECONDS = 30  # a convolution that takes longer hangs
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.05}  # of the largest number of a result
 
 
@@ -181,8 +181,8 @@ def tried(setting: Setting, convolutions: Sequence[Convolution]) -> dict[int, st
 
 def confirmed(setting: Setting, convolutions: Sequence[Convolution], faults: dict[int, str]) -> dict[int, str]:
     """Those that fail alone, too: memory that one convolution has spoilt may end its child in a later one."""
-    again = {n: [tried(setting, [convolutions[n]]) for _ in range(TIMES)] for n in faults}
-    return {n: next(f[0] for f in found if f) for n, found in again.items() if any(found)}
+    alone = ((n, tried(setting, [convolutions[n]])) for n in faults for _ in range(TIMES))
+    return {n: found[0] for n, found in alone if found}
 
 
 def guarded() -> None:
