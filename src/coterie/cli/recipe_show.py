@@ -177,9 +177,8 @@ def _readings(recipe: Recipe) -> Table:
 def _show_published(console: Console, numbers: Sequence[Published]) -> None:
     """A table for every kind of number, methods down and cases across; then the rest, and the notes."""
     placed = [p for p in numbers if p.case is not None and p.method]
-    for kind in dict.fromkeys((p.table, _parted(p.metric)[0]) for p in placed):
-        alike = [p for p in placed if (p.table, _parted(p.metric)[0]) == kind]
-        console.print(_pivot(" ".join(kind).replace("_", " "), alike))
+    for kind in dict.fromkeys(map(_kind, placed)):
+        console.print(_pivot(" ".join(kind).replace("_", " ").strip(), [p for p in placed if _kind(p) == kind]))
     rest = [p for p in numbers if p not in placed]
     _sentences(console, "Published for no single run", [_line(p) for p in rest])
     if placed:
@@ -189,7 +188,7 @@ def _show_published(console: Console, numbers: Sequence[Published]) -> None:
 
 def _pivot(title: str, numbers: Sequence[Published]) -> Table:
     columns = sorted({_column(p) for p in numbers})
-    made = table(title, *(f">case {number} {part}".rstrip() for number, part in columns))
+    made = table(title, *(f">{part or f'case {number}'}" for number, part in columns))
     for method in dict.fromkeys(p.printed for p in numbers):
         own: dict[tuple[int, str], list[str]] = {}
         for p in numbers:
@@ -197,6 +196,12 @@ def _pivot(title: str, numbers: Sequence[Published]) -> Table:
                 own.setdefault(_column(p), []).append(printed(p))
         made.add_row(method, *(", ".join(own.get(column, [])) for column in columns))
     return made
+
+
+def _kind(p: Published) -> tuple[str, str, str]:
+    """What stands in one table: the cases of a number side by side, or the parts it has in one case."""
+    stem, part = _parted(p.metric)
+    return p.table, stem, f"case {p.case}" if part else ""
 
 
 def _column(p: Published) -> tuple[int, str]:
