@@ -117,13 +117,13 @@ def call(name: str, arguments: str) -> str:
 def small(method: str) -> str:
     """Arguments that suit six clients with few samples."""
     known, preset = settings_of(algorithms.builder(method)), PRESETS["digits"]
-    suited = {**preset.settings, **preset.special.get(method, {}), "epochs": 1, "personal_epochs": 1}
+    suited = {**preset.settings, "personal_epochs": 1, **preset.special.get(method, {}), "epochs": 1}
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}
     if neighbours := graph(method, known):
         chosen["topology"] = neighbours
-    return ", ".join(f"{k}={json.dumps(v)}" for k, v in chosen.items())
+    return ", ".join(f"{k}={v if v is None else json.dumps(v)}" for k, v in chosen.items())
 
 
 def recurrence(a: About) -> str:
