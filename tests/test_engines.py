@@ -31,7 +31,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedper, all personal": ("fedper", {"epochs": 1, "personal": "all", "participation": 4}),
     "fedper, none personal": ("fedper", {"epochs": 1, "personal": "none", "participation": 4}),
     "dpsgd": ("dpsgd", {"topology": "ring"}),
-    "dpsgd, lian": ("dpsgd", {"topology": "ring", "form": "lian"}),
+    "dpsgd, lian": ("dpsgd", {"topology": "ring", "form": "lian", "steps": 1}),
     "dfedavg": ("dfedavg", {"topology": "ring", "epochs": 2}),
     "dfedavgm": ("dfedavgm", {"topology": "random:2", "steps": 3}),
     "dfedavgm, lasting": ("dfedavgm", {"topology": "ring", "epochs": 1, "persistent_momentum": True}),

@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "format": ("a --client 0 --format onxx --out x", ("format", "'onxx'", "did you mean onnx")),
     "format-of-a-name": ("a --client 0 --out x.bin", ("x.bin", "--format", "onnx", "safetensors", "torchscript")),
     "form": ("a --client 0 --form recoverd --out x.pt", ("form", "'recoverd'", "did you mean recovered")),
-    "no-factors": ("a --client 0 --form factorised --out x.pt", ("dfedalt", "fedlmt", "leave --form out")),
+    "no-factors": ("a --client 0 --form factorised --out x.pt", ("dfedalt", "low rank", "leave --form out")),
     "exists": ("a --client 0 --out there.pt", ("there.pt", "already exists", "--force")),
     "a-folder": ("a --client 0 --format onnx --out a", ("a is a folder", "--client all")),
 }

@@ -74,7 +74,7 @@ def test_dfedavg_and_dfedavgm(engine: Any) -> None:
 
 @ENGINES
 def test_dpsgd_in_both_forms(engine: Any) -> None:
-    lian = after(plain("dpsgd", topology="ring", form="lian"), engine, spread=True).x["u"]
+    lian = after(plain("dpsgd", topology="ring", form="lian", steps=1), engine, spread=True).x["u"]
     close(lian, [0, 0.3, 0.85 / 3, 2.9 / 3])
     epoch = after(plain("dpsgd", topology="ring", steps=1), engine, spread=True).x["u"]
     close(epoch, [0.2, 1.75 / 3, 0.55 / 3, 1.75 / 3])
@@ -85,7 +85,7 @@ def test_dpsgd_in_both_forms(engine: Any) -> None:
 @ENGINES
 def test_dpsgd_lian_fixed_point(engine: Any) -> None:
     """The limit solves (I - W + lr diag(a)) x = lr a b."""
-    x = after(plain("dpsgd", topology="ring", form="lian"), engine, rounds=400).x["u"]
+    x = after(plain("dpsgd", topology="ring", form="lian", steps=1), engine, rounds=400).x["u"]
     limit = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - RING + ETA_U * torch.diag(a), ETA_U * a * b)
     close(x, limit)
 

@@ -49,7 +49,7 @@ def split_text(counts: Counts, width: int) -> str:
     """Classes down, clients across; the darker, the more samples.
 
     >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
-    class 0  ▒·
+    class 0  ░·
           1   ██
     a column is a client; · to █: 1 to 9 samples
     """
