@@ -230,7 +230,7 @@ class Experiment:
         return Trained(models, sent, kept, loss, steps, (), mass)
 
     def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
-        """The same, or None where nobody asks for it."""
+        """The one model that all agree on; None where nobody asks for it."""
         apart = self.held is not None and self.program.topology is not None  # nobody here knows all shared parts
         return self.agreed(state) if evaluate and (apart or self.measurable) else None
 
