@@ -48,9 +48,9 @@ def columns(setup: Setup) -> list[Column]:
         Column("global", "accuracy, %", global_accuracy, max),
         Column(f"rounds to {goal} %", "after mixing", lambda m: rounds_to(m, goal), min),
         Column("sent", "bytes", lambda m: _total(m, "bytes_sent", "B"), min),
-        Column("busiest node", "bytes a round", busiest, min),
         Column("computed", "FLOPs", lambda m: _total(m, "flops", "FLOP"), min),
         Column("time", "seconds", seconds, min),
+        Column("busiest node", "bytes a round", busiest, min),
     ]
 
 
