@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from ..errors import RequestError
 from ..topology import edges, in_neighbours
+from .picture import picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,27 +140,16 @@ def draw_terminal(W: Tensor, width: int = 60) -> str:
 
 def draw_png(W: Tensor, path: Path, title: str) -> None:
     """The same circle as a picture; an arrow points at the receiver of a link that goes one way."""
-    if path.suffix.lower() != ".png":
-        raise RequestError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RequestError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
-    # Not pyplot, which keeps every figure in a global list and picks a backend for the whole process.
-    figure = Figure(figsize=(8, 8.4), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot(aspect="equal")
-    axes.set_axis_off()
-    axes.set_title(title, fontsize=13, color=_INK, pad=12)
-    axes.set(xlim=(-1.12, 1.12), ylim=(1.12, -1.12))
-    links, places = _links(W), _around(len(W))
-    # The diameter of a node in points, so that neighbours on a circle of some 1500 points keep apart.
-    node = min(30.0, 600 / len(W))
-    _paint_links(axes, places, links, node)
-    _paint_nodes(axes, places, _busy(links), node)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error
+    with picture(path, 8, 8.4) as figure:
+        axes = figure.add_subplot(aspect="equal")
+        axes.set_axis_off()
+        axes.set_title(title, fontsize=13, color=_INK, pad=12)
+        axes.set(xlim=(-1.12, 1.12), ylim=(1.12, -1.12))
+        links, places = _links(W), _around(len(W))
+        # The diameter of a node in points, so that neighbours on a circle of some 1500 points keep apart.
+        node = min(30.0, 600 / len(W))
+        _paint_links(axes, places, links, node)
+        _paint_nodes(axes, places, _busy(links), node)
 
 
 def _paint_links(axes: "Axes", places: list[Point], links: list[Link], node: float) -> None:

@@ -21,6 +21,7 @@ from ..experiment import Experiment
 from ..first import COMMON, PER_CLIENT, check_init, first_models
 from ..presets import PRESETS, STAGED, Preset
 from ..problem import Model, cross_entropy
+from ..recipes.shorten import fitting
 from ..text import parse
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
@@ -100,7 +101,7 @@ class Plan:
         if NoneType in known.get("topology", ()):  # around a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:
-            chosen["topology"] = _fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
+            chosen["topology"] = fitting(chosen["topology"], self.wishes.clients or self.preset.clients)
         asked = meant(self.wishes.set, _builders(among))[method]
         asked |= {k: v for k in _FLAGS if k in known and (v := getattr(self.wishes, k)) is not None}
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
@@ -149,15 +150,6 @@ def _displaced(suggested: str, asked: Mapping[str, Any]) -> bool:
     """Whether a typed setting takes the place of one that the preset suggests."""
     others = [set(pair) - {suggested} for pair in EXCLUSIVE if suggested in pair]
     return any(asked.get(k) is not None for other in others for k in other)
-
-
-def _fitting(topology: str, clients: int) -> str:
-    """The preset's graph with as many neighbours as so few clients allow; an odd number of both makes no such graph."""
-    name, _, wanted = topology.partition(":")
-    neighbours = min(int(wanted), clients - 1)
-    if name == "random" and neighbours % 2 and clients % 2:
-        neighbours -= 1
-    return f"{name}:{neighbours}" if neighbours > 0 else "none"
 
 
 def check_settings(methods: Sequence[str], wishes: Wishes) -> None:

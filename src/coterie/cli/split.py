@@ -8,6 +8,7 @@ from rich.console import Console
 
 from ..data import Federation, federate
 from ..errors import RequestError
+from .picture import picture
 
 Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
@@ -71,23 +72,14 @@ def _shade(count: int, most: int) -> str:
 
 def draw_split(counts: Counts, path: Path, title: str) -> None:
     """The heat map as a picture."""
-    if path.suffix.lower() != ".png":
-        raise RequestError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
-    try:
-        from matplotlib.figure import Figure
+    with picture(path, 10, 4.2) as figure:
         from matplotlib.ticker import MaxNLocator
-    except ImportError as error:
-        raise RequestError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
-    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no colour
-    image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
-    axes.set_title(title, fontsize=12, color=_INK)
-    axes.set(xlabel="client", ylabel="class")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True))
-    figure.colorbar(image, ax=axes, label="training samples", pad=0.01)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error
+
+        axes = figure.add_subplot()
+        held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no colour
+        image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
+        axes.set_title(title, fontsize=12, color=_INK)
+        axes.set(xlabel="client", ylabel="class")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=axes, label="training samples", pad=0.01)

@@ -11,6 +11,7 @@ from ..algorithms import builder
 from ..algorithms.settings import meant
 from ..errors import RequestError
 from ..theory import Outcome, examine
+from .picture import check_png, picture
 
 ROWS = 12  # of the table, the first and the last round among them
 _HOW = {"exact": "exact", "seen": "at the points of the run"}
@@ -94,32 +95,16 @@ def _rounds(o: Outcome) -> Table:
     return table
 
 
-def check_png(path: Path) -> None:
-    """Refuses before anything is played what could not be drawn afterwards."""
-    if path.suffix.lower() != ".png":
-        raise RequestError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise RequestError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
-
-
 def draw(o: Outcome, path: Path) -> None:
     """The measured and the bounds over T, both axes logarithmic."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), dpi=150, layout="constrained", facecolor="white")
-    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="T", ylabel=o.quantity.split(" of ", 1)[-1])
-    T = range(1, len(o.measured) + 1)
-    axes.plot(T, o.measured, label="measured", color="#3949ab")
-    if o.bound is not None:
-        axes.plot(T, o.bound, label=o.theorem, color="#c62828")
-    if o.completed is not None:
-        axes.plot(T, o.completed, label="with the terms its proof drops", color="#c62828", linestyle="--")
-    axes.set_title(f"{o.method}: {o.quantity}", fontsize=10)
-    axes.legend()
-    axes.grid(alpha=0.3)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error
+    with picture(path, 8, 5) as figure:
+        axes = figure.add_subplot(xscale="log", yscale="log", xlabel="T", ylabel=o.quantity.split(" of ", 1)[-1])
+        T = range(1, len(o.measured) + 1)
+        axes.plot(T, o.measured, label="measured", color="#3949ab")
+        if o.bound is not None:
+            axes.plot(T, o.bound, label=o.theorem, color="#c62828")
+        if o.completed is not None:
+            axes.plot(T, o.completed, label="with the terms its proof drops", color="#c62828", linestyle="--")
+        axes.set_title(f"{o.method}: {o.quantity}", fontsize=10)
+        axes.legend()
+        axes.grid(alpha=0.3)
