@@ -1,6 +1,7 @@
 """Clients on several shards come to what they come to in one place, for every method, whoever lies where."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,14 @@ from torch import Tensor
 
 from coterie import algorithms, topology
 from coterie.cluster.packed import pack, unpack
-from coterie.cluster.script import Done, Failed, Swap, Total
+from coterie.cluster.script import Done, Failed, Script, Swap, Total
 from coterie.cluster.shard import Scene, Shard, outline, tree
-from coterie.cluster.sharded import paths_of
-from coterie.engines import Serial
+from coterie.cluster.sharded import Sharded, paths_of
+from coterie.engines import Serial, Vectorised, base
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.measure.parts import joined
-from coterie.tensors import Tensors, add
+from coterie.tensors import Tensors, add, rows
 from test_engines import METHODS, build, kind_like
 from toys import experiment, net, ragged
 
@@ -30,7 +31,11 @@ OWNERS = {
 
 def conduct(shards: Sequence[Shard], name: str, *args: Any) -> list[tuple[Any, Tensors]]:
     """What a cluster does, in one thread: every shard to its next exchange, then what they have for each other."""
-    said = [shard.begin(name, *args) for shard in shards]
+    return answered([shard.script for shard in shards], [shard.begin(name, *args) for shard in shards])
+
+
+def answered(scripts: Sequence[Script], said: list[Any]) -> list[Any]:
+    """What the plays come to."""
     while not all(isinstance(s, Done) for s in said):
         for s in said:
             if isinstance(s, Failed):
@@ -42,7 +47,7 @@ def conduct(shards: Sequence[Shard], name: str, *args: Any) -> list[tuple[Any, T
         else:
             assert all(isinstance(s, Total) for s in said)
             answers = [tree([s.part for s in said], lambda i, x, y: add(x, y))] * len(said)
-        said = [shard.script.proceed(answer) for shard, answer in zip(shards, answers, strict=True)]
+        said = [script.proceed(answer) for script, answer in zip(scripts, answers, strict=True)]
     return [s.result for s in said]
 
 
@@ -137,6 +142,43 @@ def test_only_what_is_heard_travels(sparse: bool) -> None:
     assert paths.needed.tolist() == [0, 1, 2, 3, 5]
     dense = paths.matrix.to_dense()
     assert torch.equal(dense, W[:3][:, paths.needed])
+
+
+def distance(x: Tensors, y: Tensors) -> Tensor:
+    """Not symmetric, so that receivers and senders cannot be taken for each other."""
+    return (x["a"] - 2 * y["a"]).square().sum() + (x["b"] * y["b"]).sum()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("graph", ["full", "random-pull:2", "none"])
+def test_a_statistic_of_every_link_is_known_everywhere(graph: str, sparse: bool) -> None:
+    """Against two loops of NumPy, in one place and on shards, one of which hears nobody."""
+    g = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(5, 2, 3, generator=g), "b": torch.randn(5, 4, generator=g)}
+    W = topology.build(graph, 5)(0)
+    expected = np.zeros((5, 5))
+    for i, j in W.nonzero().tolist():
+        (a, b), (c, d) = ((x["a"][k].numpy(), x["b"][k].numpy()) for k in (i, j))
+        expected[i, j] = ((a - 2 * c) ** 2).sum() + (b * d).sum()
+    W = W.to_sparse() if sparse else W
+    found = [Serial().pairwise(distance, W, x), Vectorised(2).pairwise(distance, W, x)]
+    for owner in OWNERS.values():
+        scripts = [Script() for _ in range(owner.max() + 1)]
+        engines = [Sharded(Serial(), script, k, owner) for k, script in enumerate(scripts)]
+        works = [partial(e.pairwise, distance, W, {k: v[e.here] for k, v in x.items()}) for e in engines]
+        found += answered(scripts, [s.begin(w) for s, w in zip(scripts, works, strict=True)])
+    for values in found:
+        assert values.is_sparse == sparse
+        torch.testing.assert_close(values.to_dense(), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_of_large_models_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    W, x = topology.build("full", 5)(0), {"a": torch.arange(30.0).view(5, 2, 3), "b": torch.ones(5, 4)}
+    whole, seen = Serial().pairwise(distance, W, x), []
+    monkeypatch.setattr(base, "SIDE_BY_SIDE", 25)
+    monkeypatch.setattr(base, "rows", lambda t, at: seen.append(at) or rows(t, at))
+    assert torch.equal(Serial().pairwise(distance, W, x), whole)
+    assert max(len(at) for at in seen if isinstance(at, Tensor)) == 2
 
 
 def test_a_message_is_one_block() -> None:

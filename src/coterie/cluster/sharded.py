@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..batches import Batches, Integers
-from ..engines.base import Engine, Grad, Objective, Step
+from ..engines.base import Engine, Grad, Objective, Statistic, Step, statistics
 from ..mixing import together
 from ..tensors import Tensors, Tree
-from ..topology.sparse import entries
+from ..topology.sparse import entries, valued
 
 
 class Link(Protocol):
@@ -66,13 +66,29 @@ class Sharded:
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
         """x_i <- sum_j W[i, j] x_j for the clients of this shard; rows of others come along the edges of W."""
         paths = self._paths(W)
-        inbox: Mapping[int, Tensors] = {}
-        if x and paths.crossing:
-            inbox = self.link.swap({d: {k: v[at.to(v.device)] for k, v in x.items()} for d, at in paths.out.items()})
-        return {k: self._mixed(paths, k, v, inbox) for k, v in x.items()}
+        inbox = self._inbox(paths, x)
+        return {
+            k: (paths.matrix.to(own) @ _flat(self._heard(paths, k, own, inbox))).view_as(own) for k, own in x.items()
+        }
 
-    def _mixed(self, paths: Paths, name: str, own: Tensor, inbox: Mapping[int, Tensors]) -> Tensor:
-        """Of one tensor."""
+    def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
+        """[n, n] f(x_i, x_j) along every link of W: each shard computes it for its own receivers, and all add up."""
+        paths = self._paths(W)
+        inbox = self._inbox(paths, x)
+        heard = {k: self._heard(paths, k, own, inbox) for k, own in x.items()}
+        mine, weights = self.owner[entries(W)[0].cpu().numpy()] == self.shard, entries(W)[2]
+        part = torch.zeros_like(weights)
+        part[torch.from_numpy(mine)] = statistics(f, x, heard, *entries(paths.matrix)[:2]).to(part)
+        return valued(W, self.link.total({"pairwise": part})["pairwise"])
+
+    def _inbox(self, paths: Paths, x: Tensors) -> Mapping[int, Tensors]:
+        """What the other shards have sent, by shard: each sends the rows of its clients that are heard elsewhere."""
+        if not (x and paths.crossing):
+            return {}
+        return self.link.swap({d: {k: v[at.to(v.device)] for k, v in x.items()} for d, at in paths.out.items()})
+
+    def _heard(self, paths: Paths, name: str, own: Tensor, inbox: Mapping[int, Tensors]) -> Tensor:
+        """[needed] the rows of one tensor that are heard here."""
         heard = own.new_empty(len(paths.needed), *own.shape[1:])
         of = self.owner[paths.needed]
         for shard in (self.shard, *inbox):
@@ -80,7 +96,7 @@ class Sharded:
             mine = np.searchsorted(self.here, paths.needed[at])
             rows = own[torch.from_numpy(mine)] if shard == self.shard else inbox[shard][name].to(own)
             heard[torch.from_numpy(at)] = rows
-        return (paths.matrix.to(own) @ _flat(heard)).view_as(own)
+        return heard
 
     def _paths(self, W: Tensor) -> Paths:
         if self._known is None or self._known[0] is not W:

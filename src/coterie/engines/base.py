@@ -1,5 +1,6 @@
-"""Where clients run: four verbs and a way to differentiate, whatever is behind them."""
+"""Where clients run: a handful of verbs and a way to differentiate, whatever is behind them."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,9 +8,11 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from ..batches import Batch, Batches, Stream
-from ..tensors import Tensors, Tree
+from ..tensors import Tensors, Tree, rows
+from ..topology.sparse import entries, valued
 
 
 class Seen(NamedTuple):
@@ -24,6 +27,9 @@ Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, Seen]]
 
 Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, Seen]]
 """(what moves, what is held, batch) -> (loss, seen)."""
+
+Statistic = Callable[[Tensors, Tensors], Tensor]
+"""(what the receiver has, what the sender has sent) -> one number."""
 
 
 class Step(Protocol):
@@ -75,6 +81,9 @@ class Engine(Protocol):
     def mean(self, x: Tensors, weight: Tensor) -> Tensors:
         """sum_i q_i x_i with q = weight / sum(weight), over all clients that there are."""
 
+    def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
+        """[n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and known everywhere afterwards."""
+
     def agree(self, x: Tensors, clients: int) -> Tensors:
         """The mean over all clients of which ``x`` is the mean over the ``clients`` that lie here."""
 
@@ -106,9 +115,29 @@ class InMemory(ABC):
         q = weight / weight.sum()
         return {k: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]) for k, v in x.items()}
 
+    def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
+        """f(x_i, x_j) along every link of W."""
+        i, j, _ = entries(W)
+        return valued(W, statistics(f, x, x, i, j))
+
     def agree(self, x: Tensors, clients: int) -> Tensors:
         """All of them lie here."""
         return x
+
+
+SIDE_BY_SIDE = 2**26  # numbers that are compared at a time
+
+
+def statistics(f: Statistic, x: Tensors, heard: Tensors, i: Tensor, j: Tensor) -> Tensor:
+    """[links] f(x_i, heard_j) with ``i`` ascending, one receiver after another: never n x n models at a time."""
+    numbers = sum(math.prod(v.shape[1:]) for v in heard.values())
+    at_once = max(1, SIDE_BY_SIDE // max(1, numbers))
+    found = [
+        vmap(f, (None, 0))(rows(x, receiver), rows(heard, senders[k : k + at_once]))
+        for receiver, senders in enumerate(j.tensor_split(i.bincount().cumsum(0).cpu()))
+        for k in range(0, len(senders), at_once)
+    ]
+    return torch.cat(found) if found else torch.zeros(0, device=j.device)
 
 
 @contextmanager

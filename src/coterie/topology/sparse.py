@@ -42,6 +42,19 @@ def entries(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return rows, columns, W[rows, columns]
 
 
+def valued(W: Tensor, values: Tensor) -> Tensor:
+    """A matrix with other values in the places of ``entries(W)``, and of the same form.
+
+    >>> valued(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([[1., 2.],
+            [0., 3.]])
+    """
+    rows, columns, old = entries(W)
+    if W.is_sparse:
+        return sparse(rows, columns, values.to(old), len(W))
+    return torch.zeros_like(W).index_put((rows, columns), values.to(old))
+
+
 def diagonal(W: Tensor) -> Tensor:
     """What every client keeps."""
     if not W.is_sparse:
