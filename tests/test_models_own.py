@@ -46,11 +46,13 @@ def test_it_runs_and_is_repeated_from_its_configuration(cli: Cli, here: Path) ->
     about = json.loads((here / "a" / "config.json").read_text())["model"]
     assert about["module"] == "mine_of_a_test:Net"
     assert about["width"] == 5
-    cli.succeed("run", "a/config.json", "--out", "b", cwd=here)
+    cli.refuse("run", "a/config.json", cwd=here, names=("--trust mine_of_a_test:Net",))
+    cli.succeed("run", "a/config.json", "--trust", "mine_of_a_test:Net", "--out", "b", cwd=here)
     assert_same_run(here / "a", here / "b")
     elsewhere = here / "elsewhere"
     elsewhere.mkdir()
-    cli.refuse("run", "../a/config.json", cwd=elsewhere, names=("mine_of_a_test.py",))
+    trusted = ("--trust", "mine_of_a_test:Net")
+    cli.refuse("run", "../a/config.json", *trusted, cwd=elsewhere, names=("mine_of_a_test.py",))
 
 
 WRONG = {

@@ -243,6 +243,21 @@ CHANGES = {
 }
 
 
+MINE = """
+from typing import Unpack
+import torch
+from coterie.algorithms import Algorithm, dfedavg
+from coterie.algorithms.options import Options
+
+class Odd(torch.Tensor):  # what a worker cannot have but from the file
+    pass
+
+def gossip(*, topology: str, **options: Unpack[Options]) -> Algorithm:
+    inner = dfedavg(topology=topology, **options)
+    return Algorithm("gossip", inner.settings, lambda p: (Odd, inner.bind(p))[1])
+"""
+
+
 class TestRuns:
     """The loop around it: run folders, errors, the command line."""
 
@@ -319,8 +334,13 @@ class TestRuns:
             del sys.modules["gone"]
 
     def test_typed_interrupted_and_resumed(self, cluster: Any, cli: Cli, tmp_path: Path) -> None:
-        """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine."""
-        typed = ["run", "dfedavg", *DATA, "--clients", "5", "--topology", "ring", "--rounds", "100", "--set", "steps=1"]
+        """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine.
+
+        The method is one of the user's own file, which the workers have to find, too.
+        """
+        (tmp_path / "mine_of_ray.py").write_text(MINE)
+        own = "mine_of_ray:gossip"
+        typed = ["run", own, *DATA, "--clients", "5", "--topology", "ring", "--rounds", "100", "--set", "steps=1"]
         where = ["--engine", "ray", "--ray-address", cluster.address, "--workers", "1"]
         command = [BESIDE / "coterie", *typed, *where, "--out", "a"]
         with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as begun:
@@ -329,9 +349,9 @@ class TestRuns:
             begun.send_signal(signal.SIGINT)
             said += begun.stderr.readlines()
         assert begun.wait() == 130, said
-        assert any("coterie run a --resume" in line for line in said), said
+        assert any(f"coterie run a --resume --trust {own}" in line for line in said), said
         assert not any("Traceback" in line for line in said), said
-        cli.succeed("run", "a", "--resume", "--engine", "serial", cwd=tmp_path)
+        cli.succeed("run", "a", "--resume", "--trust", own, "--engine", "serial", cwd=tmp_path)
         cli.succeed(*typed, "--engine", "serial", "--out", "whole", cwd=tmp_path)
         assert_close(ct.load(tmp_path / "a").final, ct.load(tmp_path / "whole").final)
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from .data import Federation
 from .errors import RequestError
 from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
+from .own import check_trusted, is_own
 from .problem import Model, cross_entropy
 from .topology import Topology
 
@@ -70,21 +71,22 @@ _NEEDED: dict[str, Any] = {
 }
 
 
-def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
-    """(module, federation, algorithm) that a configuration describes."""
+def rebuild(config: Mapping[str, Any], trusted: Collection[str] = ()) -> tuple[Any, Federation, Algorithm]:
+    """(module, federation, algorithm) that a configuration describes; ``trusted``: the code it may run."""
     for key, kind in _NEEDED.items():
         if not isinstance(config.get(key), kind):
             raise RequestError(f"the configuration is not complete ({key!r}): give the config.json of a run")
     try:
         if not repeatable(config):
             raise RequestError(
-                "this run was made in Python with data, a module or a loss of its own: repeat it from there"
+                "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
             )
+        check_trusted(config, trusted)
         federation = data.federate(**config["data"])
         if config.get("preparation"):
             federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
         module = models.named(config["model"])
-        algorithm = algorithms.build(config["method"], **config["settings"])
+        algorithm = algorithms.again(config["method"], trusted, **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
     if list(federation.input_shape) != config["model"]["input_shape"]:
@@ -96,9 +98,10 @@ def rebuild(config: Mapping[str, Any]) -> tuple[Any, Federation, Algorithm]:
 
 
 def repeatable(config: Mapping[str, Any]) -> bool:
-    """Whether the configuration names all it needs: data, a model or a function that makes one, and the loss."""
-    named = "name" in config["model"] or models.is_own(config["model"].get("module", ""))
-    return named and "source" in config["data"] and config["loss"] == "cross_entropy"
+    """Whether the configuration names all it needs: method, model (or the functions that make them), data and loss."""
+    modelled = "name" in config["model"] or is_own(config["model"].get("module", ""))
+    method = algorithms.known(config["method"]) or is_own(config["method"])
+    return modelled and method and "source" in config["data"] and config["loss"] == "cross_entropy"
 
 
 def fingerprint(model: Model) -> str:

@@ -1,6 +1,7 @@
 """What ``fit`` returns: the history, the summary, and every client's own model."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from . import algorithms, models
 from .algorithms.forms import held_at_the_end
 from .errors import RequestError
 from .history import History
+from .own import trusting
 from .problem import Model, cross_entropy
 from .store import RunFolder, client_file, read_json
 from .store.folder import METRICS, SUMMARY
@@ -36,7 +38,10 @@ class Client:
     def module(self) -> nn.Module:
         """The client's own module, in evaluation mode, ready to use."""
         if self.model is None:
-            raise RequestError("this run has a module of its own: pass it, as in coterie.load(path, model=...)")
+            raise RequestError(
+                "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
+                "coterie.load(path, model=...)"
+            )
         return self.model.rebuilt(self.shared | self.personal)
 
 
@@ -106,7 +111,8 @@ def finished(path: str | Path) -> RunFolder:
     folder = RunFolder(Path(path))
     folder.config()  # says so where there is no run
     if not (folder.path / SUMMARY).exists():
-        raise RequestError(f"{path} is not finished: continue it with `coterie run {path} --resume` first")
+        command = shlex.join(["coterie", "run", str(path), "--resume", *trusting(folder.config())])
+        raise RequestError(f"{path} is not finished: continue it with `{command}` first")
     return folder
 
 
@@ -115,9 +121,9 @@ def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] 
     if model is None and "name" not in config["model"]:
         return None
     module = models.again(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
-    if not algorithms.known(config["method"]):
+    if not algorithms.known(config["method"]):  # the module that it trained is the one to pass
         return Model(module, cross_entropy)
-    return algorithms.build(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
+    return algorithms.again(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
 
 
 @dataclass(frozen=True)
@@ -131,14 +137,14 @@ class Modules:
         """The module that these tensors of a client are for."""
         if self.common is None or shapes(tensors) == shapes(self.common.start):
             return self.common
-        return self._own[client]
+        return self._own[client] if algorithms.known(self.config["method"]) else None
 
     @cached_property
     def _own(self) -> list[Model]:
         """By client, found once and only where a file holds something else than the common form."""
         assert self.common is not None
         c = self.config
-        method = algorithms.build(c["method"], **c["settings"])
+        method = algorithms.again(c["method"], **c["settings"])
         return held_at_the_end(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
 
 

@@ -1,9 +1,11 @@
 """The methods. Each is a value composed from the parts; this table of names is all the registration there is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..errors import unknown
+from ..own import is_own
+from . import own
 from .base import Algorithm
 from .depths import depthfl, progfed
 from .dfedalt import dfedalt
@@ -59,16 +61,20 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 
 
 def known(name: str) -> bool:
-    """Whether this is a method; ``-`` and ``_`` are the same."""
+    """Whether this is one of these methods; ``-`` and ``_`` are the same."""
     return name.replace("_", "-") in BUILDERS
 
 
 def builder(name: str) -> Callable[..., Algorithm]:
     """The builder of that name; ``-`` and ``_`` are the same.
 
+    ``module:function`` names a function of your own that returns an ``Algorithm``.
+
     >>> builder("dfedalt") is dfedalt
     True
     """
+    if is_own(name):
+        return own.builder(name)
     if not known(name):
         raise unknown("method", name, BUILDERS)
     return BUILDERS[name.replace("_", "-")]
@@ -83,9 +89,17 @@ def build(name: str, **settings: Any) -> Algorithm:
     return builder(name)(**settings)
 
 
+def again(name: str, trusted: Collection[str] = (), **settings: Any) -> Algorithm:
+    """The method that a file names: one of these, or code of one's own that the person has typed as well."""
+    if not known(name) and name not in trusted:
+        raise unknown("method", name, BUILDERS)
+    return build(name, **settings)
+
+
 __all__ = [
     "BUILDERS",
     "Algorithm",
+    "again",
     "build",
     "builder",
     "depthfl",

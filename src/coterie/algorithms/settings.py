@@ -30,9 +30,10 @@ def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
     >>> settings_of(fedavg)["weighting"]
     (<class 'str'>,)
     """
-    hints = get_type_hints(builder)
-    own = [k for k, p in inspect.signature(builder).parameters.items() if p.kind is p.KEYWORD_ONLY]
-    declared = {k: hints[k] for k in own} | get_type_hints(Options)
+    hints, takes = get_type_hints(builder), inspect.signature(builder).parameters.values()
+    declared = {p.name: hints[p.name] for p in takes if p.kind is not p.VAR_KEYWORD}
+    if any(p.kind is p.VAR_KEYWORD for p in takes):
+        declared |= get_type_hints(Options)
     return {k: _plain_types(hint) for k, hint in declared.items()}
 
 
@@ -47,7 +48,7 @@ def spelled(kinds: Iterable[type]) -> str:
     >>> spelled((int, NoneType))
     'a whole number or none'
     """
-    return " or ".join(_KINDS[k] for k in kinds)
+    return " or ".join(_KINDS[k] for k in kinds) or "nothing that can be typed"
 
 
 def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> dict[str, Any]:

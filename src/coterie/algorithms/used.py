@@ -73,7 +73,9 @@ def defaults(method: str) -> Settings:
 
 
 def unused(method: str, settings: Settings) -> dict[str, Rule]:
-    """The settings that were changed and change nothing, each with the rule that says so."""
+    """The settings that were changed and change nothing, each with the rule that says so; none of one's own method."""
+    if method not in BUILDERS:
+        return {}
     changed = {k for k, v in settings.items() if v is not None and v != defaults(method)[k]}
     return {name: rule for rule in RULES if rule.idle(settings) for name in rule.names if name in changed}
 

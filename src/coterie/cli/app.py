@@ -68,6 +68,10 @@ EvaluateEvery = Annotated[
         help="Rounds between two evaluations; by default as many as keep them under a tenth of the time.", min=1
     ),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(help="Code of your own that a saved config.json names and may run: module:function."),
+]
 Init = Annotated[
     str | None, typer.Option(help="What clients begin with: common for one model, per-client for draws of their own.")
 ]
@@ -110,7 +114,12 @@ def root(
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Argument(help="A method (see `coterie list`), or a run folder or its config.json.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="A method (see `coterie list`), module:function of your own, or a run folder or its config.json."
+        ),
+    ],
     data: Data = None,
     data_dir: DataDir = None,
     model: Model = None,
@@ -134,6 +143,7 @@ def run(
     ray_address: RayAddress = None,
     workers: Workers = None,
     gpus_per_worker: GpusPerWorker = None,
+    trust: Trust = None,
     quiet: Quiet = False,
     tensorboard: TensorBoard = False,
     mlflow: MLflow = False,
@@ -146,12 +156,14 @@ def run(
     from .live import Live
     from .train import run_method
 
-    run_method(method, _wishes(typed), out, resume, Live(quiet, tensorboard, mlflow, wandb))
+    run_method(method, _wishes(typed), out, resume, trust or [], Live(quiet, tensorboard, mlflow, wandb))
 
 
 @app.command()
 def compare(
-    methods: Annotated[list[str], typer.Argument(help="Two or more methods (see `coterie list`).")],
+    methods: Annotated[
+        list[str], typer.Argument(help="Two or more methods (see `coterie list`), or module:function of your own.")
+    ],
     data: Data = None,
     data_dir: DataDir = None,
     model: Model = None,

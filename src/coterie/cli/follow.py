@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import RequestError
+from ..own import folder_name
 from ..progress import Measured, Pace
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
@@ -50,7 +51,7 @@ class Followed:
     def name(self) -> str:
         """Its folder, and the method where that does not tell."""
         name, method = self.folder.absolute().name, "" if self.config is None else str(self.config["method"])
-        return name if method in name else f"{name} ({method})"
+        return name if folder_name(method) in name else f"{name} ({method})"
 
     def look(self) -> Seen:
         """How it stands now."""

@@ -40,7 +40,9 @@ def show(name: Name) -> None:
 @recipe.command()
 def run(
     name: Name,
-    methods: Annotated[str | None, typer.Option(help="Only these methods, with commas: dfedalt,fedavg.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
+    ] = None,
     case: Annotated[str | None, typer.Option(help="Only this case: its number, or a part of its label.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Other than the published rounds.", min=1)] = None,
     seeds: Annotated[int | None, typer.Option(help="Other than the published number of seeds.", min=1)] = None,

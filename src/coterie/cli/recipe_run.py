@@ -12,11 +12,13 @@ from ..errors import RequestError
 from ..experiment import Experiment
 from ..first import PER_CLIENT, first_models
 from ..loop import fit
+from ..own import folder_name, is_own, proper
 from ..problem import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.across import Runs
 from ..recipes.compared import compared
 from ..recipes.costs import SPEED_OF, cost, duration
+from ..recipes.own import with_own
 from ..recipes.shorten import Changes, changed, shortenings
 from ..report.collect import RECIPE
 from ..store.files import write_json
@@ -50,6 +52,11 @@ class Wishes:
     engine: str
     device: str
     precision: str
+
+    @property
+    def named(self) -> list[str]:
+        """The methods of ``--methods``."""
+        return [proper(m.strip()) for m in (self.methods or "").split(",") if m.strip()]
 
     @property
     def changes(self) -> Changes:
@@ -92,7 +99,7 @@ class Plan:
         pairs = [(n, m) for n in recipe.find(self.wishes.case) for m in recipe.cases[n - 1].methods]
         if self.wishes.methods is None:
             return pairs
-        typed = [m.strip().replace("_", "-") for m in self.wishes.methods.split(",") if m.strip()]
+        typed = self.wishes.named
         if not typed:
             raise RequestError(f"--methods names none: choose among {', '.join(recipe.methods)}, or leave it out")
         for method in typed:
@@ -142,7 +149,7 @@ class Plan:
 
 
 def _name(number: int, method: str, seed: int) -> str:
-    return f"case{number}-{method}-seed{seed}"
+    return f"case{number}-{folder_name(method)}-seed{seed}"
 
 
 def run_recipe(wishes: Wishes, live: Live) -> None:
@@ -151,7 +158,7 @@ def run_recipe(wishes: Wishes, live: Live) -> None:
     if not recipe.trains:
         run_still(recipe, wishes, live)
         return
-    plan = Plan(recipe, wishes, live)
+    plan = Plan(with_own(recipe, [m for m in wishes.named if is_own(m)]), wishes, live)
     folder = _folder(plan)
     plan.check()
     live.check()
@@ -198,6 +205,10 @@ def _announce(plan: Plan) -> None:
         f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
         f"{duration(spent.seconds)} on {SPEED_OF}"
     )
+    for number, method in plan.cells:
+        if is_own(method):
+            told = ", ".join(f"{k}={v}" for k, v in plan.recipe.settings(method, number).items() if v is not None)
+            plan.live.say(f"{method} in case {number}, with what the published methods of the case agree on: {told}")
 
 
 def _shortened(plan: Plan) -> list[str]:

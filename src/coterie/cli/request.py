@@ -10,6 +10,7 @@ from torch import nn
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
 from ..algorithms.options import EXCLUSIVE
+from ..algorithms.own import suitable
 from ..algorithms.settings import Builder, meant, settings_of
 from ..algorithms.used import unused
 from ..checks import begins_apart
@@ -97,7 +98,7 @@ class Plan:
         builder = algorithms.builder(method)
         known = settings_of(builder)
         suggested = {**self.preset.settings, **self.preset.special.get(method.replace("_", "-"), {})}
-        chosen = {k: v for k, v in suggested.items() if k in known}
+        chosen = {k: v for k, v in suggested.items() if k in known and suitable(method, k)}
         if NoneType in known.get("topology", ()):  # around a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:

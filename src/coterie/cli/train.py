@@ -14,6 +14,7 @@ from ..engines import Serial
 from ..errors import RequestError
 from ..experiment import Experiment
 from ..loop import fit
+from ..own import folder_name, is_own, trusting
 from ..problem import Model, cross_entropy
 from ..report.collect import COMPARISON
 from ..rhythm import rhythm
@@ -32,12 +33,14 @@ from .show import TABLE, Style, show
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> None:
-    """Trains one method, from its name or from a saved configuration."""
+def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, trusted: Sequence[str], live: Live) -> None:
+    """Trains one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
     saved = _saved_config(method)
     if saved is not None:
-        run, folder = _run_again(saved, wishes, out, resume, live)
+        run, folder = _run_again(saved, wishes, out, resume, trusted, live)
     else:
+        if trusted:
+            raise RequestError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
         run, folder = _run_new(method, wishes, out, resume, live)
     show([Result.of(run.summary["method"], [run])], run.config, folder, Style())
     live.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
@@ -46,18 +49,20 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, live
 def _saved_config(text: str) -> Path | None:
     """The configuration a text points to, unless it is the name of a method."""
     path = Path(text)
-    if algorithms.known(text):
+    if algorithms.known(text) or is_own(text):
         return None
     if path.is_dir():
         return path / CONFIG
     return path if path.suffix == ".json" or path.exists() else None
 
 
-def _run_again(config_path: Path, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
+def _run_again(
+    config_path: Path, wishes: Wishes, out: Path | None, resume: bool, trusted: Sequence[str], live: Live
+) -> tuple[Run, Path]:
     config = read_json(config_path)
     known_options(config, wishes, resume)
-    module, federation, algorithm = rebuild(config)
-    folder = out or (config_path.parent if resume else fresh_folder(f"{algorithm.name}-again"))
+    module, federation, algorithm = rebuild(config, trusted)
+    folder = out or (config_path.parent if resume else fresh_folder(f"{folder_name(algorithm.name)}-again"))
     live.check()
     said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
     live.say(f"{algorithm.name} as saved: {said}")
@@ -94,7 +99,7 @@ def _warn_if_other(config: dict[str, Any], run: Run) -> None:
 def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
     check_settings([method], wishes)
     plan = Plan.of(wishes)
-    folder = out or fresh_folder(f"{method}-{plan.source.partition(':')[0]}")
+    folder = out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
     if resume and out is None:
         raise RequestError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
     algorithm = plan.algorithm(method, [method])
@@ -195,13 +200,13 @@ def _train_all(
 ) -> tuple[list[Result], dict[str, Any]]:
     """What came of every method, with all seeds, and the configuration of the last run."""
     first = plan.wishes.seed or 0
-    every = [f"{m}-seed{s}" for m in methods for s in range(first, first + seeds)]
+    every = [f"{folder_name(m)}-seed{s}" for m in methods for s in range(first, first + seeds)]
     begin_several(folder, typed_command(), every)
     results = []
     for method in methods:
         runs = []
         for seed in range(first, first + seeds):
-            name = f"{method}-seed{seed}"
+            name = f"{folder_name(method)}-seed{seed}"
             shown = live.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
             runs.append(train(plan, method, methods, seed, folder / name, resume, shown, live.trackers))
         results.append(Result.of(method, runs))
@@ -233,6 +238,7 @@ def interruptible(folder: Path, out: Path | None, resume: bool, live: Live) -> I
 def _continuation(folder: Path, out: Path | None, resume: bool, live: Live) -> list[str]:
     """The folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
-        named = algorithms.known(str(folder)) or str(folder).startswith("-")
-        return ["run", f"./{folder}" if named else str(folder), "--resume", *live.flags]
+        named = algorithms.known(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
+        trusted = trusting(RunFolder(folder).config())
+        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *live.flags]
     return [*typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]

@@ -35,9 +35,16 @@ def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
     module = models.again(
         {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}
     )
-    if about.get("form") == "recovered" or not algorithms.known(about["method"]):
+    if about.get("form") == "recovered":
         return module
-    algorithm = algorithms.build(about["method"], **json.loads(about["settings"]))
+    if not algorithms.known(about["method"]):
+        if shapes(tensors) != shapes(module.state_dict()):
+            raise RequestError(
+                f"the method {about['method']} trained another module than {about['model']}, and a file does not "
+                "decide what code runs here: load its tensors into that module yourself"
+            )
+        return module
+    algorithm = algorithms.again(about["method"], **json.loads(about["settings"]))
     common = algorithm.adapt(Model(module, cross_entropy))
     if shapes(tensors) == shapes(common.start):
         return common.module

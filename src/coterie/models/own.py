@@ -1,35 +1,12 @@
-"""Models of one's own, typed as ``module:function``: what a command has in place of handing a module to ``fit``."""
+"""Models of one's own, typed as ``module:function``."""
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from ..errors import RequestError, unknown
-
-
-def find(module: str, function: str) -> Callable[..., Any]:
-    """The function (or class) of that name, from the current folder or wherever Python finds the module."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: a file of the folder must not stand in for a library's
-    try:
-        home = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what is missing is something that it imports
-        raise RequestError(
-            f"there is no module {module!r} for the model {module}:{function}: go to the folder of {module}.py, or "
-            "install it"
-        ) from error
-    if not callable(found := getattr(home, function, None)):
-        defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
-        raise unknown(f"function of {module}", function, defined)
-    return found  # type: ignore[no-any-return]
+from ..errors import RequestError
 
 
 def call(

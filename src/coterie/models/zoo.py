@@ -10,6 +10,8 @@ from torch import nn
 
 from .. import chance
 from ..errors import RequestError, unknown
+from ..own import find
+from ..own import is_own as names_code
 from ..text import Call, parse
 from . import own
 from .parts import need_images, scaled
@@ -153,15 +155,19 @@ def again(origin: Mapping[str, Any]) -> nn.Module:
 
 
 def named(origin: Mapping[str, Any]) -> nn.Module:
-    """The model that a description of this machine names, one of ours or of a function of one's own."""
+    """The model that a description names, one of ours or of a function of one's own that a person trusts."""
+    if "name" in origin:
+        return again(origin)
     options = dict(origin)
-    return build(options.pop("name", None) or options.pop("module"), **options)
+    if not names_code(module := options.pop("module")):
+        raise unknown("model", module, BUILDERS)
+    return build(module, **options)
 
 
 def is_own(name: str) -> bool:
     """Whether a text names a function of one's own: ``module:function``."""
     call = parse(name)
-    return call.name not in BUILDERS and bool(call.args) and str(call.args[0]).isidentifier()
+    return call.name not in BUILDERS and bool(call.args) and names_code(f"{call.name}:{call.args[0]}")
 
 
 def _made(call: Call, shape: Sequence[int], classes: int, options: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
@@ -170,7 +176,7 @@ def _made(call: Call, shape: Sequence[int], classes: int, options: dict[str, Any
         _check_options(call.name, call.args, options)
         return BUILDERS[call.name](shape, classes, **options), {"name": call.name}
     name = f"{call.name}:{call.args[0]}"
-    return own.call(name, own.find(call.name, str(call.args[0])), shape, classes, options), {"module": name}
+    return own.call(name, find(name, "model"), shape, classes, options), {"module": name}
 
 
 def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> None:

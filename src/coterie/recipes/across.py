@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
+from ..own import is_own
 from .outcome import Rows, value
 from .recipe import Recipe
 
@@ -27,11 +28,11 @@ def seeds(runs: Runs) -> int:
 
 
 def _speedup(recipe: Recipe, runs: Runs, case: int | None, method: str, metric: str) -> list[Number]:
-    """The rounds of the slowest method that reaches the target, over its own."""
+    """The rounds of the slowest method of the experiment that reaches the target, over its own."""
     assert case is not None
     counted = metric.replace("speedup_to", "rounds_to")
     own = of_runs(recipe, runs, case, method, counted)
-    every = [of_runs(recipe, runs, n, m, counted) for n, m in runs if n == case]
+    every = [of_runs(recipe, runs, n, m, counted) for n, m in runs if n == case and not is_own(m)] or [own]
     slowest = [max((t for t in seed if t is not None), default=None) for seed in zip(*every, strict=True)]
     return [a / b if a is not None and b is not None else None for a, b in zip(slowest, own, strict=True)]
 
@@ -70,7 +71,7 @@ def _margins(recipe: Recipe, runs: Runs) -> list[list[float]]:
         if case.partition.startswith("dirichlet")
         for method in own
         for rival in case.methods
-        if rival not in own
+        if rival not in own and not is_own(rival)
     ]
     return [[lead for lead in seed if lead is not None] for seed in zip(*leads, strict=True)] if all(leads) else []
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import RequestError, unknown
+from ..own import proper
 from .reading import READINGS, Reading, Said, merged
 from .sources import source
 
@@ -94,7 +95,7 @@ class Recipe:
 
     def entry(self, method: str) -> Entry:
         """The method of that name; ``-`` and ``_`` are the same."""
-        key = method.replace("_", "-")
+        key = proper(method)
         if key not in self.methods:
             if not self.methods:
                 raise RequestError(f"{self.name} trains nothing: {self.differs[0]}")
@@ -158,7 +159,7 @@ class Recipe:
         0.0005
         """
         entry = self.entry(method)
-        return {**entry.settings, **self.case(case).settings.get(method.replace("_", "-"), {})}
+        return {**entry.settings, **self.case(case).settings.get(proper(method), {})}
 
     def algorithm(self, method: str, case: int | str | Case = 1) -> "Algorithm":
         """The method, ready for ``fit``.

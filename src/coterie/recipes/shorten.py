@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..own import is_own
 from ..text import parse, written
 from .recipe import Case, Recipe
 from .sources import SOURCES
@@ -131,7 +132,8 @@ def shortenings(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str
     ['2 of 500 rounds', '200 clients instead of 100', '1 of 3 seeds', 'data digits instead of cifar10']
     """
     numbers = dict.fromkeys(number for number, _ in cells)
-    return [*shorter_cases(published, small, numbers, seeds), *_settings(published, small, cells)]
+    theirs = [(number, method) for number, method in cells if not is_own(method)]
+    return [*shorter_cases(published, small, numbers, seeds), *_settings(published, small, theirs)]
 
 
 def shorter_cases(published: Recipe, small: Recipe, numbers: Iterable[int], seeds: int) -> list[str]:

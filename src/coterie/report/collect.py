@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import RequestError
 from ..measure import summarise
 from ..measure.report import Row
+from ..own import folder_name, is_own
 from ..run import Run, load
 from ..store import RunFolder, read_json
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
@@ -112,13 +113,13 @@ def _inside(path: Path) -> list[Path]:
     folders = [p.parent for p in path.glob(f"*/{CONFIG}")] if path.is_dir() else []
     if not folders:
         raise RequestError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
-    named = list(dict.fromkeys(_methods_named(path)))
+    named = list(dict.fromkeys(map(folder_name, _methods_named(path))))
 
     def place(folder: Path) -> tuple[int, int, str, int]:
         match = _NAME.match(folder.name)
         if match is None:
             return 0, len(named), folder.name, 0
-        method = match["method"]
+        method = match["method"]  # as folders spell it
         rank = named.index(method) if method in named else len(named)
         return int(match["case"] or 0), rank, method, int(match["seed"])
 
@@ -147,6 +148,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     if not history:
         raise RequestError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
     match = _NAME.match(folder.name)
+    method = config["method"] if is_own(config["method"]) else match and match["method"]
     finished = (folder / SUMMARY).exists()
     return Record(
         config,
@@ -154,7 +156,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
         read_json(folder / SUMMARY) if finished else summarise(config, history),
         read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
         folder,
-        match["method"] if from_recipe and match else None,
+        method if from_recipe and match else None,
         match["case"] if from_recipe and match else None,
         finished,
     )

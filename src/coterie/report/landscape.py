@@ -20,8 +20,8 @@ from ..errors import RequestError
 from ..experiment import Experiment
 from ..loop import find_device
 from ..measure.sharpness import loss_slice
-from ..models import is_own
 from ..models.cost import cost
+from ..own import code_of
 from ..problem import Model, cross_entropy
 from ..run import shapes
 from ..store.checkpoint import Checkpoint
@@ -149,9 +149,8 @@ TOGETHER = Kind(
 
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, Experiment]:
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
-    about = record.config["model"]
-    if is_own(about.get("name", about.get("module", ""))):
-        raise RequestError("the model is made by a function of its own")  # somebody's runs do not say what runs here
+    if code := code_of(record.config):  # somebody's runs do not say what runs here
+        raise RequestError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
     module, federation, algorithm = rebuild(record.config)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise RequestError("the data are not those of the run any more")

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..config import repeatable
+from ..own import trusting
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
 from .drawn import LANDSCAPE
@@ -173,10 +174,14 @@ def _configuration(method: Method) -> str:
 def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
     """The command that repeats a run, to the last bit."""
     if not repeatable(config):
-        return "# made in Python with data, a module or a loss of its own: repeat it from there"
+        return "# made in Python with data, a module, a method or a loss of its own: repeat it from there"
     if folder is None:
-        return "# save the configuration below as config.json, then:\ncoterie run config.json"
-    return join(["coterie", "run", f"{folder}/config.json"])
+        return f"# save the configuration below as config.json, then:\n{_command('config.json', config)}"
+    return _command(f"{folder}/config.json", config)
+
+
+def _command(path: str, config: dict[str, Any]) -> str:
+    return join(["coterie", "run", path, *trusting(config)])
 
 
 def _commands(commands: Sequence[str]) -> str:

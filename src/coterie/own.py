@@ -1,0 +1,121 @@
+"""Code of one's own, typed as ``module:function``: a command's way to what Python hands to ``fit``.
+
+Only a name that a person types is looked up. A configuration may come from anybody, so what it names is not imported
+unless the person types that name as well (``--trust``).
+"""
+
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import RequestError, unknown
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+def is_own(name: str) -> bool:
+    """Whether a text names a function of one's own.
+
+    >>> is_own("mine:fedfoo"), is_own("lab.methods:fedfoo"), is_own("fedavg"), is_own("random:5")
+    (True, True, False, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
+def proper(method: str) -> str:
+    """A method's name as tables have it: ``-`` and ``_`` are the same, except in the names of Python.
+
+    >>> proper("dfedsam_mgs"), proper("mine:fed_foo")
+    ('dfedsam-mgs', 'mine:fed_foo')
+    """
+    return method if is_own(method) else method.replace("_", "-")
+
+
+def folder_name(method: str) -> str:
+    """A method's name as a part of a file name: Windows has none with a colon.
+
+    >>> folder_name("mine:fedfoo")
+    'mine.fedfoo'
+    """
+    return method.replace(":", ".")
+
+
+def find(name: str, kind: str) -> Callable[..., Any]:
+    """The function (or class) of that name, from the current folder or wherever Python finds the module."""
+    module, _, function = name.partition(":")
+    home = _imported(module, name, kind)
+    found = getattr(home, function, None)
+    if found is None:
+        defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
+        raise unknown(f"function of {module}", function, defined)
+    if not callable(found):
+        raise RequestError(f"{name} is a {type(found).__name__}: name a function that returns the {kind}")
+    return found  # type: ignore[no-any-return]
+
+
+def _imported(module: str, name: str, kind: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file of the folder must not stand in for a library's
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _broken(module, error) from error  # what is missing is something that the module imports
+        raise RequestError(
+            f"there is no module {module!r} for the {kind} {name}: go to the folder of "
+            f"{module.replace('.', '/')}.py, or install it"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(module, error) from error
+
+
+def _broken(module: str, error: BaseException) -> RequestError:
+    """The mistake in a module, with the last line of that module that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file, line = next(
+        ((f.filename, f.lineno) for f in reversed(frames) if Path(f.filename).stem == module.rpartition(".")[2]),
+        (getattr(error, "filename", None) or frames[-1].filename, getattr(error, "lineno", frames[-1].lineno)),
+    )
+    where = f"{Path(file).name}, line {line}"
+    said = " ".join(str(getattr(error, "msg", error)).split())
+    return RequestError(
+        f"module {module!r} cannot be imported ({type(error).__name__}: {said}; {where}): mend it first"
+    )
+
+
+def code_of(config: Mapping[str, Any]) -> list[str]:
+    """The functions of one's own that a configuration names.
+
+    >>> code_of({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
+    ['mine:fedfoo', 'mine:net']
+    """
+    return [name for name in (config["method"], config["model"].get("module", "")) if is_own(name)]
+
+
+def trusting(config: Mapping[str, Any]) -> list[str]:
+    """What must be typed beside such a configuration.
+
+    >>> trusting({"method": "mine:fedfoo", "model": {"name": "mlp"}})
+    ['--trust', 'mine:fedfoo']
+    """
+    return [word for name in dict.fromkeys(code_of(config)) for word in ("--trust", name)]
+
+
+def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Refuses to run code that only a file has named, and trust that nothing asks for."""
+    named = code_of(config)
+    if not set(named) <= set(trusted):
+        raise RequestError(
+            f"this configuration would run {' and '.join(named)}, and a file does not decide what code runs here: if "
+            f"you know that code, add {shlex.join(trusting(config))}"
+        )
+    for name in trusted:
+        if name not in named:
+            raise RequestError(f"--trust {name} is not what this configuration runs: leave it out")
