@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import coterie as ct
+import methods
 from coterie.engines import Serial, Vectorised
 from toys import experiment, models, net, ragged
 
@@ -32,9 +33,16 @@ def test_the_readme_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert Path("report.html").exists()
 
 
-def test_the_readme_lists_every_method() -> None:
-    table = re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert table == list(ct.algorithms.BUILDERS)
+def test_the_readme_has_every_kind_of_method() -> None:
+    """The examples of each kind are of that kind, as rounds of all methods show; `coterie list` has the rest."""
+    kinds = methods.kinds()
+    assert sorted(m for names in kinds.values() for m in names) == sorted(ct.algorithms.BUILDERS)
+    rows = {row.split(" | ")[0]: row for row in re.findall(r"^\| (.*) \|$", (ROOT / "README.md").read_text(), re.M)}
+    for kind, names in kinds.items():
+        assert names, kind
+        examples = re.findall(r"`([a-z0-9-]+)`:", rows[kind])
+        assert examples
+        assert set(examples) <= set(names), kind
 
 
 def test_a_method_in_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:

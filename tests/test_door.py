@@ -1,6 +1,7 @@
 """A method of a user's own file: commands take it like a built-in one, and no file makes anybody run it."""
 
 import json
+import re
 import shlex
 import signal
 from pathlib import Path
@@ -21,6 +22,14 @@ from coterie.algorithms.options import Options, Training
 from coterie.local import Phase
 
 def lazy_gossip(*, keep: float = 0.5, rho: float = 0.7, topology: str = "ring", **options: Unpack[Options]):
+    '''Lazy gossip: every client keeps a part of its own model.
+
+    x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j
+
+    Args:
+        keep: How much of its own model
+            a client keeps.
+    '''
     t = Training().given(options)
     def bind(p: Problem) -> Program:
         graph = topologies.build(topology, p.clients, p.seed)
@@ -185,6 +194,26 @@ class TestBesideOthers:
         assert [(r["method"], r["published"] is None) for r in results] == [("dfedavgm", False), (OWN, True)]
         config = config_of(here / "recipe" / "case1-mine_of_door.lazy_gossip-seed0")
         assert (config["method"], config["settings"]["keep"], config["settings"]["momentum"]) == (OWN, 0.25, 0.9)
+
+
+class TestList:
+    def test_a_method_with_its_settings(self, cli: Cli, here: Path) -> None:
+        shown = cli.succeed("list", OWN, cwd=here).out
+        assert shown.startswith("Lazy gossip: every client keeps a part of its own model.\n")
+        assert "x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j" in shown
+        assert re.search(r"^keep +0.5 +a number +How much of its own model a client keeps.", shown, re.MULTILINE)
+        assert re.search(r"^batch_size +128 +a whole number or none", shown, re.MULTILINE)
+        assert "Reference" not in shown
+
+    def test_one_of_ours(self, cli: Cli, here: Path) -> None:
+        shown = cli.succeed("list", "dfedsam_mgs", cwd=here).out
+        assert "Reference: DFedSAM" in shown
+        assert "Differs from the paper in:" in shown
+        assert set(ct.algorithms.dfedsam_mgs().settings) <= set(re.findall(r"^(\w+) ", shown, re.MULTILINE))
+
+    def test_another_name_is_refused(self, cli: Cli, here: Path) -> None:
+        cli.refuse("list", "dfedatl", cwd=here, names=("did you mean dfedalt",))
+        cli.refuse("list", "mine_of_door:lazy_gosip", cwd=here, names=("did you mean lazy_gossip",))
 
 
 WRONG = {

@@ -1,45 +1,22 @@
-"""A method's docstring taken apart: what it is, its recurrence, its settings, its example, where it comes from."""
+"""What the site makes of a method's docstring: its parts, all of which must be there, and formulas as HTML."""
 
 import html
-import inspect
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-REFERENCE, DIFFERS = "Reference:", "Differs from the paper in:"
-
-
-class About(NamedTuple):
-    """The parts of a docstring."""
-
-    title: str  # the name as its authors write it
-    what: str  # the rest of the first line
-    recurrence: str
-    notes: tuple[str, ...]  # what is said of the settings
-    example: str
-    reference: str
-    differs: str
+from coterie.algorithms.about import DIFFERS, REFERENCE, About
+from coterie.algorithms.about import about as parts
 
 
 def about(builder: Callable[..., Any]) -> About:
     """The parts of a builder's docstring; a missing one is an error that names the method."""
-    text = inspect.getdoc(builder) or ""
-    head, found, tail = text.partition(REFERENCE)
-    reference, differing, differs = tail.partition(DIFFERS)
-    if not found or not differing:
+    found = parts(builder)
+    if not found.reference or not found.differs:
         raise ValueError(f"the docstring of {builder.__name__} lacks {REFERENCE!r} or {DIFFERS!r}")
-    line, recurrence, *rest = head.strip().split("\n\n")
-    if "<-" not in recurrence and "=" not in recurrence:
+    if not found.recurrence:
         raise ValueError(f"the second paragraph of the docstring of {builder.__name__} is no recurrence")
-    title, _, what = line.partition(": ")
-    example = "\n".join(p for p in rest if p.startswith(">>>"))
-    notes = tuple(one_line(p) for p in rest if not p.startswith(">>>"))
-    return About(title, what, recurrence, notes, example, one_line(reference), one_line(differs))
-
-
-def one_line(paragraph: str) -> str:
-    """A paragraph without its line breaks, reStructuredText's code marks as Markdown's."""
-    return " ".join(paragraph.split()).replace("``", "`")
+    return found
 
 
 _WORDS = {"<-": "←", "sum": "Σ", "grad": "∇", "rho": "ρ", "mu": "μ", "lam": "λ", "gamma": "γ", "tau": "τ"}  # noqa: RUF001

@@ -35,6 +35,13 @@ def generated() -> dict[str, str]:
     return {"methods/index.md": methods.index(), **pages, **borrowed}
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts the methods into the navigation, kind by kind."""
+    pages = next(section["Methods"] for section in config.nav or () if "Methods" in section)
+    pages += [{kind: [f"methods/{m}.md" for m in names]} for kind, names in methods.kinds().items()]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds them."""
     for where, text in generated().items():

@@ -3,14 +3,14 @@
 import json
 import re
 from types import NoneType
-from typing import Any
 
 import tables
 from coterie import algorithms
+from coterie.algorithms.about import About, default
 from coterie.algorithms.options import Training
 from coterie.algorithms.settings import settings_of, spelled
 from coterie.presets import PRESETS, STAGED
-from docstrings import About, about, formula
+from docstrings import about, formula
 from drawing import picture
 from played import AT, CLIENTS, MODEL, Played, graph, played
 from words import LETTERS, SETTINGS, SPECIAL
@@ -66,6 +66,32 @@ def where(p: Played) -> str:
     return "between peers, directed" if "mu" in p.slots else "between peers"
 
 
+KINDS = (
+    "Personal, between peers",
+    "Personal, around a server",
+    "One model, between peers",
+    "One model, around a server",
+    "Clients of unequal capacity",
+    "Alone",
+)
+
+
+def kind(method: str) -> str:
+    """Which of the KINDS a method is of, as its round shows."""
+    p = played(method)
+    if not p.traffic.messages:
+        return "Alone"
+    if p.unequal:
+        return "Clients of unequal capacity"
+    what = "Personal" if p.tuned or kept(p) != "nothing" else "One model"
+    return f"{what}, {'around a server' if p.W is None else 'between peers'}"
+
+
+def kinds() -> dict[str, list[str]]:
+    """All methods, by kind."""
+    return {k: [m for m in algorithms.BUILDERS if kind(m) == k] for k in KINDS}
+
+
 def index() -> str:
     """All methods on one page."""
     rows = []
@@ -74,7 +100,8 @@ def index() -> str:
         rows.append([f"[{a.title}]({method}.md)", f"`{method}`", where(p), kept(p), a.what])
     lead = (
         "Every page is made of the method's docstring, its settings and a round of it. `coterie list` shows the same "
-        "names in a terminal. Which one to take: [choose a method](../choose.md)."
+        "names in a terminal, `coterie list METHOD` all that is known of one. Which one to take: [choose a "
+        "method](../choose.md)."
     )
     return f"# Methods\n\n{lead}\n\n{tables.table(['method', 'name', 'where', 'personal', 'what it does'], rows)}\n"
 
@@ -157,18 +184,13 @@ def settings(method: str, a: About) -> str:
     builder = algorithms.builder(method)
     values, known = algorithms.build(method).settings, settings_of(builder)
     own = [k for k in known if k not in Training._fields]
-    says = {**SETTINGS, **{k: text for (m, k), text in SPECIAL.items() if m == method}}
+    says = {**SETTINGS, **{k: text for (m, k), text in SPECIAL.items() if m == method}, **a.args}
     if NoneType in known.get("topology", ()):
         says["topology"] += "; none: around a server"
-    rows = [[f"`{k}`", f"`{value(values[k])}`", spelled(known[k]), says[k]] for k in (*own, *Training._fields)]
+    rows = [[f"`{k}`", f"`{default(values[k])}`", spelled(known[k]), says[k]] for k in (*own, *Training._fields)]
     columns = ["setting", "default", "takes", "what it is"]
     say = "On the command line: `--set NAME=VALUE`. The defaults are those of the experiments the method comes from."
     return "\n\n".join([*a.notes, say, tables.table(columns, rows)])
-
-
-def value(x: Any) -> str:
-    """A default as one types it."""
-    return str(x).lower() if isinstance(x, bool) or x is None else f"{x:.6g}" if isinstance(x, float) else str(x)
 
 
 def papers(method: str) -> str:

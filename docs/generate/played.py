@@ -51,6 +51,7 @@ class Played(NamedTuple):
     gradients: float  # a sample and step
     slots: tuple[str, ...]  # of the method's state
     tuned: bool  # measured after fine-tuning
+    unequal: bool  # whether clients may train models of unequal size, or one that is made to fit them
 
 
 @cache
@@ -73,6 +74,7 @@ def played(method: str) -> Played:
         seen / once,
         tuple(type(state)._fields),
         algorithms.build(method).settings["finetune_epochs"] > 0,
+        e.program.views is not None or "capacities" in algorithms.build(method).settings,
     )
 
 

@@ -247,11 +247,15 @@ def watch(
 
 
 @app.command(name="list")
-def list_() -> None:
-    """Show the methods, data, partitions, topologies and models there are."""
-    from .listing import show_list
+def list_(
+    method: Annotated[
+        str | None, typer.Argument(help="Show this one with its recurrence and settings; module:function of your own.")
+    ] = None,
+) -> None:
+    """Show the methods, data, partitions, topologies and models there are, or one method and its settings."""
+    from .listing import show_list, show_method
 
-    show_list()
+    show_list() if method is None else show_method(method)
 
 
 @app.command()

@@ -1,26 +1,28 @@
 """``coterie list``: what there is, taken from the tables the program itself uses."""
 
-import inspect
 from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 
 from .. import data, models, topology
-from ..algorithms import BUILDERS
+from ..algorithms import BUILDERS, builder
+from ..algorithms.about import DIFFERS, REFERENCE, about, default
+from ..algorithms.settings import settings_of, spelled
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
+from .recipe_show import table, wide_console
 
 
 def show_list() -> None:
     """Prints the methods with their one-line descriptions, then the other names."""
     console = Console(highlight=False)
-    table = Table(title="Methods", title_justify="left")
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("what it does")
-    for name, builder in BUILDERS.items():
-        table.add_row(name, _description(builder))
-    console.print(table)
+    methods = Table(title="Methods", title_justify="left")
+    methods.add_column("name", style="bold", no_wrap=True)
+    methods.add_column("what it does")
+    for name, build in BUILDERS.items():
+        methods.add_row(name, about(build).what)
+    console.print(methods)
     others: dict[str, Iterable[str]] = {
         "data": data.SOURCES,
         "partitions": (*PARTITIONS, NATURAL),
@@ -29,9 +31,24 @@ def show_list() -> None:
     }
     for kind, names in others.items():
         console.print(f"[bold]{kind}:[/bold] {', '.join(names)}")
+    console.print(
+        "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own"
+    )
 
 
-def _description(builder: object) -> str:
-    """The first line of a docstring without the method's name."""
-    line = (inspect.getdoc(builder) or "").splitlines()[0]
-    return line.partition(": ")[2] or line
+def show_method(name: str) -> None:
+    """Prints what a method is, its recurrence, its settings with their defaults, and where it comes from."""
+    build = builder(name)
+    a, values = about(build), build().settings
+    console = wide_console()
+    settings = table("setting", "default", "takes", "what it is")
+    for key, kinds in settings_of(build).items():
+        settings.add_row(key, default(values.get(key)), spelled(kinds), a.args.get(key, ""))
+    console.print(f"{a.title or name}: {a.what}", style="bold", markup=False)
+    for text in filter(None, (a.recurrence, *a.notes)):
+        console.print(f"\n{text}", markup=False)
+    console.print("\nsettings, as in --set NAME=VALUE", style="bold")
+    console.print(settings)
+    for title, text in ((REFERENCE, a.reference), (DIFFERS, a.differs)):
+        if text:
+            console.print(f"\n{title} {text}", markup=False)
