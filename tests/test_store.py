@@ -20,7 +20,7 @@ from safetensors.torch import save as library_bytes
 from torch import Tensor
 
 from coterie.errors import RequestError
-from coterie.store import RunFolder, Writer, serialised, writer
+from coterie.store import RunFolder, Writer, checkpoint, serialised, writer
 from coterie.store.saving import save_tensors
 from coterie.tensors import Tensors
 from helpers_cli import contents, saved_rounds
@@ -112,6 +112,16 @@ def test_nothing_is_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert max(len(part) for part in parts) <= 64
         places = [np.frombuffer(part, np.uint8).ctypes.data for part in parts]
         assert [place in held for place in places] == [not copied] * len(places)
+
+
+def test_a_checkpoint_lies_in_memory_as_what_was_saved(tmp_path: Path) -> None:
+    """In blocks of torch's own, where kernels sum in the order they always have; in a file numbers begin anywhere."""
+    checkpoint.save(tmp_path, 1, {name: torch.full((3,), 1.0) for name in "abcdef"})
+    apart = [v.data_ptr() % 64 for v in load_file(tmp_path / "round-000001.safetensors").values()]
+    assert any(apart)  # else this shows nothing
+    found = checkpoint.newest(tmp_path, print)
+    assert found is not None
+    assert [v.data_ptr() % 64 for v in found.tensors.values()] == [0] * 6
 
 
 def test_a_type_that_files_do_not_know(tmp_path: Path) -> None:
