@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 SMALL = ("--clients", "6", "--rounds", "1")  # put behind what trains: the last one counts
 SHORT = ("--set", "epochs=1")
 GROWING = ("--rounds", "6")  # progfed takes two rounds a stage
+STAGED = {"flanc", "depthfl", "progfed"}  # which train residual networks by themselves
+NARROW = ("--model", "resnet8-bn:width=4")
 # Not run but parsed by the command line itself, each for a reason.
 PARSED_ONLY = {
     "bench": "it measures for half a minute; tests/test_bench.py runs it",
@@ -100,8 +102,9 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
         parse(words)
     elif words[0] in ("run", "compare") and not (folder / words[1]).exists():
         short = () if any(word.startswith("epochs=") for word in words) else SHORT
-        few = ("--workers", "2") if "--workers" in words else ()  # each takes seconds to start
-        cli.succeed(*words, *SMALL, *short, *few, *(GROWING if "progfed" in words else ()), cwd=folder)
+        few = ("--workers", "1") if "--workers" in words else ()  # each takes seconds to start
+        staged = (*NARROW, *(GROWING if "progfed" in words else ())) if STAGED & set(words) else ()
+        cli.succeed(*words, *SMALL, *short, *few, *staged, cwd=folder)
     else:
         cli.succeed(*words, cwd=folder)
 

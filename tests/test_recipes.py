@@ -81,14 +81,14 @@ def test_every_method_binds_at_its_published_size() -> None:
     done: set[str] = set()
     modules: dict[str, Model] = {}
     for recipe in RECIPES:
+        readings = [recipe.read(reading) for reading in (None, *READINGS)]
         for case in recipe.cases:
             federation = one_sample_each(case)
             if case.model not in modules:
                 with torch.device("meta"):  # shapes only: no memory, no decomposition
                     modules[case.model] = Model(recipe.model(case), cross_entropy)
             for method in case.methods:
-                for reading in (None, *READINGS):
-                    read = recipe.read(reading)
+                for read in readings:
                     settings = read.settings(method, case.label)
                     shape = {k: v for k, v in settings.items() if k not in amounts}
                     key = json.dumps([case.model, case.clients, recipe.entry(method).builder, shape])

@@ -127,7 +127,7 @@ def try_it(method: str) -> str:
         "",
         'fed = ct.data.federate("digits", clients=6, partition="dirichlet:0.3", seed=0)',
         call(f"alg = ct.algorithms.{method.replace('-', '_')}", small(method)),
-        f'model = ct.models.build("{"resnet8-bn" if staged else "small-cnn"}", fed)',
+        f'model = ct.models.build("{"resnet8-bn:width=8" if staged else "small-cnn"}", fed)',
         f"run = ct.fit(model, fed, alg, rounds={6 if method == 'progfed' else 2}, progress=False)",
         "print(f\"{run.summary['personal_accuracy']['after_mix']['final']:.0%} after mixing\")",
     ]
