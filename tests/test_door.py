@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,6 +196,16 @@ class TestBesideOthers:
         assert [(r["method"], r["published"] is None) for r in results] == [("dfedavgm", False), (OWN, True)]
         config = config_of(here / "recipe" / "case1-mine_of_door.lazy_gossip-seed0")
         assert (config["method"], config["settings"]["keep"], config["settings"]["momentum"]) == (OWN, 0.25, 0.9)
+
+
+class TestPython:
+    def test_names_are_found_before_they_are_used(self) -> None:
+        """As a notebook completes them, in a process that has used none of them."""
+        code = "import coterie as ct; print(*dir(ct)); [getattr(ct, name) for name in dir(ct)]"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        assert set(ct.__all__) <= set(told)
+        assert {"fit", "algorithms", "views", "measure"} <= set(told)
+        assert not {"Any", "TYPE_CHECKING", "import_module"} & set(told)
 
 
 class TestList:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import algorithms, data, engines, export, models, recipes, report, theory, topology, track
+    from . import algorithms, data, engines, export, measure, models, recipes, report, theory, topology, track, views
     from .errors import RequestError
     from .loop import fit
     from .run import Client, Run, load
@@ -21,12 +21,14 @@ __all__ = [
     "export",
     "fit",
     "load",
+    "measure",
     "models",
     "recipes",
     "report",
     "theory",
     "topology",
     "track",
+    "views",
 ]
 
 _HOME = {"RequestError": "errors", "fit": "loop", "Client": "run", "Run": "run", "load": "run"}
@@ -39,3 +41,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f".{_HOME[name]}", __name__), name)
     return import_module(f".{name}", __name__)
+
+
+def __dir__() -> list[str]:
+    """What there is, so that a notebook completes it before it is imported."""
+    return [*__all__, "__version__"]
