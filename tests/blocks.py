@@ -51,9 +51,13 @@ def blocks(text: str) -> list[Block]:
 
 
 def files() -> dict[str, str]:
-    """The files that documents tell a person to write."""
-    texts = [(ROOT / page).read_text(encoding="utf-8") for page in pages()]
-    return {block.file: block.code for text in texts for block in blocks(text) if block.file}
+    """The files that documents tell a person to write; who reads two of them writes both into one."""
+    found: dict[str, str] = {}
+    for page in pages():
+        for block in blocks((ROOT / page).read_text(encoding="utf-8")):
+            if block.file:
+                found[block.file] = found.get(block.file, "") + block.code
+    return found
 
 
 def languages(text: str) -> set[str]:

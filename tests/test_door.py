@@ -67,6 +67,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("door")
     for name, code in {"mine_of_door": MINE, "broken_of_door": BROKEN, "half_of_door": "def f(:\n"}.items():
         (folder / f"{name}.py").write_text(code)
+    (folder / "empty_of_door.py").write_text("")
     (folder / "leaving_of_door.py").write_text("import sys\nsys.exit(0)\n")
     (folder / "lacking_of_door.py").write_text("import no_such_package\n")
     return folder
@@ -242,7 +243,8 @@ WRONG = {
     "lacking_of_door:f": ("no_such_package",),
     f"{OWN} --set mu=1": ("no setting 'mu'", "keep"),
     f"{OWN} --set keep=much": ("keep takes a number",),
-    "mine_of_door.py:lazy_gossip": ("mine_of_door.py",),
+    "mine_of_door.py:lazy_gossip": (f"type its module, {OWN}",),
+    "empty_of_door:f": ("has no function", "write f"),
 }
 
 

@@ -103,6 +103,9 @@ def test_every_method_has_its_page(site: Path, method: str) -> None:
 @pytest.mark.parametrize("page", blocks.pages())
 def test_the_code_of_a_page_runs(page: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as a program of the folder has it
+    for name in blocks.files():
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     text = (ROOT / page).read_text(encoding="utf-8")
     assert blocks.languages(text) <= {"python", "sh", "text"}
     blocks.run(text, cli, tmp_path)

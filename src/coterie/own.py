@@ -53,6 +53,8 @@ def find(name: str, kind: str) -> Callable[..., Any]:
     found = getattr(home, function, None)
     if found is None:
         defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
+        if not defined:
+            raise RequestError(f"module {module!r} has no function: write {function} in it, or name another module")
         raise unknown(f"function of {module}", function, defined)
     if not callable(found):
         raise RequestError(f"{name} is a {type(found).__name__}: name a function that returns the {kind}")
@@ -68,6 +70,8 @@ def _imported(module: str, name: str, kind: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _broken(module, error) from error  # what is missing is something that the module imports
+        if module.endswith(".py"):
+            raise RequestError(f"{name} names a file: type its module, {name.replace('.py:', ':')}") from error
         raise RequestError(
             f"there is no module {module!r} for the {kind} {name}: go to the folder of "
             f"{module.replace('.', '/')}.py, or install it"
