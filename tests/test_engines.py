@@ -2,7 +2,7 @@
 
 import os
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie import algorithms
-from coterie.batches import Batch
+from coterie.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorised, norms
 from coterie.engines.capture import eager, flat
 from coterie.engines.choose import Work, choose
@@ -391,3 +391,33 @@ class TestChoice:
         monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 3_500_000)
         name, _ = self.choose("vectorised", ct.models.build("logreg", classes=10), (1, 28, 28))
         assert name == "vectorised:5"  # half of it, at 6 * 31,400 bytes of weights and 3 * 4 * 794 * 16 of activations
+
+
+class Shift(NamedTuple):
+    """A step that adds what is fixed, name by name."""
+
+    rates: tuple[float, ...] = (1.0,)
+    independent: bool = True
+
+    def at(self, rates: Any) -> "Shift":
+        return self
+
+    def begin(self, given: Any) -> Any:
+        return given
+
+    def __call__(self, carry: Any, fixed: Any, batch: Batch) -> Any:
+        return {k: v + fixed[k] for k, v in carry.items()}
+
+    end = begin
+
+
+def test_what_is_given_is_known_by_its_name() -> None:
+    """A state may list its tensors in another order in the next round: those of equal shape are not mixed up."""
+    e = experiment(net("mlp"), ragged("mlp"), build("fedavg"))
+    batches = e.everybody(0).batches(0, Amount(None, 1), 4)
+    for engine in (Serial(), engine_for("mlp", 2), graphed_for("mlp", 2)):
+        for first, second in ("ab", "ba", "ab"):
+            x = {k: torch.zeros(5) for k in (second, first)}
+            fixed = {first: torch.full((5,), float(ord(first))), second: torch.full((5,), float(ord(second)))}
+            out = engine.walk(Shift(), x, fixed, batches, keys=range(5))
+            assert all(torch.equal(out[k], torch.full((5,), float(ord(k)))) for k in "ab"), engine.name

@@ -116,7 +116,9 @@ class Program:
     def load(self, rates: Sequence[float | Tensor], carry: Tree, fixed: Tree) -> None:
         """Other clients, at other rates."""
         self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
-        _copy(leaves(self.carry) + leaves(self.fixed), leaves(carry) + leaves(fixed))
+        own = self.carry, self.fixed
+        by_name = tree_map(lambda _, v: v, own, (carry, fixed))  # what is given may list its names in another order
+        _copy(leaves(own), leaves(by_name))
 
     def play(self, drawn: Tensors) -> None:
         """One step on these samples."""
