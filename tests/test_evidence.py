@@ -109,3 +109,14 @@ def test_the_page_of_fedavg_p_s_recipes_says_what_their_runs_say() -> None:
     assert {(r["figure"], r["case"], r["seed"]) for r in runs} == wanted
     assert len(runs) == len(wanted) == 63
     assert text("004_recipes") == page.page(runs)
+
+
+def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
+    """The tables, and the accuracies that the text quotes of fine-tuning at other rates and of the generic model."""
+    pytest.importorskip("matplotlib")
+    runs, page = json.loads((EVIDENCE / "cifar10.json").read_text(encoding="utf-8")), text("cifar10")
+    assert script("cifar10").page(runs) == page
+    stepped = runs["fedbabu, stepped rate"]
+    assert stepped["finetune_rates"]["0.001"] == stepped["after_finetune"][-1]
+    quoted = [*stepped["finetune_rates"].values(), runs["fedrod"]["global"][-1], runs["fedavg"]["global"][-1]]
+    assert all(f"{100 * value:.1f} %" in " ".join(page.split()) for value in quoted)
