@@ -13,7 +13,7 @@ from coterie.algorithms.fedrod import TwoHeads
 from coterie.engines import Vectorised
 from coterie.errors import RequestError
 from coterie.store import flatten
-from test_engines import COMMON
+from laws import COMMON
 from test_oracles import ENGINES, K_U, b, close, plain, s
 from toys import Quadratic, experiment, golden, mean_output, models, net, play, ragged, scattered
 

@@ -15,7 +15,7 @@ from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.problem import Model, cross_entropy
 from coterie.views.stages import stage_lengths
-from test_engines import COMMON
+from laws import COMMON
 from toys import experiment, net, play, ragged
 
 alg = ct.algorithms

@@ -13,7 +13,7 @@ from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.problem import Model
 from coterie.tensors import replicate
-from test_engines import COMMON, METHODS, STAGES, build
+from laws import COMMON, METHODS, STAGES, build
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import PUSH, column, shared_only
 from toys import Quadratic, experiment, golden, net, play, ragged, scattered

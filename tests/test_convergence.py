@@ -20,7 +20,7 @@ from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
 from coterie.measure.singular import smallest_singular_value
 from coterie.problem import Loss, Model, cross_entropy
 from coterie.tensors import Tensors, replicate
-from test_engines import build, kind_like
+from laws import build, kind_like
 from toys import V0, A, B, C, Coupled, D, Quadratic, experiment, golden, mean_output, net, ragged, scattered
 
 BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])

@@ -14,7 +14,7 @@ from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.views.depth import deepest, with_depth
 from coterie.views.heads import Gate
-from test_engines import COMMON
+from laws import COMMON
 from toys import experiment, net, play, ragged
 
 alg = ct.algorithms

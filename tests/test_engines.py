@@ -17,116 +17,13 @@ from coterie.engines.choose import Work, choose
 from coterie.engines.crew import threads_each
 from coterie.problem import Model, couples_samples, cross_entropy
 from coterie.tensors import rows, stack
-from toys import STAGED, ZOO, experiment, models, net, ragged
-
-COMMON = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "clip": 1.0, "batch_size": 4, "lr_decay": 0.9}
-PLAIN = {"momentum": 0.0, "weight_decay": 0.0, "clip": None}
-NARROW = {"epochs": 1, "capacities": "1-0.5"}
-LAST = {"persistent_momentum": True}
-LOW = {"epochs": 1, "keep_layers": 1, "capacities": "1-0.5"}
-# A row a case: the method and its settings beside the common ones. Every law runs over all of them.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "local": ("local", {"epochs": 2}),
-    "fedavg": ("fedavg", {"epochs": 2, "participation": 3}),
-    "fedper": ("fedper", {"epochs": 2, "participation": 3}),
-    "fedper, all personal": ("fedper", {"epochs": 1, "personal": "all", "participation": 4}),
-    "fedper, none personal": ("fedper", {"epochs": 1, "personal": "none", "participation": 4}),
-    "dpsgd": ("dpsgd", {"topology": "ring"}),
-    "dpsgd, lian": ("dpsgd", {"topology": "ring", "form": "lian", "steps": 1}),
-    "dfedavg": ("dfedavg", {"topology": "ring", "epochs": 2}),
-    "dfedavgm": ("dfedavgm", {"topology": "random:2", "steps": 3}),
-    "dfedavgm, lasting": ("dfedavgm", {"topology": "ring", "epochs": 1, "persistent_momentum": True}),
-    "dfedalt": ("dfedalt", {"topology": "random-pull:2", "epochs": 2, "personal_epochs": 1, "personal_lr": 0.03}),
-    "dfedalt, all personal": ("dfedalt", {"topology": "ring", "epochs": 1, "personal": "all"}),
-    "dfedalt, none personal": ("dfedalt", {"topology": "ring", "epochs": 1, "personal": "none"}),
-    "dfedsalt": ("dfedsalt", {"topology": "ring", "epochs": 2, "rho": 0.1}),
-    "dfedsalt, both": ("dfedsalt", {"topology": "ring", "epochs": 1, "rho": 0.1, "sam_on": "both"}),
-    "dfedsam": ("dfedsam", {"topology": "ring", "epochs": 2, "rho": 0.1}),
-    "dfedsam-mgs": ("dfedsam-mgs", {"topology": "ring", "epochs": 1, "rho": 0.1}),
-    "dfedsam-mgs, fresh": (
-        "dfedsam-mgs",
-        {"topology": "random-pull:2", "epochs": 1, "rho": 0.1, "gossip_steps": 2, "fresh_graph": True},
-    ),
-    "fedsam": ("fedsam", {"epochs": 1, "rho": 0.1, "participation": 3}),
-    "fedrep": ("fedrep", {"epochs": 1, "personal_epochs": 2, "participation": 3}),
-    "fedavg-p": ("fedavg-p", {"steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
-    "fedavg-p, exact": ("fedavg-p", {"steps": 3, "exact_personal": True, "personal_lr": 0.02, "participation": 3}),
-    "scaffold": ("scaffold", {**PLAIN, "steps": 3, "participation": 3}),
-    "scaffold, option I": ("scaffold", {**PLAIN, "epochs": 1, "participation": 3, "option": "I"}),
-    "scaffold-p": ("scaffold-p", {**PLAIN, "steps": 3, "lr": 0.05, "personal_lr": 0.02, "participation": 3}),
-    "ditto": ("ditto", {"epochs": 2, "participation": 3}),
-    "ditto, split": ("ditto", {"epochs": 1, "participation": 3, "prox": "split", **LAST}),
-    "dfedavgm-p": ("dfedavgm-p", {"topology": "ring", "epochs": 1}),
-    "dfedavgm-p, alternate": ("dfedavgm-p", {"topology": "ring", "epochs": 1, "schedule": "alternate"}),
-    "dfedpgp": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03}),
-    "dfedpgp, row": ("dfedpgp", {"topology": "random-pull:2", "epochs": 1, "personal_lr": 0.03}),
-    "dfedalt, unequally fast": ("dfedalt", {"topology": "ring", "epochs": (1, 2, 3)}),
-    "scaffold, unequally fast": ("scaffold", {**PLAIN, "epochs": (1, 3), "participation": 3}),
-    "fedbabu": ("fedbabu", {"epochs": 1, "participation": 3, "finetune_lr": 0.05}),
-    "fedrod": ("fedrod", {"epochs": 2, "participation": 3, "personal_lr": 0.02}),
-    "fedrod, hyper": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True}),
-    "fedrod, hyper anew": ("fedrod", {"epochs": 1, "participation": 3, "hyper": True, "keep_head": False}),
-    "dispfl": ("dispfl", {"epochs": 1, "topology": "random-pull:2"}),
-    "dispfl, by gradient": ("dispfl", {"epochs": 1, "topology": "ring", "regrow": "gradient", "density": 0.3, **LAST}),
-    "dfedavgm, quantised": ("dfedavgm", {"epochs": 1, "topology": "ring", "quantise": 8}),
-    "scaffold, quantised": ("scaffold", {**PLAIN, "steps": 2, "participation": 3, "quantise": 8}),
-    "dfedpgp, quantised": ("dfedpgp", {"topology": "random-push:2", "epochs": 1, "quantise": 6}),
-    "fedlmt": ("fedlmt", {"epochs": 1, "participation": 3, "rank_ratio": 0.5, "keep_layers": 1}),
-    "fedlmt, decaying": (
-        "fedlmt",
-        {"epochs": 1, "participation": 3, "keep_layers": 1, "init": "spectral", "regulariser": "frobenius=0.1,l2=0.01"},
-    ),
-    "fedlmt, ring": ("fedlmt", {"epochs": 1, "topology": "ring", "rank_ratio": 0.5, "keep_layers": 1}),
-    "pfedlmt": ("pfedlmt", {"epochs": 1, "participation": 3, "keep_layers": 1, "capacities": "1-0.5-0.25"}),
-    "pfedlmt, alternate": ("pfedlmt", {**LOW, "participation": 3, "schedule": "alternate"}),
-    "pfedlmt, ring": ("pfedlmt", {**LOW, "topology": "ring", "regulariser": "frobenius=0.1"}),
-    "pfedlmt, push-sum": ("pfedlmt", {**LOW, "topology": "random-push:2"}),
-    "fedhm": ("fedhm", {**LOW, "participation": 3}),
-    "fedhmv2": ("fedhmv2", {"epochs": 1, "participation": 3, "keep_layers": 1, "rank_ratio": 0.5, "svd_every": 2}),
-    "heterofl": ("heterofl", {**NARROW, "participation": 3}),
-    "heterofl, scaled": ("heterofl", {**NARROW, "participation": 3, "scaler": True}),
-    "heterofl, masked": ("heterofl", {**NARROW, "participation": 3, "mask_ce": True}),
-    "heterofl, growing": ("heterofl", {"epochs": 1, "capacities": "0.5@1-1", "participation": 3}),
-    "fedrolex": ("fedrolex", {**NARROW, "participation": 4}),
-    "feddropout": ("feddropout", {**NARROW, "participation": 3}),
-    "feddropout, by layer": ("feddropout", {**NARROW, "participation": 3, "aligned": False}),
-    "feddropout, quantised": ("feddropout", {**NARROW, "participation": 3, "quantise": 8}),
-    "flanc": ("flanc", {**NARROW, "participation": 3, "n_basis": 0.5, "basis_fraction": 0.5}),
-    "depthfl": ("depthfl", {"epochs": 1, "capacities": "2-1", "participation": 3}),
-    "depthfl, deepest": ("depthfl", {"epochs": 1, "capacities": "2-1", "participation": 3, "distill": "deepest"}),
-    "progfed": ("progfed", {"epochs": 1, "participation": 3}),
-    "osgp": ("osgp", {"topology": "random-push:2", "epochs": 1}),
-    "osgp, overlapping": ("osgp", {"topology": "random-push:2", "epochs": 1, "tau": 2}),
-}
-
-
-WIDTHS, STAGES = ("heterofl", "fedrolex", "feddropout"), ("flanc", "depthfl", "progfed")
-
-
-def kinds(row: str) -> list[str]:
-    """The models a method can train: stages, norms or layers must be there for those who want them."""
-    method, settings = METHODS[row]
-    if method in STAGES:
-        return list(STAGED)
-    if settings.get("scaler"):
-        return ["groupnorm", "batchnorm"]
-    return [kind for kind in ZOO if kind != "tokens" or settings.get("aligned", True)]
-
+from laws import LAWS, METHODS, OF, build, kind_like, kinds
+from toys import ZOO, experiment, models, net, ragged
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the kinds take turns.
 ALL = "COTERIE_ALL_KINDS" in os.environ
 EVERY = [(row, kind) for row in METHODS for kind in kinds(row)]
 TURNS = EVERY if ALL else [(row, kinds(row)[turn % len(kinds(row))]) for turn, row in enumerate(METHODS)]
-
-
-def kind_like(row: str, kind: str) -> str:
-    """That kind of model, or one the method can train."""
-    return kind if kind in kinds(row) else kinds(row)[0]
-
-
-def build(row: str) -> algorithms.Algorithm:
-    method, settings = METHODS[row]
-    return algorithms.build(method, **{**COMMON, **settings})
 
 
 def engine_for(kind: str, chunk: int) -> Vectorised:
@@ -146,7 +43,9 @@ def one_by_one(row: str, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def test_every_method_has_a_row() -> None:
-    assert {method for method, _ in METHODS.values()} == set(algorithms.BUILDERS)
+    assert {law.method for law in LAWS} == set(algorithms.BUILDERS)
+    assert len(LAWS) == len(algorithms.BUILDERS)
+    assert len(METHODS) == sum(len(law.cases) for law in LAWS)  # no name stands twice
 
 
 def vectorised(row: str, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -224,8 +123,7 @@ def test_a_step_is_built_once(row: str) -> None:
     for t in range(4):
         now, _ = e.play(now, t, evaluate=True)
         counts.append(len(built))
-    grows = row in ("progfed", "depthfl")  # another network after some rounds; a loss that changes in every round
-    assert grows or counts[3] == counts[1]
+    assert (counts[3] == counts[1]) != (row in OF[row].rebuilt)
 
 
 @pytest.mark.parametrize("kind", ZOO)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
-from test_engines import COMMON
+from laws import COMMON
 from toys import experiment, net, play, ragged
 
 fedrod = ct.algorithms.fedrod

@@ -13,7 +13,7 @@ from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.run import Run
 from coterie.store import flatten
-from test_engines import COMMON, METHODS, STAGES
+from laws import COMMON, METHODS, STAGES
 from test_owners import answers
 from toys import PLAIN, Quadratic, experiment, golden, net, play, ragged
 

@@ -16,7 +16,7 @@ from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.first import first_models
 from coterie.store import RunFolder
-from test_engines import COMMON, METHODS, build, kind_like
+from laws import COMMON, METHODS, build, kind_like
 from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
 from toys import STAGED, ZOO, experiment, net, play, ragged
 

@@ -12,7 +12,8 @@ from coterie.engines import Graphed, Serial
 from coterie.engines.capture import Body, captured, flat, recorded
 from coterie.engines.choose import Work, choose
 from coterie.problem import Model, cross_entropy
-from test_engines import METHODS, assert_same, build, kinds
+from laws import METHODS, build, kinds
+from test_engines import assert_same
 from toys import experiment, models, net, ragged
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")

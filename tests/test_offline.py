@@ -14,8 +14,9 @@ from coterie.errors import RequestError
 from coterie.store import RunFolder, flatten
 from coterie.tensors import rows
 from coterie.topology import ring, silenced, without_absent
+from laws import build, kind_like
 from test_channel import PEERS
-from test_engines import build, graphed_for, kind_like
+from test_engines import graphed_for
 from test_oracles import close, plain
 from test_oracles_papers import column, shared_only
 from test_shards import OWNERS, assert_close, conduct, put_together, shards_of

@@ -1,5 +1,6 @@
 """Golden values and closed forms on the quadratic toy problem, in float64 to 1e-10."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.options import Training
 from coterie.engines import Serial, Vectorised
+from laws import BY_METHOD, LAWS
 from toys import PLAIN, U0, A, B, C, Coupled, D, Quadratic, experiment, golden, play, scattered
 
 ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorised(3)], ids=["serial", "vectorised"])
@@ -34,6 +36,30 @@ def after(alg: Algorithm, engine: Any, rounds: int = 1, u: float = 0.5, v: float
 
 def plain(name: str, **settings: Any) -> Algorithm:
     return ct.algorithms.build(name, **{**PLAIN, "lr": ETA_U, "steps": K_U, **settings})
+
+
+@ENGINES
+@pytest.mark.parametrize("method", [law.method for law in LAWS if not isinstance(law.closed_form, str)])
+def test_the_closed_form_of_the_row_of_laws(method: str, engine: Any) -> None:
+    form = BY_METHOD[method].closed_form
+    e = experiment(Quadratic(), golden(), plain(method, **form.settings), engine)
+    now = e.start()
+    for t in range(3):
+        now, _ = e.play(now, t, evaluate=False)
+        found = e.program.models(now.state)
+        for name, expected in zip("uv", form.after(t + 1), strict=True):
+            close(found[name], expected)
+
+
+def test_every_method_has_a_closed_form() -> None:
+    """In its row, or in the test that its row names."""
+    for law in LAWS:
+        if isinstance(law.closed_form, str):
+            file, *names = law.closed_form.split("::")
+            at: Any = importlib.import_module(file.removesuffix(".py"))
+            for name in names:
+                at = getattr(at, name)
+            assert callable(at)
 
 
 def dfedalt(**settings: Any) -> Algorithm:

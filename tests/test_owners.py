@@ -16,7 +16,7 @@ from coterie.measure.accuracy import right_together
 from coterie.run import Run
 from coterie.tensors import rows
 from coterie.views import LowRank, factorise_tensors
-from test_engines import COMMON
+from laws import COMMON
 from toys import experiment, net, play, ragged
 
 alg = ct.algorithms

@@ -30,7 +30,7 @@ from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
-from test_engines import METHODS, build, kind_like
+from laws import FIRST, METHODS, build, kind_like
 from test_shards import assert_close, close
 from toys import experiment, net, ragged
 
@@ -91,7 +91,6 @@ def alone() -> dict[str, tuple[Any, dict[str, Any]]]:
     return {}
 
 
-FIRST = {method: row for row, (method, _) in reversed(METHODS.items())}  # one row a method, with few settings
 FEW = [FIRST[name] for name in ("fedavg", "scaffold", "dfedalt", "dfedpgp", "heterofl", "dispfl")]
 ALL = "COTERIE_RAY_ALL" in os.environ  # by hand: every row on every number of workers
 

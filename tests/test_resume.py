@@ -20,7 +20,6 @@ import coterie as ct
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
 from coterie.errors import RequestError
-from coterie.presets import STAGED
 from coterie.store import RunFolder
 from coterie.tensors import Tensors
 from helpers_cli import (
@@ -35,6 +34,7 @@ from helpers_cli import (
     saved_rounds,
     summary,
 )
+from laws import STAGES
 
 # Every method, and what a state can hold besides the models: momentum, absent clients, changing graphs.
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -58,7 +58,7 @@ STEPS = ("--set", "steps=2")
 def test_killed_twice_equals_never(cli: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     rounds = 6 if arguments[0] == "progfed" else 3  # enough to grow through three stages
     staged = (*STAGED_RUN, "--rounds", str(rounds), *STEPS)
-    typed = ("run", *arguments, *(staged if arguments[0] in STAGED else SMALL))
+    typed = ("run", *arguments, *(staged if arguments[0] in STAGES else SMALL))
     changes = cli.succeed(*typed, "--out", "whole", cwd=tmp_path).events
     begun = changes.index("rename whole/config.json") + 1
     last = changes.index(f"rename whole/checkpoint/round-00000{rounds}.json")

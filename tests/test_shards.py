@@ -19,7 +19,7 @@ from coterie.errors import RequestError
 from coterie.experiment import Experiment
 from coterie.measure.parts import joined
 from coterie.tensors import Tensors, add, rows
-from test_engines import METHODS, build, kind_like
+from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged
 
 OWNERS = {

@@ -12,7 +12,7 @@ from coterie import topology
 from coterie.engines import Serial
 from coterie.errors import RequestError
 from coterie.topology import draws, facts, graphs, parse, sparse
-from test_engines import METHODS, build, kind_like
+from laws import METHODS, build, kind_like
 from toys import experiment, net, play, ragged
 
 N = 12

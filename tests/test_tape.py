@@ -14,7 +14,8 @@ from coterie.engines.choose import Work, choose
 from coterie.engines.vectorised import lift
 from coterie.problem import Model, cross_entropy, familiar
 from coterie.tensors import Tensors
-from test_engines import build, engine_for
+from laws import build
+from test_engines import engine_for
 from toys import experiment, models, net, ragged
 
 

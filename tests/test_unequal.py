@@ -26,7 +26,7 @@ from coterie.views import (
     with_depth,
 )
 from coterie.views.stages import STAGE
-from test_engines import COMMON
+from laws import COMMON
 from toys import experiment, models, net, play, ragged
 
 alg = ct.algorithms
