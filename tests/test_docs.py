@@ -72,7 +72,7 @@ def test_a_method_of_your_own(capsys: pytest.CaptureFixture[str]) -> None:
         models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common), e), 2) for e in (Serial(), Vectorised(3))
     )
     known = models(experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedpgp(**common, personal_lr=0.05)), 2)
-    plain = models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, rho=0.0, bits=16)), 2)
+    plain = models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, rho=0.0, quantise=16)), 2)
     for name in slow:
         assert float((slow[name] - fast[name]).abs().max()) < 1e-10
         assert float((plain[name] - known[name]).abs().max()) < 1e-3

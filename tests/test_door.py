@@ -19,7 +19,7 @@ from typing import Unpack
 import torch
 from coterie import topology as topologies
 from coterie.algorithms.base import Algorithm, Problem, Program
-from coterie.algorithms.families import decentralised
+from coterie.algorithms.peers import decentralised
 from coterie.algorithms.options import Options, Training
 from coterie.local import Phase
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms.partial import P_PAPER
+from coterie.algorithms.fedavg_p import P_PAPER
 from coterie.batches import Batches
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
@@ -111,6 +111,6 @@ def test_where_it_says_nothing_it_is_refused(method: str) -> None:
     with pytest.raises(RequestError, match="give steps, not epochs"):
         build(exact_personal=True, batch_size=4, epochs=1)
     for personal in ("none", "*"):
-        e = experiment(net("mlp"), ragged("mlp"), build(exact_personal=True, batch_size=4, personal=personal))
+        algorithm = build(exact_personal=True, batch_size=4, personal=personal)
         with pytest.raises(RequestError, match="leaves one of them empty"):
-            e.start()
+            experiment(net("mlp"), ragged("mlp"), algorithm)

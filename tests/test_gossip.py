@@ -1,6 +1,5 @@
 """Several exchanges a round: over one graph, or each over a graph of its own."""
 
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -77,7 +76,7 @@ def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None)
 
 def test_what_is_lost_is_lost_step_by_step() -> None:
     algorithm = ct.algorithms.dfedsam_mgs(topology="full", gossip_steps=3, fresh_graph=True)
-    e = replace(experiment(net("mlp"), ragged("mlp"), algorithm, silent=0.5), offline=0.3)
+    e = experiment(net("mlp"), ragged("mlp"), algorithm, silent=0.5).changed(offline=0.3)
     r = e.round(2)
     assert len(r.Ws) == 3
     assert not torch.equal(r.Ws[0], r.Ws[1])

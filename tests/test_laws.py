@@ -255,7 +255,7 @@ def test_outer_step() -> None:
 
 def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
     settings = {**COMMON, "participation": 3, "weighting": "uniform"}
-    left = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings, lam=0.7)), 3).state.w
+    left = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings, lam=0.7)), 3).state.server.u
     right = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.fedavg(**settings)), 3).state.u
     assert all(torch.equal(left[k], right[k]) for k in right)
 

@@ -72,7 +72,7 @@ def test_ditto_keeps_one_for_each_of_its_models(engine: Any) -> None:
             y = y - ETA_U * buffer_w
         w = y.mean()
     close(state.p["u"], p)
-    close(state.w["u"], w)
+    close(state.server.u["u"], w)
 
 
 def descended(module: nn.Module, x: dict[str, Tensor], mask: dict[str, Tensor], memory: Any, data: Any) -> None:

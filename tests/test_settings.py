@@ -226,6 +226,7 @@ def test_what_another_setting_leaves_no_part_is_refused(method: str, settings: d
     def checked() -> None:
         algorithm = ct.algorithms.build(method, **settings)
         kind = "residual" if method in STAGED else "mlp"
+        check_used(algorithm)  # as fit does, before it binds
         experiment(net(kind), ragged(kind, sizes=SIZES), algorithm, rounds=ROUNDS).check()
 
     with pytest.raises(RequestError, match=name):

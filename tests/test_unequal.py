@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms.base import Trained
-from coterie.algorithms.families import merged
 from coterie.engines import Serial, Vectorised
 from coterie.errors import RequestError
 from coterie.experiment import Experiment
+from coterie.mixing import average
 from coterie.models.resnet import ResNet
 from coterie.tensors import rows
 from coterie.views import (
@@ -50,13 +49,9 @@ class TestWidths:
         sent = torch.tensor([[1.0, 2, 3, 4], [5, 6, 0, 0]])
         mass = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
 
-        class Round:
-            engine = Serial()
-
         def mean(who: list[int]) -> list[float]:
-            none = torch.zeros(len(who))
-            trained = Trained({}, {"a": sent[who]}, {}, none, none, (), {"a": mass[who]})
-            return merged(Round(), old, trained, torch.ones(len(who)))["a"].tolist()  # type: ignore[arg-type]
+            row = torch.full((len(who),), 1 / len(who))
+            return average(Serial(), row, {"a": sent[who]}, {"a": mass[who]}, old)["a"].tolist()
 
         assert mean([0, 1]) == [3, 4, 3, 4]
         assert mean([1]) == [5, 6, 30, 40]
@@ -69,7 +64,7 @@ class TestWidths:
         e = experiment(net(kind), ragged(kind), alg.build(name, **NARROW), replace_exact(engine))
         before = play(e, 1).state
         r = e.round(1)
-        problem_views = views_of(e, r)
+        problem_views = e.program.views(r)
         total = {k: torch.zeros_like(v) for k, v in before.u.items()}
         count = {k: torch.zeros_like(v) for k, v in before.u.items()}
         trained = e.program.train(before, r)
@@ -114,20 +109,20 @@ class TestWidths:
 
     def test_windows_move_and_draws_differ(self) -> None:
         rolling = experiment(net("mlp"), ragged("mlp"), alg.fedrolex(**NARROW))
-        starts = [views_of(rolling, rolling.round(t))[-1][2][8][0].tolist() for t in (0, 1, 6)]
+        starts = [rolling.program.views(rolling.round(t))[-1][2][8][0].tolist() for t in (0, 1, 6)]
         assert starts == [[0, 1, 2, 3], [1, 2, 3, 4], [6, 7, 0, 1]]
         drawn = experiment(
             net("mlp"), ragged("mlp", sizes=(4,) * 12), alg.feddropout(**{**NARROW, "participation": 12})
         )
-        where = views_of(drawn, drawn.round(0))[-1][2][8]
+        where = drawn.program.views(drawn.round(0))[-1][2][8]
         assert len({tuple(row.tolist()) for row in where}) > 1
-        assert torch.equal(where, views_of(drawn, drawn.round(0))[-1][2][8])
-        assert not torch.equal(where, views_of(drawn, drawn.round(1))[-1][2][8])
+        assert torch.equal(where, drawn.program.views(drawn.round(0))[-1][2][8])
+        assert not torch.equal(where, drawn.program.views(drawn.round(1))[-1][2][8])
 
     def test_channels_are_drawn_evenly(self) -> None:
         settings = {**NARROW, "capacities": "0.25", "participation": 1.0}
         e = experiment(net("mlp"), ragged("mlp", sizes=(4,) * 10), alg.feddropout(**settings))
-        drawn = torch.cat([views_of(e, e.round(t))[0][2][8].flatten() for t in range(200)])
+        drawn = torch.cat([e.program.views(e.round(t))[0][2][8].flatten() for t in range(200)])
         counts = drawn.bincount(minlength=8).double()
         assert float(((counts - 500) ** 2 / 500).sum()) < 30  # chi-square with 7 degrees of freedom
 
@@ -148,7 +143,7 @@ class TestWidths:
         scaled, plain = (
             experiment(net("groupnorm"), ragged("groupnorm"), alg.heterofl(**s)) for s in (settings, NARROW)
         )
-        forms = [views_of(e, e.round(0))[-1][1].model for e in (scaled, plain)]
+        forms = [e.program.views(e.round(0))[-1][1].model for e in (scaled, plain)]
         x, start = ragged("groupnorm").x[:3], forms[1].start
         assert torch.equal(forms[0].outputs(start, x), forms[1].outputs(start, x))
         trained = [torch.func.functional_call(m.training, start, (x,)) for m in forms]
@@ -163,7 +158,7 @@ class TestWidths:
         after, start = play(e, 1).state.u, e.model.start
         assert torch.equal(after["3.weight"][absent], start["3.weight"][absent])
         assert not torch.equal(after["1.weight"], start["1.weight"])
-        x, form = fed.x[:2], views_of(e, e.round(0))[0].view.model
+        x, form = fed.x[:2], e.program.views(e.round(0))[0].view.model
         present = {"present": torch.tensor([c in fed.y for c in range(3)]).double()}
         training = torch.func.functional_call(form.training, start | present, (x,))
         assert torch.equal(training, e.model.outputs(start, x) * present["present"])
@@ -183,12 +178,6 @@ class TestWidths:
 def replace_exact(engine: Any) -> Any:
     """BatchNorm may not be padded."""
     return Vectorised(2, exact=True) if isinstance(engine, Vectorised) else engine
-
-
-def views_of(e: Any, r: Any) -> Any:
-    """The views of a bound program's problem, found in the closure that trains."""
-    cells = dict(zip(e.program.train.__code__.co_freevars, e.program.train.__closure__, strict=True))
-    return cells["problem"].cell_contents.views(r)
 
 
 LOW = {**ONE, "keep_layers": 1, "participation": 3}
@@ -347,7 +336,7 @@ class TestStages:
 
     def test_full_depth_everywhere_is_deeply_supervised_fedavg(self) -> None:
         e = self.deep(capacities="2", distill="none", participation=3)
-        right = Experiment(
+        right = Experiment.of(
             e.model, e.federation, alg.fedavg(**ONE, participation=3, weighting="uniform"), Serial(), 0, 10
         )
         same(play(e, 3).state.u, play(right, 3).state.u)
@@ -417,7 +406,7 @@ class TestStages:
 
     def test_one_width_is_fedavg_on_the_composed_net(self) -> None:
         e = self.basis(capacities="1", participation=3)
-        right = Experiment(
+        right = Experiment.of(
             e.model, e.federation, alg.fedavg(**ONE, participation=3, weighting="uniform"), Serial(), 0, 10
         )
         same(play(e, 3).state.u, play(right, 3).state.u)

@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from coterie import models
 from coterie.capacity import communication, computation
 from coterie.errors import RequestError
-from coterie.tensors import Tensors, add, entries
-from coterie.views import Cut, Indices, factorise, layered, merge, narrow, permuted, prefix, random, window
+from coterie.mixing import ratio
+from coterie.tensors import Tensors, add, entries, floating
+from coterie.views import Cut, Indices, factorise, layered, narrow, permuted, prefix, random, window
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "mlp": (1, 8, 8),
@@ -185,9 +186,9 @@ def test_what_is_taken_comes_back_where_it_was(name: str, rate: float, choice: s
     for k, v in x.items():
         assert mass[k].sum() == part[k].numel()
         assert torch.equal(values[k], v * mass[k])
-    again = merge(x, values, mass)
+    again = x | ratio(floating(values), mass, x)
     assert all(torch.equal(again[k], v) for k, v in x.items())
-    elsewhere = merge({k: v + 1 for k, v in x.items()}, values, mass)
+    elsewhere = ratio(values, mass, {k: v + 1 for k, v in x.items()})
     assert all(torch.equal(elsewhere[k], torch.where(mass[k] > 0, v, v + 1)) for k, v in x.items())
 
 
@@ -225,9 +226,9 @@ def test_running_statistics_are_cut_too_and_counters_are_kept() -> None:
     x = {**named(full), "1.running_mean": torch.arange(4.0), "1.num_batches_tracked": torch.tensor(7)}
     part = cut.take(x, {4: torch.tensor([3, 1])})
     assert part["1.running_mean"].tolist() == [3, 1]
-    values, mass = cut.put(part, {4: torch.tensor([3, 1])})
+    values, _ = cut.put(part, {4: torch.tensor([3, 1])})
     assert values["1.running_mean"].tolist() == [0, 1, 0, 3]
-    assert int(merge(x, values, mass)["1.num_batches_tracked"]) == 7
+    assert int(values["1.num_batches_tracked"]) == 7
 
 
 def test_flattened_images_are_cut_by_whole_channels() -> None:
@@ -254,7 +255,7 @@ def test_the_mean_over_those_who_hold_an_entry(holders: tuple[str, ...], expecte
     total, mass = {"0.bias": torch.zeros(4)}, {"0.bias": torch.zeros(4)}
     for who in holders:
         total, mass = add(total, sent[who][0]), add(mass, sent[who][1])
-    assert merge({"0.bias": torch.tensor([10.0, 20.0, 30.0, 40.0])}, total, mass)["0.bias"].tolist() == expected
+    assert ratio(total, mass, {"0.bias": torch.tensor([10.0, 20.0, 30.0, 40.0])})["0.bias"].tolist() == expected
 
 
 def test_many_clients_with_channels_of_their_own_at_once() -> None:

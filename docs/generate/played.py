@@ -67,7 +67,7 @@ def played(method: str) -> Played:
     once = float((trained.steps * 4).sum())  # batches of 4
     return Played(
         tuple(towers(e, trained, models, i, tuple(r.cohort)) for i in range(CLIENTS)),
-        r.W,
+        r.Ws[0] if r.Ws else None,
         tuple(int(i) for i in r.cohort),
         sent,
         max(1, len(r.Ws)),

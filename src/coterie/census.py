@@ -47,10 +47,10 @@ def _labels(experiment: Experiment) -> list[list[int]] | None:
 
 def _graph(experiment: Experiment, t: int) -> dict[str, Any] | None:
     """W of round ``t`` as [sender, receiver, weight] off the diagonal; None where there is a server or nobody."""
-    topology, W = experiment.program.topology, experiment.round(t).W
-    if topology is None or W is None:
+    topology, Ws = experiment.program.topology, experiment.round(t).Ws
+    if topology is None or not Ws:
         return None
-    receivers, senders, weights = entries(W)
+    receivers, senders, weights = entries(Ws[0])
     off = receivers != senders
     messages = int(off.sum())
     edges = zip(*(v[off].tolist() for v in (senders, receivers, weights)), strict=True) if messages <= EDGES else None

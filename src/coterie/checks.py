@@ -1,6 +1,5 @@
 """What is refused: before anything is trained, and after a round that has diverged."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,7 +46,7 @@ def _check_lost(e: "Experiment", name: str, likely: float) -> None:
 
 def begins_apart(e: "Experiment") -> bool:
     """Whether clients that draw their own first models begin elsewhere than with a common one: found by trying."""
-    one, start = replace(e, held=e.here[:1]), e.model.start
+    one, start = e.changed(held=e.here[:1]), e.model.start
     states = (one.program.init(start, everybodys(first, start, one.here)) for first in (e.first, None))
     apart, common = map(flatten, states)
     return any(not torch.equal(v, common[k]) for k, v in apart.items())

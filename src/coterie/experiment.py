@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from . import measure
-from .algorithms.absent import attended
 from .algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
-from .algorithms.finetuned import finetuned
+from .algorithms.bind import bind
 from .algorithms.forms import formed, held
-from .algorithms.quantised import quantised
 from .attendance import Attendance
 from .batches import Integers, Samples
 from .checks import check_asked, check_finite
@@ -51,6 +49,7 @@ class Experiment:
     model: Model
     federation: Federation
     algorithm: Algorithm
+    program: Program[Any]  # the algorithm, bound to this model and these clients
     engine: Engine
     seed: int
     rounds: int
@@ -73,20 +72,16 @@ class Experiment:
         silent: float = 0.0,
         record: Sequence[str] = (),
     ) -> "Experiment":
-        """With the model as the algorithm wants it."""
-        return cls(algorithm.adapt(model), federation, algorithm, engine, seed, rounds, silent, record)
+        """With the model as the algorithm wants it, and the algorithm bound to it."""
+        adapted = algorithm.adapt(model)
+        program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
+        return cls(adapted, federation, algorithm, program, engine, seed, rounds, silent, record)
 
-    @cached_property
-    def program(self) -> Program[Any]:
-        """The algorithm, bound to this model and these clients."""
-        n, engine = self.federation.clients, self.engine
-        problem = Problem(self.model, n, engine.gradient, self.rounds, self.seed, held=self.held)
-        program = self.algorithm.bind(problem)
-        bits = self.algorithm.settings.get("quantise")
-        if self.algorithm.settings.get("finetune_epochs"):
-            program = finetuned(program, problem, self.algorithm.settings)
-        there = attended(program) if self.offline else program
-        return there if bits is None else quantised(there, bits)
+    def changed(self, **fields: Any) -> "Experiment":
+        """With other fields, and the algorithm bound anew: for other clients that lie here, another model."""
+        e = replace(self, **fields)
+        problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, held=e.held)
+        return replace(e, program=bind(e.algorithm, problem, e.offline > 0))
 
     @cached_property
     def train(self) -> Samples:
@@ -140,14 +135,6 @@ class Experiment:
         if program.prepare is not None:
             state = program.prepare(state, self.everybody(0))
         return Progressed(state, self.unmeasured())
-
-    @property
-    def begins_apart(self) -> bool:
-        """Whether clients that draw their own first models begin elsewhere than with a common one: found by trying."""
-        one, start = replace(self, held=self.here[:1]), self.model.start
-        states = (one.program.init(start, everybodys(first, start, one.here)) for first in (self.first, None))
-        apart, common = map(flatten, states)
-        return any(not torch.equal(v, common[k]) for k, v in apart.items())
 
     def unmeasured(self) -> Tensor:
         """The accuracies right after training of clients that never trained."""

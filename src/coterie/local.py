@@ -5,8 +5,9 @@
 Everything here is written for ONE client.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,18 +77,24 @@ class Sgd(NamedTuple):
         return {k: moved[k] for k in x}
 
 
-Guide = Tree
-"""What a client's steps are corrected with: control variates, a reference model, push-sum's weight; {} for none."""
+Aux = Mapping[str, Tree]
+"""What a client's corrections look up by name: control variates, a reference model, push-sum's weight, a mask."""
+REFERENCE = "reference"  # the model a client began with: the local work has that for whoever looks for it
 
 
-def uncorrected(grad: Grad, guide: Guide) -> Grad:
-    """The direction is the gradient."""
-    return grad
+class Correction:
+    """A term of what a step follows; a value, so that steps with equal corrections are one program."""
 
+    needs: ClassVar[str | None] = None  # the name of what it looks up
+    gradients: ClassVar[int] = 1  # evaluations of the gradient inside it
 
-def unmoved(x: Tensors, guide: Guide, lr: float | Tensor) -> Tensors:
-    """Nothing happens after a step."""
-    return x
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        """What is followed instead of ``grad``."""
+        return grad
+
+    def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
+        """What becomes of the point that a step has reached."""
+        return x
 
 
 class Phase(NamedTuple):
@@ -96,14 +103,32 @@ class Phase(NamedTuple):
     trains: frozenset[str]  # everything else is held: no step, no decay, no share in any norm
     amount: Amount
     lr: float
+    corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
-    direction: Callable[[Grad, Guide], Grad] = uncorrected
-    after_step: Callable[[Tensors, Guide, float | Tensor], Tensors] = (
-        unmoved  # of the point, the guide and the learning rate
-    )
-    gradients: int = 1  # gradient evaluations a step
     group: Group | None = None  # of what is trained: this has another rate
     whole: bool = False  # every step sees all samples of the client
+
+    @property
+    def gradients(self) -> int:
+        """Gradient evaluations in one step."""
+        return prod(c.gradients for c in self.corrections)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The names of what its corrections look up."""
+        return frozenset(c.needs for c in self.corrections if c.needs is not None)
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        """What a step follows."""
+        for correction in self.corrections:
+            grad = correction.direction(grad, aux)
+        return grad
+
+    def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
+        """What becomes of the point that a step has reached."""
+        for correction in self.corrections:
+            x = correction.after_step(x, aux, lr)
+        return x
 
 
 class Start(NamedTuple):
@@ -136,7 +161,7 @@ class Held(NamedTuple):
     """What a client's steps look at and leave as it is."""
 
     rest: Tensors  # of the model
-    guide: Guide
+    aux: Aux  # what corrections look up
 
 
 class Descent(NamedTuple):
@@ -170,10 +195,10 @@ class Descent(NamedTuple):
 
     def __call__(self, now: Walk, held: Held, batch: Batch) -> Walk:
         """One step."""
-        direction = self.phase.direction(self.grad, held.guide)
+        direction = self.phase.direction(self.grad, held.aux)
         g, seen = direction(now.x, held.rest | now.running, batch)
         x, buffer = self.sgd.step(now.x, g, now.buffer)
-        x = self.phase.after_step(x, held.guide, self.sgd.lr)
+        x = self.phase.after_step(x, held.aux, self.sgd.lr)
         return Walk(x, now.running | seen.buffers, buffer, now.loss + seen.loss)
 
     def end(self, now: Walk) -> Reached:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from . import chance, memory
-from .algorithms.base import Algorithm
+from .algorithms.base import Algorithm, Problem
+from .algorithms.bind import bind
+from .algorithms.used import check_used
 from .census import census
 from .cluster.wanted import Wanted
 from .config import describe
@@ -100,16 +102,18 @@ def fit(
     continued = folder is not None and resume and folder.exists
     module = model if isinstance(model, nn.Module) else drawn(model, chance.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
-    bound = algorithm.adapt(given)
     federation = federation.to(place)
     _check_fit(given, federation)
+    check_used(algorithm)
+    adapted = algorithm.adapt(given)
+    program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
-    chosen = None if there else suited(engine, bound, federation, algorithm, rounds, federation.clients)
+    chosen = None if there else suited(engine, adapted, federation, program, rounds, federation.clients)
     runs_on = Serial() if chosen is None else chosen.engine
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
     plan = seed, rounds, silent, record
-    experiment = Experiment(bound, federation, algorithm, runs_on, *plan, offline=offline, first=first)
+    experiment = Experiment(adapted, federation, algorithm, program, runs_on, *plan, offline=offline, first=first)
     experiment.check()
     experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
     messages = Messages()

@@ -6,7 +6,7 @@ Reckoned from counts, not from a clock: the same run is always evaluated in the 
 from dataclasses import replace
 from math import ceil, log
 
-from .batches import Amount, Batches
+from .batches import Batches
 from .experiment import Experiment
 
 # Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
@@ -57,15 +57,11 @@ def evaluation_passes(e: Experiment) -> int:
 
     Fine-tuning for the measurement goes forward and back.
     """
-    tuning: int = 3 * e.algorithm.settings.get("finetune_epochs", 0) * int(e.train.sizes.sum())
+    tuning = 3 * e.program.training.finetune_epochs * int(e.train.sizes.sum())
     return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning
 
 
 def training_passes(e: Experiment) -> int:
-    """Samples that go forward and back in the first round, in the phase that everybody has."""
-    settings = e.algorithm.settings
-    epochs, steps = settings.get("epochs"), settings.get("steps")
-    amount = Amount(tuple(epochs) if isinstance(epochs, list) else epochs, steps)
-    if epochs is None and steps is None:  # a method that does not say
-        amount = Amount(epochs=1)
-    return Batches(e.train, e.attendance.asked(0), amount, settings.get("batch_size"), key=None).seen
+    """Samples that go forward and back in the first round, in the last phase: the main one."""
+    phase, t = e.program.phases[-1], e.program.training
+    return Batches(e.train, e.attendance.asked(0), phase.amount, None if phase.whole else t.batch_size, key=None).seen

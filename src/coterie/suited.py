@@ -1,6 +1,8 @@
 """The engine for a run: what ``choose`` wants to know, from the model, the data and the method."""
 
-from .algorithms.base import Algorithm
+from typing import Any
+
+from .algorithms.base import Program
 from .batches import Batch
 from .data import Federation
 from .engines.choose import Choice, Work, choose
@@ -10,11 +12,11 @@ PROBE = 8  # samples to try a model with
 
 
 def suited(
-    engine: str, model: Model, federation: Federation, algorithm: Algorithm, rounds: int, clients: int
+    engine: str, model: Model, federation: Federation, program: Program[Any], rounds: int, clients: int
 ) -> Choice:
     """The engine that a text asks for, to run so many of the clients."""
     largest = int(federation.sizes.max())
-    batch = min(algorithm.settings.get("batch_size") or largest, largest)
+    batch = min(program.training.batch_size or largest, largest)
     probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
     work = Work(clients, batch, rounds * clients * -(-largest // batch))
     return choose(engine, model, probe, work, federation.x.device)

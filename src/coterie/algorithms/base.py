@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from .. import chance
 from ..batches import Amount, Batches, Integers, Samples
-from ..engines.base import Engine, Grad, Objective, Step
+from ..engines.base import Engine, Step
+from ..local import Phase
 from ..problem import Model
 from ..split import Patterns, personal_names
 from ..tensors import Tensors, Tree
 from ..topology import Topology
+from .options import Training
 from .traffic import Traffic
 
 S = TypeVar("S")
@@ -44,11 +46,10 @@ class Assigned(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a program is bound to: the model, the number of clients, how to differentiate, how long it will run."""
+    """What a program is bound to: the model, the number of clients, how long it will run."""
 
     model: Model
     clients: int
-    differentiate: Callable[[Objective], Grad]
     rounds: int  # of the whole run, for what follows a schedule
     seed: int
     views: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
@@ -74,16 +75,6 @@ class Problem:
         """Everything a model holds, running statistics included."""
         return frozenset(self.model.start)
 
-    @cached_property
-    def gradient(self) -> Grad:
-        """The gradient of the training loss."""
-        return self.differentiate(self.model.objective)
-
-    @cached_property
-    def still(self) -> Grad:
-        """The gradient in evaluation mode: no dropout, running statistics as they are."""
-        return self.differentiate(self.model.still)
-
     def personal(self, patterns: Patterns) -> frozenset[str]:
         """The names that stay with the clients."""
         return personal_names(self.module, patterns)
@@ -103,9 +94,9 @@ class Round:
     here: Integers  # who lies here, in the order of the state's rows
 
     @property
-    def W(self) -> Tensor | None:  # noqa: N802
-        """The mixing matrix of the only exchange, or of the first of several; None where there is a server."""
-        return self.Ws[0] if self.Ws else None
+    def W(self) -> Tensor:  # noqa: N802
+        """The mixing matrix of the only exchange, or of the first of several; between peers."""
+        return self.Ws[0]
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """``f`` on every client of the cohort."""
@@ -127,10 +118,15 @@ class Round:
         """The places of the cohort in a state, to index its stacked tensors with."""
         return torch.from_numpy(np.searchsorted(self.here, self.cohort)).to(self.samples.x.device)
 
-    @property
-    def sizes(self) -> Tensor:
-        """[m] how many training samples the members of the cohort own."""
-        return torch.from_numpy(self.samples.sizes[self.cohort]).to(self.samples.x.device, torch.float64)
+    def row(self, weighting: str) -> Tensor:
+        """[m] a server's row of W: how much each member of the cohort counts, of all who take part, wherever they lie.
+
+        weighting: "size", by their training samples, or "uniform"; a cohort without any data counts equally.
+        """
+        sizes = self.samples.sizes
+        total = sizes[self.whole].sum() if weighting == "size" else 0
+        row = sizes[self.cohort] / total if total else np.full(len(self.cohort), 1 / len(self.whole))
+        return torch.from_numpy(row).to(self.samples.x.device)
 
 
 class Form(NamedTuple):
@@ -159,6 +155,8 @@ class Program(NamedTuple, Generic[S]):
     """Pure functions over a state; the state is a NamedTuple of (stacked) tensors and nothing hides elsewhere."""
 
     shared: frozenset[str]  # what travels; the rest never leaves its client
+    phases: Sequence[Phase]  # the local work
+    training: Training  # what all methods have in common: rates, batches, fine-tuning, bits
     init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: that of everybody who lies here
     train: Callable[[S, Round], Trained]
     exchange: Callable[[S, Trained, Round], S]
@@ -176,6 +174,16 @@ class Program(NamedTuple, Generic[S]):
     keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
     finetune: Callable[[S, Round], Iterator[Form]] | None = None  # everybody's own model, tuned for measuring only
     views: Callable[[Round], Sequence[Assigned]] | None = None  # who has which form; None: all the common one
+
+
+def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Program[Any]:
+    """A program whose state has that of another one inside: whatever is not given anew looks at that one."""
+
+    def looking(f: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        return None if f is None else lambda s, *rest: f(inner(s), *rest)
+
+    names = ("train", "models", "traffic", "consensus", "known", "mass", "finetune")
+    return program._replace(**{**{name: looking(getattr(program, name)) for name in names}, **own})
 
 
 def unchanged(model: Model) -> Model:

@@ -1,42 +1,39 @@
 """DFedAlt: alternating partial personalization without a server."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 from ..batches import Amount
-from ..errors import RequestError
 from ..local import Phase
 from ..split import Patterns
 from ..topology import Topology
-from .base import Algorithm, Problem, Program
-from .families import Peers, decentralised
-from .options import Options, Training, check_range
+from .base import Problem, Program
+from .method import method
+from .options import Count, Options, Rate, Training
+from .peers import Peers, decentralised
 
 
-class Own(NamedTuple):
-    """The settings of a personal phase."""
-
-    personal_lr: float
-    personal_epochs: int | None
-    personal_steps: int | None
-
-
+@method()
 def dfedalt(
+    p: Problem,
+    t: Training,
     *,
     personal: Patterns = "head",
     topology: str | Topology = "random-pull:10",
-    personal_lr: float = 0.001,
-    personal_epochs: int | None = None,
-    personal_steps: int | None = None,
+    personal_lr: Rate = 0.001,
+    personal_epochs: Count | None = 1,
+    personal_steps: Count | None = None,
     **options: Unpack[Options],
-) -> Algorithm:
+) -> Program[Peers]:
     """DFedAlt: first the personal part, then the shared part, then gossip on the shared part.
 
     v_i <- local(v; u_i held);   z_i <- local(u; v_i held);   u_i <- sum_j W[i, j] z_j
 
-    personal: "head" or name patterns; personal_lr, personal_epochs (1 where nothing is said) or personal_steps: the
-    personal phase;
-    topology: a text such as "ring" or "random:10", or a Topology; the rest (the shared phase): see Options.
+    Args:
+        personal: The parameters that stay with their client: "head" or name patterns.
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+        personal_lr: The learning rate of the personal phase.
+        personal_epochs: Passes through the data in the personal phase.
+        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> dfedalt(topology="ring", personal_lr=0.01).settings["personal"]
     'head'
@@ -48,41 +45,9 @@ def dfedalt(
     Line 13 of its listing sums the client's own z_i; the neighbours' are meant. Its line 1 draws a model on every
     device, as ``fit(init="per-client")`` does; without it all begin with one, as in the released code.
     """
-    own = personal_phase(personal_lr, personal_epochs, personal_steps, usual=1)
-    return alternating("dfedalt", personal, topology, own, Training().given(options), lambda *phases: list(phases))
-
-
-def alternating(
-    name: str,
-    personal: Patterns,
-    topology: str | Topology,
-    own: Own,
-    t: Training,
-    arrange: Callable[[Phase, Phase], list[Phase]],
-) -> Algorithm:
-    """A personal phase, a shared phase, gossip on the shared part; ``own``: the settings of the personal phase."""
-
-    def bind(p: Problem) -> Program[Peers]:
-        return decentralised(p, arrange(*two_phases(p, personal, own, t)), t, topology, p.names - p.personal(personal))
-
-    settings = {"personal": personal, "topology": topology, **own._asdict(), **t._asdict()}
-    return Algorithm(name, settings, bind)
-
-
-def personal_phase(lr: float, epochs: int | None, steps: int | None, usual: int) -> Own:
-    """The personal phase: so many epochs or steps, ``usual`` epochs where nothing is said."""
-    if epochs is not None and steps is not None:
-        raise RequestError("personal_epochs and personal_steps both say how long the personal phase is: give one")
-    own = Own(lr, usual if epochs is None and steps is None else epochs, steps)
-    for key, value in own._asdict().items():
-        check_range(key, value, 0, float("inf"))
-    return own
-
-
-def two_phases(p: Problem, personal: Patterns, own: Own, t: Training) -> tuple[Phase, Phase]:
-    """First the personal part with the shared one held, then the other way round."""
     v = p.personal(personal)
-    return (
-        Phase(p.parameters & v, Amount(own.personal_epochs, own.personal_steps), own.personal_lr, stream=1),
-        Phase(p.parameters - v, t.amount, t.lr, stream=0),
-    )
+    phases = [
+        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
+        Phase(p.parameters - v, t.amount, t.lr),
+    ]
+    return decentralised(p, phases, t, topology, shared=p.names - v)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Unpack
+from typing import Annotated, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -11,15 +11,17 @@ from torch import Tensor
 from .. import chance
 from .. import topology as topologies
 from ..batches import Amount, Integers, Stream
-from ..local import Guide, Phase
-from ..mixing import together
+from ..corrections import MASK, masked
+from ..local import Phase
+from ..mixing import average
 from ..tensors import Tensors, count, entries, floating, replicate, size_in_bytes, split
 from ..topology import Topology
-from .base import Algorithm, Problem, Program, Round, Trained
-from .families import lasting, message_of, train_cohort
+from .base import Problem, Program, Round, Trained
 from .finetuned import refuse_finetune
-from .options import SAM_PAPER, Options, Training, check_choice, check_range
+from .method import method
+from .options import SAM_PAPER, Fraction, Options, Range, Training
 from .traffic import Load, Traffic, over
+from .update import LocalUpdate, lasting, message_of
 
 REGROWTH_STREAM = 4  # the batch whose gradient says where to grow
 
@@ -32,28 +34,33 @@ class Sparse(NamedTuple):
     memory: Tensors  # momentum of what is alive that outlives a round; empty unless asked for
 
 
-class Kept(NamedTuple):
-    """What stays with the clients between their work and the exchange; stacked."""
-
-    mask: Tensors  # the next one
-    memory: Tensors
+def _check(t: Training) -> None:
+    refuse_finetune("dispfl", t, "keeps most entries of a model at zero, which fine-tuning would fill")
 
 
+@method(SAM_PAPER, check=_check)
 def dispfl(
+    p: Problem,
+    t: Training,
     *,
-    density: float = 0.5,
-    prune_rate: float = 0.5,
-    regrow: str = "random",
+    density: Annotated[float, Range(1e-6, 1)] = 0.5,
+    prune_rate: Fraction = 0.5,
+    regrow: Literal["random", "gradient"] = "random",
     topology: str | Topology = "random-pull:10",
     **options: Unpack[Options],
-) -> Algorithm:
+) -> Program[Sparse]:
     """DisPFL: sparse personal models; a coordinate is averaged over the neighbours that have it.
 
     z_i <- local(x_i), masked by m_i after every step;   m_i' <- m_i with the smallest of z_i dropped, as many regrown
     x_i <- m_i' * sum_j z_j / #(j: m_j = 1)   over the neighbours j and i itself
 
-    density: the share of parameters alive, spread over the tensors by ERK; prune_rate: the share that moves in the
-    first round, annealed to none by a cosine; regrow: "random", or "gradient" for the largest of a batch.
+    Only who hears whom counts of the topology, not its weights.
+
+    Args:
+        density: The share of parameters alive, spread over the tensors by ERK.
+        prune_rate: The share that moves in the first round, annealed to none by a cosine.
+        regrow: Where masks grow: "random", or "gradient" for the largest of a batch.
+        topology: Who hears whom: a text such as "ring" or "random-pull:10", or a Topology.
 
     >>> dispfl(topology="ring").settings["density"]
     0.5
@@ -64,60 +71,44 @@ def dispfl(
     other form of its code. A round trains first and mixes afterwards, the same iteration as the code's half a round
     on.
     """
-    check_range("density", density, 1e-6, 1)
-    check_range("prune_rate", prune_rate, 0, 1)
-    check_choice("regrow", regrow, ("random", "gradient"))
-    t = SAM_PAPER.given(options)
-    refuse_finetune("dispfl", t, "keeps most entries of a model at zero, which fine-tuning would fill")
-
-    def bind(p: Problem) -> Program[Sparse]:
-        return sparse(p, t, topology, density, prune_rate, regrow)
-
-    own = {"density": density, "prune_rate": prune_rate, "regrow": regrow, "topology": topology}
-    return Algorithm("dispfl", {**own, **t._asdict()}, bind)
-
-
-def sparse(
-    p: Problem, t: Training, topology: str | Topology, density: float, prune_rate: float, regrow: str
-) -> Program[Sparse]:
-    """The program; only who hears whom counts of the topology, not its weights."""
-    graph = topologies.build(topology, p.clients, p.seed)
-    phase = Phase(p.parameters, t.amount, t.lr, after_step=masked)
+    phase = Phase(p.parameters, t.amount, t.lr, masked())
+    work = LocalUpdate(p, [phase], t, frozenset({MASK}))
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)
-        x = {k: v * mask[k] if k in mask else v for k, v in each.items()}
-        return Sparse(x, mask, replicate(lasting(t, [phase], common), count(each)))
+        return Sparse(alive(each, mask), mask, replicate(lasting(t, [phase], common), count(each)))
 
     def train(s: Sparse, r: Round) -> Trained:
-        done = train_cohort(p, [phase], t, s.x, s.memory, r, p.names, guide=s.mask)
+        done = work.train(r, s.x, s.memory, p.names, {MASK: s.mask})
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = annealed(prune_rate, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
-        alive = {k: s.mask[k].to(v) if k in s.mask else torch.ones_like(v) for k, v in done.sent.items()}
         memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.kept.items()}  # what grows starts without momentum
-        return done._replace(kept=Kept(mask, memory), mass=alive)
+        everything = {k: torch.ones_like(v) for k, v in done.sent.items()}
+        return done._replace(kept=(mask, memory), mass=alive(everything, s.mask))
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
-        assert r.W is not None
-        assert trained.mass is not None
-        near = topologies.support(r.W)
-        total, count = together(lambda x: r.engine.mix(near, x), trained.sent, trained.mass)
-        mean = {k: v / count[k].clamp(min=1) for k, v in total.items()}
         mask, memory = trained.kept
-        mixed = {k: v * mask[k] if k in mask else v for k, v in mean.items()}
-        return Sparse(trained.models | mixed, mask, memory)
+        mean = average(r.engine, topologies.support(r.W), trained.sent, trained.mass, old=trained.sent)
+        return Sparse(alive(trained.models | mean, mask), mask, memory)
 
-    def traffic(s: Sparse, r: Round) -> Traffic:
-        assert r.W is not None
-        return Traffic(over(r.W, sparse_load(s)))
+    return Program(
+        shared=p.names,
+        phases=[phase],
+        training=t,
+        init=init,
+        train=train,
+        exchange=exchange,
+        models=lambda s: s.x,
+        message=message_of(p.names),
+        traffic=lambda s, r: Traffic(over(r.W, sparse_load(s))),
+        topology=topologies.build(topology, p.clients, p.seed),
+    )
 
-    return Program(p.names, init, train, exchange, lambda s: s.x, message_of(p.names), traffic, graph)
 
-
-def masked(x: Tensors, mask: Guide, lr: float | Tensor) -> Tensors:
-    """Zero where the mask is, after every step."""
-    return {k: v * mask[k] for k, v in x.items()}
+def alive(x: Tensors, mask: Tensors) -> Tensors:
+    """Zero where the mask is; what has no mask stays."""
+    return {k: v * mask[k] if k in mask else v for k, v in x.items()}
 
 
 def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]:
@@ -174,9 +165,11 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tensor
     rounding noise, which differs from engine to engine and must not choose.
     """
 
+    grad = r.engine.gradient(p.model.still)
+
     def client(x: Tensors, stream: Stream) -> Tensors:
         moving, held = split(x, p.parameters)
-        g = p.still(moving, held, stream.batch(0))[0] if stream.steps else moving
+        g = grad(moving, held, stream.batch(0))[0] if stream.steps else moving
         return {k: torch.where(v.abs() > 1e-6 * v.abs().amax(), v.abs(), 0.0) for k, v in g.items()}
 
     sizes: Tensors = r.map(client, models, r.batches(REGROWTH_STREAM, Amount(steps=1), t.batch_size))

@@ -1,44 +1,49 @@
-"""Ditto: a global model, and personal ones that are pulled towards it."""
+"""Ditto: a global model, and personal ones that are pulled toward it."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
-from torch import Tensor
-
-from ..directions import pulled
-from ..local import Guide, Phase
-from ..tensors import Tensors, add, count, floating, put, replicate, rows, sub
-from .base import Algorithm, Problem, Program, Round, Trained
-from .families import Work, both_ways, lasting, weights
-from .options import Options, Training, check_choice, check_range
-from .server import check_server
+from ..corrections import proximal
+from ..local import REFERENCE, Phase
+from ..tensors import Tensors, count, put, replicate, rows
+from .base import Problem, Program, Round, Trained, around
+from .method import method
+from .options import Options, Participation, Rate, Training, Weighting
+from .server import Server, federated
+from .update import LocalUpdate, lasting
 
 
 class Twin(NamedTuple):
     """State of Ditto."""
 
-    w: Tensors  # the global model, on the server
+    server: Server  # the global model w
     p: Tensors  # stacked: personal models, which never travel
-    memory_w: Tensors  # stacked: momentum of each client's work on the global model that outlives a round, if asked for
-    memory_p: Tensors  # stacked: momentum of the personal models, likewise
+    memory: Tensors  # stacked: momentum of the personal models that outlives a round, if asked for
 
 
+@method()
 def ditto(
+    p: Problem,
+    t: Training,
     *,
-    lam: float = 0.75,
-    prox: str = "gradient",
-    participation: float | int = 0.1,
-    weighting: str = "uniform",
-    personal_lr: float | None = None,
+    lam: Rate = 0.75,
+    prox: Literal["gradient", "split"] = "gradient",
+    participation: Participation = 0.1,
+    weighting: Weighting = "uniform",
+    personal_lr: Rate | None = None,
     **options: Unpack[Options],
-) -> Algorithm:
+) -> Program[Twin]:
     """Ditto: FedAvg, and beside it personal models that stay near the global one.
 
     w_i <- local(w);   p_i <- local(p_i) along grad F_i(p) + lam (p - w), w as received   for i in S
     w <- sum_S q_i w_i
     prox "split": the pull is a step of its own after each gradient step, p <- p - lr lam (p - w)
 
-    personal_lr: of the personal models; None: the same lr.
+    Args:
+        lam: How strongly the personal models are pulled toward the global one.
+        prox: "gradient": the pull is a part of the gradient; "split": a step of its own.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+        personal_lr: The learning rate of the personal models; none: lr.
 
     >>> ditto().settings["lam"]
     0.75
@@ -47,60 +52,32 @@ def ditto(
     Differs from the paper in: lam = 0.75 and 5 epochs for each of the two models, as in DFedAlt's experiments.
     prox="split" is the form of DisPFL's code, which runs 2 and 3 epochs with lam = 0.5.
     """
-    check_server(participation, weighting, 1.0)
-    check_choice("prox", prox, ("gradient", "split"))
-    check_range("lam", lam, 0, float("inf"))
-    check_range("personal_lr", personal_lr, 0, float("inf"))
-    t = Training().given(options)
+    main = Phase(p.parameters, t.amount, t.lr)
+    own = main._replace(
+        lr=t.lr if personal_lr is None else personal_lr, corrections=proximal(lam, split=prox == "split")
+    )
+    average, personal = federated(p, [main], t, p.names, participation, weighting), LocalUpdate(p, [own], t)
 
-    def bind(problem: Problem) -> Program[Twin]:
-        main = Phase(problem.parameters, t.amount, t.lr)
-        own = main._replace(lr=t.lr if personal_lr is None else personal_lr)
-        own = own._replace(direction=pulled(lam)) if prox == "gradient" else own._replace(after_step=pull_back(lam))
-        return _program(problem, main, own, t, participation, weighting)
-
-    server = {"participation": participation, "weighting": weighting, "personal_lr": personal_lr}
-    return Algorithm("ditto", {"lam": lam, "prox": prox, **server, **t._asdict()}, bind)
-
-
-def pull_back(lam: float) -> Callable[[Tensors, Guide, float | Tensor], Tensors]:
-    """p - lr lam (p - guide), after each step."""
-
-    def after_step(x: Tensors, guide: Guide, lr: float | Tensor) -> Tensors:
-        return add(x, sub(x, {k: guide[k] for k in x}), -lr * lam)
-
-    return after_step
-
-
-def _program(
-    problem: Problem, main: Phase, own: Phase, t: Training, participation: float | int, weighting: str
-) -> Program[Twin]:
     def init(common: Tensors, each: Tensors) -> Twin:
-        memory: Tensors = replicate(lasting(t, [main], common), count(each))
-        return Twin(common, each, memory, memory)
+        return Twin(average.init(common, each), each, replicate(lasting(t, [own], common), count(each)))
 
     def train(s: Twin, r: Round) -> Trained:
-        shared, personal = (Work.of(problem, [phase], t, r) for phase in (main, own))
-        received: Tensors = replicate(s.w, len(r.cohort))
-        p = personal.done(r, rows(s.p, r.members), rows(s.memory_p, r.members), received)
-        w = shared.done(r, received, rows(s.memory_w, r.members), {})
-        trained = personal.trained(p.model, floating(w.model), (w.memory, p.memory), p.loss)
-        return trained._replace(passes=shared.passes + personal.passes)
+        w = average.train(s.server, r)
+        received = {REFERENCE: replicate(s.server.u, len(r.cohort))}
+        done = personal.run(r, rows(s.p, r.members), rows(s.memory, r.members), received)
+        return done.trained(done.model, w.sent, (w.kept, done.memory))._replace(passes=w.passes + done.passes)
 
     def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
-        mean = r.engine.mean(trained.sent, weights(weighting, r))
-        memory_w, memory_p = put((s.memory_w, s.memory_p), r.members, trained.kept)
-        return Twin(s.w | mean, put(s.p, r.members, trained.models), memory_w, memory_p)
+        w_memory, memory = trained.kept
+        server = average.exchange(s.server, trained._replace(kept=w_memory), r)
+        return Twin(server, *put((s.p, s.memory), r.members, (trained.models, memory)))
 
-    return Program(
-        frozenset(),
-        init,
-        train,
-        exchange,
-        lambda s: s.p,
-        floating,
-        lambda s, r: both_ways(problem, s.w, (), r),
-        participation=participation,
-        consensus=lambda s: s.w,
-        known=lambda s: s.w,
+    return around(
+        average._replace(shared=frozenset(), phases=[main, own]),
+        lambda s: s.server,
+        init=init,
+        train=train,
+        exchange=exchange,
+        models=lambda s: s.p,
+        consensus=lambda s: s.server.u,
     )

@@ -4,25 +4,33 @@ from typing import Unpack
 
 from ..local import Phase
 from ..split import Patterns
-from .base import Algorithm, Problem, Program
-from .families import Server, federated
-from .options import Options, Training
-from .server import check_server
+from .base import Problem, Program
+from .method import method
+from .options import Options, Participation, Training, Weighting
+from .server import Server, federated
 
 
+@method(Training(weight_decay=0.0, finetune_epochs=5, finetune_lr=0.001))
 def fedbabu(
+    p: Problem,
+    t: Training,
     *,
     personal: Patterns = "head",
-    participation: float | int = 0.1,
-    weighting: str = "uniform",
+    participation: Participation = 0.1,
+    weighting: Weighting = "uniform",
     **options: Unpack[Options],
-) -> Algorithm:
+) -> Program[Server]:
     """FedBABU: the body is trained together, the head stays as it was drawn; whoever deploys it fine-tunes a copy.
 
     u_i <- local(u; v_0 held) for i in S;   u <- sum_S q_i u_i;   measured: local((u, v_0)) over finetune_epochs
 
     The accuracies after mixing and after training are those of the untrained head; the one after fine-tuning, 5 epochs
     at 0.001 unless told otherwise, is the method's. ``run.clients`` are the fine-tuned models.
+
+    Args:
+        personal: The head, which stays as it was drawn: "head" or name patterns.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedbabu().settings["weight_decay"]
     0.0
@@ -32,13 +40,6 @@ def fedbabu(
     divides it by 10 at a half and three quarters of the rounds, as the released code does; that code also fine-tunes
     from its best checkpoint instead of the last model.
     """
-    check_server(participation, weighting, 1.0)
-    t = Training(weight_decay=0.0, finetune_epochs=5, finetune_lr=0.001).given(options)
-
-    def bind(p: Problem) -> Program[Server]:
-        head = p.personal(personal)
-        body = Phase(p.parameters - head, t.amount, t.lr)
-        return federated(p, [body], t, p.names - head, participation, weighting)
-
-    server = {"personal": personal, "participation": participation, "weighting": weighting}
-    return Algorithm("fedbabu", {**server, **t._asdict()}, bind)
+    head = p.personal(personal)
+    body = Phase(p.parameters - head, t.amount, t.lr)
+    return federated(p, [body], t, p.names - head, participation, weighting)

@@ -13,10 +13,10 @@ from ..local import Group, Phase
 from ..problem import Model, cross_entropy
 from ..split import head_layer
 from ..tensors import Tensors, put, rows, zeros_like
-from .base import Algorithm, Problem, Program, Round, Trained
-from .families import Server, federated
-from .options import Options, Training, check_range
-from .server import check_server
+from .base import Problem, Program, Round, Trained
+from .method import method
+from .options import Options, Participation, Rate, Training, Weighting
+from .server import Server, federated
 
 HIDDEN = 32  # of the network that makes personal heads
 COUNTS, BEGUN = "counts", "begun"
@@ -97,25 +97,56 @@ def all_losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.stack([cross_entropy(answer, targets) for answer in outputs.unbind(1)]).sum()
 
 
+def _check(hyper: bool, keep_head: bool) -> None:
+    if hyper is False and keep_head is False:
+        raise RequestError("keep_head=false is for heads that a network makes: add hyper=true, or leave it out")
+
+
+def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> Model:
+    """The model with its last linear layer replaced, and all losses."""
+    if model.loss is not cross_entropy:
+        raise RequestError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
+    module = copy.deepcopy(model.module)
+    name = head_layer(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the network that makes heads is the same for everybody
+        heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper, keep_head)
+    if not name:
+        return model.like(heads, all_losses)
+    outside, _, last = name.rpartition(".")
+    setattr(module.get_submodule(outside), last, heads)
+    return model.like(module, all_losses)
+
+
+@method(check=_check, adapt=with_two_heads)
 def fedrod(
+    p: Problem,
+    t: Training,
     *,
-    gamma: float = 1.0,
+    gamma: Rate = 1.0,
     hyper: bool = False,
     keep_head: bool = True,
-    personal_lr: float | None = None,
-    participation: float | int = 0.1,
-    weighting: str = "size",
+    personal_lr: Rate | None = None,
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
     **options: Unpack[Options],
-) -> Algorithm:
+) -> Program[Server]:
     """Fed-RoD: a generic predictor trained with a balanced softmax, and personal heads on its detached features.
 
     L_g = CE(z + gamma log n_c),  z = h(f);   L_p = CE(stop(z) + q_i(stop(f)))   in one phase for i in S
     (body, h) step on L_g, q_i on L_p;   (body, h) <- sum_S w_i (body_i, h_i);   personal answer: z + q_i(f)
 
-    hyper: a network H, shared and averaged, steps on L_p with the head H(the client's class shares) in place of q_i;
-    that head is what q_i begins with when the client first takes part, and what it has until then; keep_head=False:
-    it is H's in every round, and nothing but the class counts stays with the client; personal_lr: of q_i and H, None:
-    lr.
+    A network H, shared and averaged, steps on L_p with the head H(the client's class shares) in place of q_i, where it
+    is asked for. That head is what q_i begins with when the client first takes part, and what it has until then.
+
+    Args:
+        gamma: How strongly the softmax is balanced by class counts.
+        hyper: Whether there is such a network.
+        keep_head: Whether q_i goes on from the network's head. Otherwise it is the network's in every round, and
+            nothing but the class counts stays with the client.
+        personal_lr: The learning rate of q_i and H; none: lr.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedrod().settings["gamma"]
     1.0
@@ -127,38 +158,23 @@ def fedrod(
     features whose answers are added. Both parts step in one phase, on disjoint losses, where DFedAlt's paper names
     the generic model first; q_i and H are clipped together.
     """
-    check_server(participation, weighting, 1.0)
-    check_range("gamma", gamma, 0, float("inf"))
-    check_range("personal_lr", personal_lr, 0, float("inf"))
-    t = Training().given(options)
+    layer = next(name for name, m in p.module.named_modules() if isinstance(m, TwoHeads))
+    at = f"{layer}." if layer else ""
+    heads = frozenset(k for k in p.parameters if k.startswith((f"{at}personal.", f"{at}network.")))
+    kept = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
+    group = Group(heads, t.lr if personal_lr is None else personal_lr, apart=True)
+    phase = Phase(p.parameters, t.amount, t.lr, group=group)
+    program = federated(p, [phase], t, p.names - kept, participation, weighting)
 
-    if hyper is False and keep_head is False:
-        raise RequestError("keep_head=false is for heads that a network makes: add hyper=true, or leave it out")
+    def prepare(s: Server, r: Round) -> Server:
+        return s._replace(v=s.v | {at + COUNTS: class_counts(r, s.v[at + COUNTS])})
 
-    def bind(p: Problem) -> Program[Server]:
-        layer = next(name for name, m in p.module.named_modules() if isinstance(m, TwoHeads))
-        at = f"{layer}." if layer else ""
-        heads = frozenset(k for k in p.parameters if k.startswith((f"{at}personal.", f"{at}network.")))
-        kept = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
-        group = Group(heads, t.lr if personal_lr is None else personal_lr, apart=True)
-        phase = Phase(p.parameters, t.amount, t.lr, group=group)
-        program = federated(p, [phase], t, p.names - kept, participation, weighting)
+    def consensus(s: Server) -> Tensors:
+        """The generic model: what is personal at zero."""
+        return s.u | zeros_like({k: v[0] for k, v in s.v.items()})
 
-        def prepare(s: Server, r: Round) -> Server:
-            return s._replace(v=s.v | {at + COUNTS: class_counts(r, s.v[at + COUNTS])})
-
-        def consensus(s: Server) -> Tensors:
-            """The generic model: what is personal at zero."""
-            return s.u | zeros_like({k: v[0] for k, v in s.v.items()})
-
-        counted = program._replace(prepare=prepare, consensus=consensus)
-        return with_first_heads(counted, p.module.get_submodule(layer), at) if hyper and keep_head else counted
-
-    own = {"gamma": gamma, "hyper": hyper, "keep_head": keep_head, "personal_lr": personal_lr}
-    server = {"participation": participation, "weighting": weighting}
-    return Algorithm(
-        "fedrod", {**own, **server, **t._asdict()}, bind, lambda model: with_two_heads(model, gamma, hyper, keep_head)
-    )
+    counted = program._replace(prepare=prepare, consensus=consensus)
+    return with_first_heads(counted, p.module.get_submodule(layer), at) if hyper and keep_head else counted
 
 
 def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Program[Server]:
@@ -186,22 +202,6 @@ def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Pro
         return program.models(s._replace(v=completed(s.u, s.v)))
 
     return program._replace(train=train, models=models)
-
-
-def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> Model:
-    """The model with its last linear layer replaced, and all losses."""
-    if model.loss is not cross_entropy:
-        raise RequestError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
-    module = copy.deepcopy(model.module)
-    name = head_layer(module)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the network that makes heads is the same for everybody
-        heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper, keep_head)
-    if not name:
-        return model.like(heads, all_losses)
-    outside, _, last = name.rpartition(".")
-    setattr(module.get_submodule(outside), last, heads)
-    return model.like(module, all_losses)
 
 
 def class_counts(r: Round, like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """A closing fine-tune: a wrapper that measures, for any method, what every client makes of its model by itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,14 @@ from ..errors import RequestError
 from ..local import Phase
 from ..tensors import entries, rows
 from .base import Form, Problem, Program, Round
-from .families import NOTHING, Work
 from .forms import NUMBERS, formed
 from .options import Training
+from .update import LocalUpdate
 
 FINETUNE_STREAM = 3  # batches of the fine-tuning
 
 
-def finetuned(program: Program[Any], problem: Problem, settings: Mapping[str, Any]) -> Program[Any]:
+def finetuned(program: Program[Any], problem: Problem) -> Program[Any]:
     """The same method with a further protocol: everybody tunes a copy of its own model, in its own form.
 
     z_i <- x_i;   z_i <- z_i - lr m,  m <- 0.9 m + grad F_i(z_i),  finetune_epochs times through the client's data
@@ -31,17 +31,17 @@ def finetuned(program: Program[Any], problem: Problem, settings: Mapping[str, An
 
     Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimiser; the code released with DisPFL tunes FedAvg's model so.
     """
-    lr = settings["lr"] if settings["finetune_lr"] is None else settings["finetune_lr"]
-    batch_size = settings["batch_size"]
-    tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=batch_size)
+    t = program.training
+    lr = t.lr if t.finetune_lr is None else t.finetune_lr
+    tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=t.batch_size)
 
     def finetune(s: Any, r: Round) -> Iterator[Form]:
         for form in formed(problem.model, program.views, program.models(s), r):
             own = replace(problem, model=form.model, views=None)
-            phase = Phase(own.parameters, Amount(epochs=settings["finetune_epochs"]), lr, FINETUNE_STREAM)
+            phase = Phase(own.parameters, Amount(epochs=t.finetune_epochs), lr, stream=FINETUNE_STREAM)
             for part in portions(form):
                 mine = replace(r, cohort=r.cohort[part.places])
-                done = Work.of(own, [phase], tuning, mine).done(mine, part.models, {}, NOTHING)
+                done = LocalUpdate(own, [phase], tuning).run(mine, part.models)
                 yield part._replace(models=done.model)
 
     return program._replace(finetune=finetune)

@@ -101,7 +101,7 @@ def held(model: Model, views: Views | None, r: Round) -> list[Model]:
 
 def held_at_the_end(algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int) -> list[Model]:
     """The form that every client has after the last round, without its data; ``model``: as the method adapted it."""
-    program = algorithm.bind(Problem(model, clients, Serial().gradient, rounds, seed))
+    program = algorithm.bind(Problem(model, clients, rounds, seed))
     everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
     samples = Samples(nothing, nothing, (nothing,) * clients)
     last = Round(max(0, rounds - 1), everybody, (), samples, Serial(), seed, everybody, everybody)

@@ -2,31 +2,71 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
 from ..batches import Amount
 from ..errors import RequestError
 from ..local import Phase, Sgd
 
 
-class Options(TypedDict, total=False):
-    """Keywords every builder takes; what is not given keeps the method's own default."""
+class Range(NamedTuple):
+    """Where a number must lie, as the annotation of a setting says it."""
 
-    lr: float
-    lr_decay: float
-    lr_min: float | None
+    low: float = 0.0
+    high: float = math.inf
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuses a number outside, in one sentence; of several numbers each one."""
+        for one in value if isinstance(value, tuple) else (value,):
+            check_range(name, one, self.low, self.high)
+
+
+Rate = Annotated[float, Range()]
+"""A step size, a radius, a strength: a number that is not negative."""
+Fraction = Annotated[float, Range(0, 1)]
+Count = Annotated[int, Range()]
+Participation = Annotated[float | int, Range()]
+"""Who takes part in a round: a fraction of the clients, or a count of them."""
+Weighting = Literal["size", "uniform"]
+"""How much a client counts on a server: by its training samples, or as much as any other."""
+
+
+class Options(TypedDict, total=False):
+    """Keywords every builder takes; what is not given keeps the method's own default.
+
+    Args:
+        lr: The learning rate of the main phase.
+        lr_decay: What every learning rate is multiplied by after each round.
+        lr_min: Where a cosine from the rate over all rounds ends, instead of the decay.
+        lr_milestones: Ascending fractions of the rounds after which the rates are multiplied by lr_gamma.
+        lr_gamma: What lr_milestones multiply the rates by; 0.1 unless given.
+        momentum: The momentum of the local steps.
+        persistent_momentum: Whether momentum outlives a round, instead of a fresh buffer in every phase.
+        weight_decay: The L2 decay of the local steps.
+        clip: The largest norm of a gradient; none: no clipping.
+        batch_size: Samples in one batch; none: all that a client has.
+        epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast.
+        steps: Batches in one round, instead of epochs.
+        quantise: Bits for every number that a client sends, 2 to 16; none: all it has.
+        finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
+        finetune_lr: The rate of that tuning; none: lr.
+    """
+
+    lr: Rate
+    lr_decay: Rate
+    lr_min: Rate | None
     lr_milestones: tuple[float, ...] | None
-    lr_gamma: float | None
-    momentum: float
+    lr_gamma: Rate | None
+    momentum: Fraction
     persistent_momentum: bool
-    weight_decay: float
-    clip: float | None
-    batch_size: int | None
-    epochs: int | tuple[int, ...] | None
-    steps: int | None
-    quantise: int | None
-    finetune_epochs: int
-    finetune_lr: float | None
+    weight_decay: Rate
+    clip: Rate | None
+    batch_size: Annotated[int, Range(1)] | None
+    epochs: Annotated[int | tuple[int, ...], Range()] | None
+    steps: Count | None
+    quantise: Annotated[int, Range(2, 16)] | None
+    finetune_epochs: Count
+    finetune_lr: Rate | None
 
 
 # Settings of which the first takes the place of the second.
@@ -82,10 +122,8 @@ class Training(NamedTuple):
         if isinstance(options.get("epochs"), list):  # as JSON has it
             options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
         training = self._replace(**options)
-        for name, low, high in _BOUNDS:
-            value = getattr(training, name)
-            for one in value if isinstance(value, tuple) else (value,):
-                check_range(name, one, low, high)
+        for name, hint in get_type_hints(Options, include_extras=True).items():
+            check_hint(name, getattr(training, name), hint)
         if training.persistent_momentum and not training.momentum:
             raise RequestError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training
@@ -136,32 +174,17 @@ def with_milestones(options: Options) -> Options:
     return {"lr_decay": 1.0, **options, "lr_min": None, "lr_milestones": tuple(milestones), "lr_gamma": gamma}
 
 
-_BOUNDS = (
-    ("lr", 0, math.inf),
-    ("lr_decay", 0, math.inf),
-    ("lr_min", 0, math.inf),
-    ("lr_gamma", 0, math.inf),
-    ("momentum", 0, 1),
-    ("weight_decay", 0, math.inf),
-    ("clip", 0, math.inf),
-    ("batch_size", 1, math.inf),
-    ("epochs", 0, math.inf),
-    ("steps", 0, math.inf),
-    ("quantise", 2, 16),
-    ("finetune_epochs", 0, math.inf),
-    ("finetune_lr", 0, math.inf),
-)
-
 # DFedSAM's experiments: a slower decay, momentum only where a method is named after it.
 SAM_PAPER = Training(lr_decay=0.998, momentum=0.0)
+FLAT = SAM_PAPER._replace(clip=None)  # DFedSAM clips nothing
 # FedLMT's experiments: one epoch, a cosine, no clipping.
 LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
 
 
-def refuse_lasting(name: str, training: Training) -> None:
+def refuse_lasting(t: Training) -> None:
     """Refuses momentum that outlives a round where what a client trains changes its shape."""
-    if training.persistent_momentum:
-        raise RequestError(f"{name} sends other forms of the model in every round: leave persistent_momentum out")
+    if t.persistent_momentum:
+        raise RequestError("this method sends other forms of the model in every round: leave persistent_momentum out")
 
 
 def refuse_given(reason: str, given: Mapping[str, Any], instead: str) -> None:
@@ -183,7 +206,18 @@ def check_range(name: str, value: Any, low: float, high: float) -> None:
         raise RequestError(f"{name}={value!r} is out of range: it must be a number {bounds}")
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuses a word that is not among the choices."""
+def check_hint(name: str, value: Any, hint: Any) -> None:
+    """Refuses what the annotation of a setting does not allow: a number outside its range, a word that is no choice."""
+    members = (hint,) if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
+    for member in members:
+        if get_origin(member) is Annotated and value is not None:
+            for bound in member.__metadata__:
+                bound.check(name, value)
+        if get_origin(member) is Literal and value is not None:
+            check_choice(name, value, get_args(member))
+
+
+def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    """Refuses a value that is not among the choices."""
     if value not in choices:
-        raise RequestError(f"{name}={value!r} is not a choice: use {' or '.join(choices)}")
+        raise RequestError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")

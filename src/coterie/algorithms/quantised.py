@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..tensors import Tensors, add, count, put, replicate, rows, sub, zeros_like
-from .base import Program, Round, Trained
+from .base import Program, Round, Trained, around
 from .traffic import Load, Traffic
 
 SCALE_BYTES = 4  # one number in single precision goes along with every tensor
@@ -71,27 +71,12 @@ def quantised(program: Program[Any], bits: int) -> Program[Compressed]:
         full = program.traffic(s.inner, r)
         return full._replace(sent=tuple(m._replace(load=few_bits(m.load, bits)) for m in full.sent))
 
-    return _of_inner(program, init, exchange, traffic)
+    def prepare(s: Compressed, r: Round) -> Compressed:
+        return s if program.prepare is None else s._replace(inner=program.prepare(s.inner, r))
+
+    return around(program, lambda s: s.inner, init=init, exchange=exchange, traffic=traffic, prepare=prepare)
 
 
 def few_bits(load: Load, bits: int) -> Load:
     """What a message weighs once its numbers are rounded."""
     return load._replace(values=-(-load.parameters * bits // 8) + SCALE_BYTES * load.tensors)
-
-
-def _of_inner(program: Program[Any], init: Any, exchange: Any, traffic: Any) -> Program[Compressed]:
-    """Everything else looks at the method's own state."""
-    prepare, consensus, known, finetune = program.prepare, program.consensus, program.known, program.finetune
-    mass = program.mass
-    return program._replace(
-        init=init,
-        train=lambda s, r: program.train(s.inner, r),
-        exchange=exchange,
-        models=lambda s: program.models(s.inner),
-        traffic=traffic,
-        mass=mass and (lambda s: mass(s.inner)),
-        prepare=prepare and (lambda s, r: s._replace(inner=prepare(s.inner, r))),
-        consensus=consensus and (lambda s: consensus(s.inner)),
-        known=known and (lambda s: known(s.inner)),
-        finetune=finetune and (lambda s, r: finetune(s.inner, r)),
-    )

@@ -1,84 +1,81 @@
-"""Around a server: FedAvg and FedPer."""
+"""The family around a server: a cohort trains from the server's model, which then moves to their mean."""
 
-from typing import Unpack
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from ..local import Phase
-from ..split import Patterns
-from .base import Algorithm, Problem, Program
-from .families import Server, federated
-from .options import Options, Training, check_choice, check_range
+from ..mixing import average, outer
+from ..tensors import Tensors, count, put, replicate, rows, split
+from .base import Problem, Program, Round, Trained
+from .options import Training
+from .traffic import Traffic, load, to_server
+from .update import NOTHING, Given, LocalUpdate, lasting, looked_up, message_of
 
 
-def check_server(participation: float | int, weighting: str, outer_lr: float) -> None:
-    """Refuses what no server can do."""
-    check_range("participation", participation, 0, float("inf"))
-    check_range("outer_lr", outer_lr, 0, float("inf"))
-    check_choice("weighting", weighting, ("size", "uniform"))
+class Server(NamedTuple):
+    """State around a server."""
+
+    u: Tensors  # the shared part, on the server
+    v: Tensors  # stacked: the personal parts, on the clients
+    memory: Tensors  # stacked: momentum that outlives a round; empty unless asked for
 
 
-def fedavg(
-    *,
-    participation: float | int = 0.1,
+def federated(
+    problem: Problem,
+    phases: Sequence[Phase],
+    training: Training,
+    shared: frozenset[str],
+    participation: float | int = 1.0,
     weighting: str = "size",
     outer_lr: float = 1.0,
-    **options: Unpack[Options],
-) -> Algorithm:
-    """FedAvg: one model for everybody, averaged on a server.
+    personal_outer_lr: float = 1.0,
+    aux: Given = NOTHING,
+) -> Program[Server]:
+    """A cohort trains from the server's model, which then moves to their mean.
 
-    x_i <- local(x) for i in S;   x <- x + outer_lr (sum_S q_i x_i - x)
+    (u_i, v_i') <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
+    v_i <- v_i + personal_outer_lr (v_i' - v_i)
 
-    participation: a fraction of the clients or a count; weighting: "size" or "uniform"; the rest: see Options.
-
-    >>> fedavg(lr=0.05).settings["lr"]
-    0.05
-
-    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017,
-    Algorithm 1.
-    Differs from the paper in: the local steps, which have momentum 0.9, weight decay 5e-4, clipping at 10 and a
-    decaying rate unless told otherwise (DFedAlt's experiments; plain SGD in the paper), and the server's step size,
-    which is 1 there.
+    Where clients hold parts of the model only, every entry is averaged over those of S who hold it. aux: what
+    corrections look up, by name, as functions of the state and the round.
     """
-    check_server(participation, weighting, outer_lr)
-    t = Training().given(options)
+    work = LocalUpdate(problem, phases, training, frozenset(aux))
 
-    def bind(p: Problem) -> Program[Server]:
-        phases = [Phase(p.parameters, t.amount, t.lr)]
-        return federated(p, phases, t, p.names, participation, weighting, outer_lr)
+    def init(common: Tensors, each: Tensors) -> Server:
+        u, v = split(common, shared)[0], split(each, shared)[1]
+        return Server(u, v, replicate(lasting(training, phases, common), count(each)))
 
-    settings = {"participation": participation, "weighting": weighting, "outer_lr": outer_lr, **t._asdict()}
-    return Algorithm("fedavg", settings, bind)
+    def train(s: Server, r: Round) -> Trained:
+        models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
+        return work.train(r, models, rows(s.memory, r.members), shared, looked_up(aux, s, r))
+
+    def exchange(s: Server, trained: Trained, r: Round) -> Server:
+        u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, old=s.u)
+        v = outer(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
+        return Server(outer(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.kept))
+
+    return Program(
+        shared=shared,
+        phases=phases,
+        training=training,
+        init=init,
+        train=train,
+        exchange=exchange,
+        models=lambda s: replicate(s.u, len(problem.here)) | s.v,
+        message=message_of(shared),
+        traffic=lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
+        participation=participation,
+        known=lambda s: s.u,
+        views=problem.views,
+    )
 
 
-def fedper(
-    *,
-    personal: Patterns = "head",
-    participation: float | int = 0.1,
-    weighting: str = "size",
-    **options: Unpack[Options],
-) -> Algorithm:
-    """FedPer (FedSim): a shared body and personal heads, trained together in one phase.
-
-    (u_i, v_i) <- local(u, v_i) for i in S;   u <- sum_S q_i u_i
-
-    >>> fedper(personal="head").name
-    'fedper'
-
-    Reference: Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
-    Differs from the paper in: clients are sampled as in FedAvg (participation=1.0 for everybody), the personal part
-    is the last linear layer unless ``personal`` names another, and the local steps are those of DFedAlt's
-    experiments.
-    """
-    check_server(participation, weighting, 1.0)
-    t = Training().given(options)
-
-    def bind(p: Problem) -> Program[Server]:
-        phases = [Phase(p.parameters, t.amount, t.lr)]
-        return federated(p, phases, t, p.names - p.personal(personal), participation, weighting)
-
-    settings = {
-        "personal": personal,
-        "participation": participation,
-        "weighting": weighting,
-        **t._asdict(),
-    }
-    return Algorithm("fedper", settings, bind)
+def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round) -> Traffic:
+    """The server's part down and up once for every member of the cohort, in the form each of them has."""
+    if problem.views is None:
+        up = to_server(problem.clients, r.cohort, load(u, stacked=False))
+    else:
+        own = [(r.cohort[a.places], {*personal, *a.view.kept}, a.view.model.start) for a in problem.views(r)]
+        forms = [(who, load(split(start, kept)[1], stacked=False)) for who, kept, start in own]
+        up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, sent))
+    return Traffic(up, tuple(m.back for m in up))

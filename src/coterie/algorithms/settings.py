@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..errors import RequestError
 from .base import Algorithm
@@ -38,8 +38,11 @@ def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
 
 
 def _plain_types(hint: Any) -> tuple[type, ...]:
-    members = get_args(hint) or (hint,)
-    return tuple(t for t in members if t in _KINDS)
+    if get_origin(hint) is Literal:
+        return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
+    if hint in _KINDS:
+        return (hint,)
+    return tuple(dict.fromkeys(t for member in get_args(hint) for t in _plain_types(member)))
 
 
 def spelled(kinds: Iterable[type]) -> str:

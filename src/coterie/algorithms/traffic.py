@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import topology as topologies
 from ..batches import Integers
+from ..tensors import Tensors, entries, floating, size_in_bytes
 
 
 class Load(NamedTuple):
@@ -22,6 +23,12 @@ class Load(NamedTuple):
     def bytes(self) -> int:
         """All of them."""
         return self.values + self.aside
+
+
+def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
+    """What a message with one client's share of ``x`` weighs."""
+    tensors = [v[0] if stacked else v for v in floating(x).values()]
+    return Load(entries(tensors), size_in_bytes(tensors), len(tensors), aside)
 
 
 class Messages(NamedTuple):

@@ -1,7 +1,7 @@
 """A shard: an experiment with some of the clients, and where they stood after the latest rounds."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..batches import Integers
@@ -33,7 +33,7 @@ class Shard:
     def __init__(self, scene: Scene, number: int, round: int = 0, state: Tensors | None = None) -> None:
         self.script = Script()
         engine = Sharded(scene.engine, self.script, number, scene.owner)
-        self.experiment = replace(scene.experiment, engine=engine, held=engine.here)
+        self.experiment = scene.experiment.changed(engine=engine, held=engine.here)
         self.after: dict[int, Progressed] = {}  # round -> where its clients stood; the latest two
         if state is not None:
             self.after[round] = self.experiment.restored(Checkpoint(round, state))
@@ -94,7 +94,7 @@ def outline(experiment: Experiment) -> Outline:
     """Found by trying: with the first client alone, and with it twice."""
     shapes = []
     for held in (experiment.here[[0]], experiment.here[[0, 0]]):
-        one = replace(experiment, held=held)
+        one = experiment.changed(held=held)
         state = one.program.init(one.model.start, everybodys(None, one.model.start, held))
         saved = one.saved(Progressed(state, one.unmeasured()))
         shapes.append({k: v.shape for k, v in saved.items()})

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..batches import Batches, Integers
 from ..engines.base import Engine, Grad, Objective, Statistic, Step, statistics
-from ..mixing import together
 from ..tensors import Tensors, Tree
 from ..topology.sparse import entries, valued
 
@@ -64,7 +63,12 @@ class Sharded:
         return self.inner.gradient(objective)
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
-        """x_i <- sum_j W[i, j] x_j for the clients of this shard; rows of others come along the edges of W."""
+        """sum_j W[i, j] x_j for the clients of this shard: rows of others come along the edges of W.
+
+        Where W is this shard's piece of a server's row, the sum over all shards.
+        """
+        if W.dim() == 1:
+            return self._served(W, x)
         paths = self._paths(W)
         inbox = self._inbox(paths, x)
         return {
@@ -103,13 +107,12 @@ class Sharded:
             self._known = W, paths_of(W, self.owner, self.shard)
         return self._known[1]
 
-    def mean(self, x: Tensors, weight: Tensor) -> Tensors:
-        """sum_i q_i x_i with q = weight / sum(weight) over the clients of all shards."""
+    def _served(self, row: Tensor, x: Tensors) -> Tensors:
+        """sum_j W[j] x_j over the clients of all shards."""
         if not x:
             return {}
-        part = {k: (weight.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()}
-        sums, whole = together(self.link.total, part, {"weight": weight.sum()[None]})
-        return {k: (v / whole["weight"].to(v)).to(x[k]) for k, v in sums.items()}
+        sums = self.link.total({k: (row.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()})
+        return {k: v.to(x[k]) for k, v in sums.items()}
 
     def agree(self, x: Tensors, clients: int) -> Tensors:
         """The mean over all clients of which ``x`` is the mean over those of this shard."""

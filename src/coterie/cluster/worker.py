@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import __version__, memory
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, Problem
+from ..algorithms.bind import bind
 from ..batches import Integers
 from ..data import Federation
 from ..engines import Serial
@@ -91,8 +92,9 @@ class Job:
             tensors = [torch.from_numpy(v) for v in samples]
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
-        plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every
-        return Experiment(model, federation, self.algorithm, Serial(), *plan, offline=self.offline, first=self.first)
+        program = bind(self.algorithm, Problem(model, federation.clients, self.rounds, self.seed), self.offline > 0)
+        plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every, None, self.offline, self.first
+        return Experiment(model, federation, self.algorithm, program, Serial(), *plan)
 
 
 class Worker:
@@ -131,7 +133,7 @@ class Worker:
 
     def _choice(self, text: str, clients: int) -> Choice:
         e = self.experiment
-        return suited(text, e.model, e.federation, e.algorithm, e.rounds, clients)
+        return suited(text, e.model, e.federation, e.program, e.rounds, clients)
 
     def host(self, number: int, owner: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
         """Takes on a shard, where it begins or where it stood after ``round`` rounds."""

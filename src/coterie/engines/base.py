@@ -76,10 +76,7 @@ class Engine(Protocol):
         """The gradient of an objective in what moves."""
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
-        """x_i <- sum_j W[i, j] x_j."""
-
-    def mean(self, x: Tensors, weight: Tensor) -> Tensors:
-        """sum_i q_i x_i with q = weight / sum(weight), over all clients that there are."""
+        """sum_j W[i, j] x_j for every client; where W is the one row of a server, sum_j W[j] x_j for the server."""
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """[n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and known everywhere afterwards."""
@@ -107,13 +104,8 @@ class InMemory(ABC):
         return self.map(every_batch, given, fixed, batches, keys=keys)
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
-        """x_i <- sum_j W[i, j] x_j."""
-        return {k: (W.to(v) @ v.reshape(len(v), -1)).view_as(v) for k, v in x.items()}
-
-    def mean(self, x: Tensors, weight: Tensor) -> Tensors:
-        """sum_i q_i x_i with q = weight / sum(weight)."""
-        q = weight / weight.sum()
-        return {k: (q.to(v) @ v.reshape(len(v), -1)).view(v.shape[1:]) for k, v in x.items()}
+        """sum_j W[i, j] x_j, or sum_j W[j] x_j for a server."""
+        return {k: (W.to(v) @ v.reshape(len(v), -1)).view((*W.shape[:-1], *v.shape[1:])) for k, v in x.items()}
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """f(x_i, x_j) along every link of W."""

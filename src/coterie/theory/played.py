@@ -1,6 +1,7 @@
 """The rounds of the package itself, from which everything is measured."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm
 from ..data import Federation
+from ..engines import Serial
 from ..experiment import Experiment
 from ..measure import averaged
 from ..problem import Model
@@ -18,9 +20,9 @@ from .quadratic import Problem
 
 def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
     """One experiment on the engine that suits it."""
-    adapted = algorithm.adapt(model)
-    engine = suited("auto", adapted, federation, algorithm, rounds, federation.clients).engine
-    experiment = Experiment(adapted, federation, algorithm, engine, seed, rounds)
+    experiment = Experiment.of(model, federation, algorithm, Serial(), seed, rounds)
+    engine = suited("auto", experiment.model, federation, experiment.program, rounds, federation.clients).engine
+    experiment = replace(experiment, engine=engine)
     experiment.check()
     return experiment
 

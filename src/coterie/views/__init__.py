@@ -16,7 +16,7 @@ from .lowrank import (
     recover_tensors,
 )
 from .stages import at_stage, staged
-from .width import Cut, Indices, merge, narrow, permuted, prefix, random, window
+from .width import Cut, Indices, narrow, permuted, prefix, random, window
 
 __all__ = [
     "TERMS",
@@ -39,7 +39,6 @@ __all__ = [
     "kronecker",
     "l2",
     "layered",
-    "merge",
     "narrow",
     "orthogonality",
     "penalty",

@@ -142,21 +142,6 @@ class Cut:
         return value
 
 
-def merge(old: Tensors, total: Tensors, mass: Tensors) -> Tensors:
-    """total / mass where somebody holds the entry, the old value elsewhere.
-
-    ``total`` and ``mass``: sums (weighted alike) over clients of what ``Cut.put`` gives.
-
-    >>> old, total, mass = torch.tensor([10., 20., 30.]), torch.tensor([6., 2., 0.]), torch.tensor([2., 1., 0.])
-    >>> merge({"a": old}, {"a": total}, {"a": mass})
-    {'a': tensor([ 3.,  2., 30.])}
-    """
-    return {
-        k: torch.where(mass[k] > 0, total[k] / mass[k].where(mass[k] > 0, 1), v) if v.is_floating_point() else v
-        for k, v in old.items()
-    }
-
-
 def narrow(module: nn.Module, rate: float) -> nn.Module:
     """A model with ceil(rate * C) channels where ``module`` has C; its values are any.
 

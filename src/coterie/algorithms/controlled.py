@@ -1,0 +1,126 @@
+"""The family around a server whose clients correct their drift: control variates.
+
+y <- y - lr (grad F_i(y) - c_i + c);   c_i' = c_i - c + (x - y_K) / (K lr);   c <- c + (1/n) sum_S (c_i' - c_i)
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from ..batches import Stream
+from ..corrections import CONTROL
+from ..engines.base import Grad
+from ..errors import RequestError
+from ..local import Phase
+from ..mixing import average
+from ..tensors import Tensors, add, count, mul, put, replicate, rows, split, sub, zeros_like
+from .base import Problem, Program, Round, Trained
+from .options import Training
+from .server import both_ways, federated
+
+CONTROL_STREAM = 2  # batches of the first control variates
+
+
+class Controlled(NamedTuple):
+    """State around a server, with control variates."""
+
+    u: Tensors  # the shared part, on the server
+    v: Tensors  # stacked: the personal parts
+    memory: Tensors  # empty: momentum is refused
+    c: Tensors  # the server's control variate: the mean of all c_i
+    c_i: Tensors  # stacked: the clients' control variates
+
+
+def controlled(
+    p: Problem,
+    phase: Phase,
+    t: Training,
+    shared: frozenset[str],
+    participation: float | int,
+    outer_lr: float,
+    personal_outer_lr: float,
+    c_init: str,
+) -> Program[Controlled]:
+    """FedAvg with outer steps, whose phase is shifted by c - c_i, and the renewal of the control variates."""
+    names = shared & p.parameters
+    aux = {CONTROL: lambda s, r: correction(s.c, rows(s.c_i, r.members))}
+    base: Program[Any] = federated(p, [phase], t, shared, participation, "uniform", outer_lr, personal_outer_lr, aux)
+
+    def init(common: Tensors, each: Tensors) -> Controlled:
+        c = zeros_like(split(common, names)[0])
+        u, v, memory = base.init(common, each)
+        return Controlled(u, v, memory, c, replicate(c, count(each)))
+
+    def start_gradients(s: Controlled, r: Round) -> Controlled:
+        """c_i: the mean gradient of the batches of a round, all at the start."""
+        grad = r.engine.gradient(p.model.objective)
+        batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
+        c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
+        return s._replace(c=r.engine.agree({k: v.mean(0) for k, v in c_i.items()}, len(p.here)), c_i=c_i)
+
+    def train(s: Controlled, r: Round) -> Trained:
+        done, before = base.train(s, r), rows(s.c_i, r.members)
+        moved = sub(replicate(split(s.u, names)[0], len(r.cohort)), split(done.models, names)[0])
+        lengths = done.steps * t.decayed(phase.lr, r.index, p.rounds)
+        return with_control(done, before, from_steps(s.c, before, moved, lengths))
+
+    def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
+        changed, sent = split(trained.sent, {CONTROL + k for k in s.c})
+        memory, c_i = trained.kept
+        u, v, memory = base.exchange(s, trained._replace(sent=sent, kept=memory), r)
+        mean = average(r.engine, r.row("uniform"), changed)
+        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.whole) / p.clients) for k, v in s.c.items()}
+        return Controlled(u, v, memory, c, put(s.c_i, r.members, c_i))
+
+    return base._replace(
+        init=init,
+        train=train,
+        exchange=exchange,
+        message=lambda model: base.message(model) | of_control(split(model, names)[0]),
+        traffic=lambda s, r: both_ways(p, s.u | of_control(s.c), (), r),
+        prepare=start_gradients if c_init == "gradient" else None,
+    )
+
+
+def with_control(done: Trained, before: Tensors, after: Tensors) -> Trained:
+    """What clients came to, with the change of their control variates in the message."""
+    return done._replace(sent=done.sent | of_control(sub(after, before)), kept=(done.kept, after))
+
+
+def of_control(c: Tensors) -> Tensors:
+    """Control variates under names of their own: they share a message with the model."""
+    return {CONTROL + k: v for k, v in c.items()}
+
+
+def correction(c: Tensors, c_i: Tensors) -> Tensors:
+    """c - c_i for all clients: what their gradients are shifted by."""
+    return sub(replicate(c, count(c_i)), c_i) if c_i else {}
+
+
+def from_steps(c: Tensors, c_i: Tensors, moved: Tensors, lengths: Tensor) -> Tensors:
+    """c_i - c + (x - y_K) / (K lr) for all clients, ``lengths``: their K lr; where that is 0 the old one stays."""
+
+    def one(c_i: Tensors, moved: Tensors, length: Tensor) -> Tensors:
+        new = add(sub(c_i, c), moved, 1 / length)
+        return {k: torch.where(length > 0, new[k], v) for k, v in c_i.items()}
+
+    renewed: Tensors = vmap(one)(c_i, moved, lengths)
+    return renewed
+
+
+def mean_gradient(grad: Grad, names: frozenset[str], model: Tensors, stream: Stream) -> Tensors:
+    """One client's gradient in ``names``, averaged over the batches of a stream, all at the same point."""
+    moving, held = split(model, names)
+    total = mul(moving, 0.0)
+    for k in range(stream.steps):
+        total = add(total, grad(moving, held, stream.batch(k))[0], 1 / stream.steps)
+    return total
+
+
+def check_plain(t: Training) -> None:
+    """Refuses whatever would make (x - y_K) / (K lr) something else than the mean gradient."""
+    for key in ("momentum", "weight_decay", "clip"):
+        if getattr(t, key):
+            raise RequestError(f"control variates need plain SGD: leave {key} out")

@@ -1,0 +1,138 @@
+"""DepthFL: a client with less capacity trains the first stages, with a head on each of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal, Unpack
+
+from torch import Tensor, nn
+
+from ..errors import RequestError
+from ..local import Phase
+from ..problem import Loss, Model
+from ..views.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
+from ..views.staged import check_stages
+from .base import Assigned, Problem, Program, Round, View
+from .capacities import DEPTHS, Share, levels, shares
+from .forms import assigned, named_view
+from .method import method
+from .options import LMT_PAPER, Fraction, Options, Participation, Rate, Training, Weighting, refuse_lasting
+from .server import Server, federated
+
+
+def _check(t: Training, feature_l2: float, distill: str) -> None:
+    refuse_lasting(t)
+    if feature_l2 and distill != "deepest":
+        raise RequestError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
+
+
+def _with_heads(
+    model: Model, distill: str, teaching: float, tau: float, feature_l2: float, heads: str, answer: str
+) -> Model:
+    """The network with a head on every stage."""
+    whole = all_heads(model.module, answer == "deepest", heads, feature_l2 > 0)
+    if not feature_l2:
+        return model.like(whole, deep_supervision)
+    return model.like(whole, loss_of(distill, 0.0, teaching, tau, feature_l2, classes_of(whole)))
+
+
+@method(LMT_PAPER, check=_check, adapt=_with_heads)
+def depthfl(
+    p: Problem,
+    t: Training,
+    *,
+    capacities: str = "b4-b3-b2",
+    distill: Literal["mutual", "deepest", "none"] = "mutual",
+    teaching: Fraction = 0.1,
+    tau: float = 3.0,
+    feature_l2: Rate = 0.0,
+    heads: Literal["fedlmt", "depthfl"] = "fedlmt",
+    answer: Literal["mean", "deepest"] = "mean",
+    participation: Participation = 0.1,
+    weighting: Weighting = "uniform",
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """DepthFL: a client with less capacity trains the first stages, with a head on each of them.
+
+    x_i <- local(stem, stages 1..k_i, heads 1..k_i) for i in S;   every tensor of x <- its mean over those who hold it
+
+    distill "mutual": all heads teach each other, more from round to round; "deepest": the last one teaches, with
+    weight ``teaching`` at temperature ``tau``, and ``feature_l2`` times the squared distance of what the heads' linear
+    layers see from what the last one's sees is added; "none": every head by itself
+
+    A client deploys its own stages and heads; the global model is as deep as the deepest client of the round: heads
+    that nobody has trained do not answer.
+
+    Args:
+        capacities: Depths by client, "b4-b3-b2" (4, 3 and 2 stages, for a network of four), "3-1" or "b4x15-b2x5"; or
+            for everybody one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
+        distill: Who teaches whom: "mutual", "deepest" or "none".
+        teaching: The weight of what the deepest head teaches.
+        tau: The temperature at which it teaches.
+        feature_l2: The weight of the distance between the features of the heads and the deepest one's.
+        heads: "fedlmt" (a convolution) or "depthfl" (a gate and separable convolutions).
+        answer: A model answers with the "mean" of its heads or with the "deepest" one.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> depthfl(distill="none").settings["capacities"]
+    'b4-b3-b2'
+
+    Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
+    Differs from the paper in: its heads, which are those that give the FLOPs of FedLMT's Table 1 unless heads="depthfl"
+    (see ``coterie.views.heads``), and no dynamic regularisation. distill="deepest" is how FedLMT's experiments rebuilt
+    it, after Zhang et al., "Be Your Own Teacher", 2019, whose released code has feature_l2 at 1e-6, there times the
+    plain distance over the whole batch.
+    """
+    given, alone, features = _depths(p, capacities), answer == "deepest", feature_l2 > 0
+    groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in given]
+
+    @lru_cache(maxsize=1)  # rounds with the same loss have the same models
+    def forms(weight: float) -> list[tuple[Share, View]]:
+        loss = loss_of(distill, weight, teaching, tau, feature_l2, classes_of(p.module))
+        return [(who, named_view(p.model.like(m, loss), p.model.start)) for who, m in groups]
+
+    def views(r: Round) -> list[Assigned]:
+        return assigned(forms(ramp(r.index) if distill == "mutual" else 0.0), r)
+
+    def heard(t: int) -> Tensor:
+        return answering(check_stages(p.module), max(int(s.capacity) for s in given if s.lasts(t)), alone)
+
+    phase = Phase(p.parameters, t.amount, t.lr)
+    program = federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+    return saying(program, ANSWERING, heard)
+
+
+def loss_of(distill: str, weight: float, teaching: float, tau: float, feature_l2: float, classes: int) -> Loss:
+    """What the heads of a client learn from: the labels, and each other."""
+    if distill == "none":
+        return deep_supervision
+    if distill == "mutual":
+        return mutual(weight)
+    return deepest(teaching, tau, feature_l2, classes if feature_l2 else None)
+
+
+def classes_of(module: nn.Module) -> int:
+    """How many classes a network in stages tells apart."""
+    return len(module.get_parameter("linear.weight"))
+
+
+def _depths(p: Problem, capacities: str) -> list[Share]:
+    """Who has how many stages; refuses those that there are not."""
+    stages = check_stages(p.module)
+    for level in levels(capacities, DEPTHS):
+        if level > stages or level != int(level) or level < 1:
+            raise RequestError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
+    return shares(capacities, DEPTHS, p.clients, p.rounds)
+
+
+def saying(program: Program[Server], name: str, value: Callable[[int], Tensor]) -> Program[Server]:
+    """A program whose server's buffer ``name`` is what the round says: which heads answer."""
+
+    def said(s: Server, t: int) -> Server:
+        return s._replace(u=s.u | {name: value(t).to(s.u[name])})
+
+    return program._replace(
+        init=lambda common, each: said(program.init(common, each), 0),
+        exchange=lambda s, trained, r: said(program.exchange(s, trained, r), r.index),
+    )

@@ -1,0 +1,36 @@
+"""DFedAvg: FedAvg between peers."""
+
+from typing import Unpack
+
+from ..local import Phase
+from ..topology import Topology
+from .base import Problem, Program
+from .method import method
+from .options import Options, Training
+from .peers import Peers, decentralised
+
+
+@method(Training(momentum=0.0))
+def dfedavg(
+    p: Problem,
+    t: Training,
+    *,
+    topology: str | Topology = "random:10",
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """DFedAvg: FedAvg between peers.
+
+    z_i <- local(x_i);   x_i <- sum_j W[i, j] z_j
+
+    Args:
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+
+    >>> dfedavg(topology="ring").settings["momentum"]
+    0.0
+
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1 without momentum.
+    Differs from the paper in: the default graph, a new one of equal degrees every round (the paper's is fixed), and
+    weight decay, clipping and decay of the rate, which are those of DFedAlt's experiments. ``quantise`` rounds the
+    whole message and carries the error on; the paper's quantised form rounds the difference to the last model.
+    """
+    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)

@@ -1,0 +1,34 @@
+"""DFedAvgM: DFedAvg with momentum."""
+
+from typing import Unpack
+
+from ..local import Phase
+from ..topology import Topology
+from .base import Problem, Program
+from .method import method
+from .options import Options, Training
+from .peers import Peers, decentralised
+
+
+@method()
+def dfedavgm(
+    p: Problem,
+    t: Training,
+    *,
+    topology: str | Topology = "random:10",
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
+
+    m <- momentum m + grad F_i(z), z <- z - lr m, from z = x_i and m = 0 in every round;   x_i <- sum_j W[i, j] z_j
+
+    Args:
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+
+    >>> dfedavgm(topology="ring").settings["momentum"]
+    0.9
+
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1.
+    Differs from the paper in: what dfedavg differs in.
+    """
+    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)

@@ -1,0 +1,64 @@
+"""DFedAvgM-P: DFedAvgM with a personal head."""
+
+from typing import Any, Literal, Unpack
+
+from ..batches import Amount
+from ..local import Phase
+from ..split import Patterns
+from ..topology import Topology
+from .base import Problem, Program
+from .fedavg_p import joint_phase
+from .method import method
+from .options import Count, Options, Rate, Training, refuse_given
+from .peers import Peers, decentralised
+
+
+def _length(schedule: str, personal_epochs: int | None, personal_steps: int | None) -> dict[str, Any]:
+    """The personal phase takes five epochs where there is one and nothing is said."""
+    if schedule == "joint":
+        length = {"personal_epochs": personal_epochs, "personal_steps": personal_steps}
+        refuse_given("schedule=joint has one phase for both parts", length, "schedule=alternate")
+        return {}
+    return {"personal_epochs": 5} if personal_epochs is None and personal_steps is None else {}
+
+
+@method(complete=_length)
+def dfedavgm_p(
+    p: Problem,
+    t: Training,
+    *,
+    personal: Patterns = "head",
+    topology: str | Topology = "random:10",
+    schedule: Literal["joint", "alternate"] = "joint",
+    personal_lr: Rate | None = None,
+    personal_epochs: Count | None = None,
+    personal_steps: Count | None = None,
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """DFedAvgM-P: DFedAvgM with a personal head, trained together with the body or before it.
+
+    schedule "joint": (z_i, v_i) <- local(u_i, v_i) in one phase;   u_i <- sum_j W[i, j] z_j
+    schedule "alternate": DFedAlt, with personal_epochs (5 where nothing is said) or personal_steps for its first phase
+
+    Args:
+        personal: The parameters that stay with their client: "head" or name patterns.
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+        schedule: "joint" or "alternate".
+        personal_lr: The learning rate of v_i; none: lr.
+        personal_epochs: Passes through the data in the personal phase, where there is one.
+        personal_steps: Batches in the personal phase, instead of epochs.
+
+    >>> dfedavgm_p(topology="ring").settings["schedule"]
+    'joint'
+
+    Reference: DFedPGP, Table 4.
+    Differs from the paper in: nothing it says: it does not tell which schedule it ran. "joint" is what the name
+    says; its words "undirected version of DFedPGP" would be "alternate".
+    """
+    v, rate = p.personal(personal), t.lr if personal_lr is None else personal_lr
+    joint = [joint_phase(p, t, personal, rate)]
+    alternate = [
+        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), rate, stream=1),
+        Phase(p.parameters - v, t.amount, t.lr),
+    ]
+    return decentralised(p, joint if schedule == "joint" else alternate, t, topology, shared=p.names - v)

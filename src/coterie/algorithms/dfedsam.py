@@ -1,0 +1,42 @@
+"""DFedSAM: sharpness-aware steps between peers."""
+
+from typing import Annotated, Unpack
+
+from ..corrections import sam
+from ..local import Phase
+from ..topology import Topology
+from .base import Problem, Program
+from .method import method
+from .options import FLAT, Options, Range, Rate, Training
+from .peers import Peers, decentralised
+
+
+@method(FLAT)
+def dfedsam(
+    p: Problem,
+    t: Training,
+    *,
+    rho: Rate = 0.01,
+    topology: str | Topology = "random:10",
+    gossip_steps: Annotated[int, Range(1)] = 1,
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """DFedSAM: sharpness-aware steps, then one exchange of everything.
+
+    z_i <- local(x_i) along grad F_i(x + rho g/|g|);   x_i <- sum_j W[i, j] z_j
+
+    Args:
+        rho: How far a step climbs before it looks: the radius of SAM.
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+        gossip_steps: Exchanges in one round.
+
+    >>> dfedsam(topology="ring").settings["rho"]
+    0.01
+
+    Reference: DFedSAM, Algorithm 1.
+    Differs from the paper in: nothing we know of. No momentum and weight decay 5e-4 are its appendix's; it names no
+    clipping, and there is none. rho is the radius itself, as in its listing; its equation 2 bounds the square by rho.
+    We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
+    """
+    phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
+    return decentralised(p, [phase], t, topology, p.names, gossip_steps)

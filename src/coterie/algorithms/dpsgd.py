@@ -1,0 +1,65 @@
+"""D-PSGD: one short piece of local work, one exchange."""
+
+from typing import Literal, Unpack
+
+from ..errors import RequestError
+from ..local import Phase
+from ..mixing import gossip
+from ..tensors import add, floating, sub
+from ..topology import Topology
+from .base import Problem, Program, Round, Trained
+from .method import method
+from .options import SAM_PAPER, Options, Training
+from .peers import Peers, decentralised
+
+
+def _training(form: str) -> Training:
+    return SAM_PAPER._replace(epochs=1) if form == "epoch" else SAM_PAPER._replace(epochs=None, steps=1)
+
+
+def _check(form: str, t: Training) -> None:
+    if form == "lian" and t.steps != 1:
+        raise RequestError("form=lian takes one step between two exchanges: leave epochs and steps out, or form=epoch")
+
+
+@method(_training, check=_check)
+def dpsgd(
+    p: Problem,
+    t: Training,
+    *,
+    topology: str | Topology = "random:10",
+    form: Literal["epoch", "lian"] = "epoch",
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """D-PSGD: one short piece of local work, one exchange.
+
+    form "epoch" (as DFedSAM's experiments run it):  z_i <- one epoch from x_i;  x_i <- sum_j W[i, j] z_j
+    form "lian" (the original):  x_i <- sum_j W[i, j] x_j - lr grad F_i(x_i; one batch)
+
+    Args:
+        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
+        form: "epoch" or "lian".
+
+    >>> dpsgd(form="lian").settings["steps"]
+    1
+
+    Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017, Algorithm 1.
+    Differs from the paper in: the default form, an epoch instead of one batch, as DFedSAM's experiments run it;
+    form="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
+    clipping at 10 and rates that decay by 0.998 a round are from those experiments.
+    """
+    program = decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    return combining_first(program) if form == "lian" else program
+
+
+def combining_first(program: Program[Peers]) -> Program[Peers]:
+    """Mixes the points from before the step and adds the step taken at the client's own, unmixed point."""
+
+    def train(s: Peers, r: Round) -> Trained:
+        return program.train(s, r)._replace(sent=floating(s.x))
+
+    def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
+        step = sub(floating(trained.models), floating(s.x))
+        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent), step), trained.kept)
+
+    return program._replace(train=train, exchange=exchange)

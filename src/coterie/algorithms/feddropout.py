@@ -1,0 +1,63 @@
+"""FedDropout: HeteroFL with channels drawn anew."""
+
+from functools import partial
+from typing import Unpack
+
+import torch
+
+from .. import chance
+from ..views import permuted, random
+from .base import Problem, Program, Round
+from .method import method
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .server import Server
+from .widths import Channels, Trick, by_width
+
+
+@method(LMT_PAPER, check=refuse_lasting)
+def feddropout(
+    p: Problem,
+    t: Training,
+    *,
+    capacities: str = "b4-b3-b2",
+    aligned: bool = True,
+    scaler: bool = False,
+    mask_ce: bool = False,
+    participation: Participation = 0.1,
+    weighting: Weighting = "uniform",
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """FedDropout: HeteroFL with channels drawn anew for every client and round.
+
+    x_i <- local(ceil(rate_i C) channels of x, drawn for i in this round) for i in S
+    x <- entry by entry the mean over who holds it
+
+    After a round a client deploys the channels that were drawn for it in that round, whether it took part or not.
+
+    Args:
+        capacities: Rates by client, "b4-b3-b2" (1, 3/4, 1/2 in equal shares), "1-0.5" or "b4x15-b2x5", or for everybody
+            one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
+        aligned: Whether all layers of one width keep the same channels. Otherwise every layer has channels of its own,
+            in the order in which they are drawn, so that what a residual network adds are different ones, in a full
+            model too; in attention queries, keys and values draw apart, and all heads alike.
+        scaler: Whether inputs are divided by the rate before every norm, in training only.
+        mask_ce: Whether the logits of classes that a client does not have are 0 in training, and their rows of the last
+            layer are averaged without it.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> feddropout().settings["capacities"]
+    'b4-b3-b2'
+
+    Reference: Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements",
+    2018.
+    Differs from the paper in: what heterofl differs in, and no compression beside (``quantise`` is one). FedLMT's
+    tables were made with the code released with FedRolex, which draws channels layer by layer: aligned=False. There a
+    network of b4 clients alone ends below FedAvg, which channels that stay aligned do not explain.
+    """
+
+    def drawn(r: Round, client: int) -> Channels:
+        generator = torch.Generator().manual_seed(chance.key(r.seed, "window", r.index, client))
+        return partial(random if aligned else permuted, generator=generator)
+
+    return by_width(p, t, drawn, capacities, Trick(scaler, mask_ce, aligned), participation, weighting)

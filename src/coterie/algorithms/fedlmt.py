@@ -1,0 +1,79 @@
+"""FedLMT: FedAvg on one model of low rank."""
+
+from typing import Any, Literal, Unpack
+
+from ..errors import RequestError
+from ..local import Phase
+from ..topology import Topology
+from .base import Problem, Program
+from .capacities import DEPTHS, levels, refuse_staged
+from .lowrank import check_regulariser, exchanged, low_rank
+from .method import method
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
+
+# (layers that stay whole, rank ratio) of one common model, by capacity
+COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}
+
+
+def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None) -> dict[str, Any]:
+    """Layers that stay whole and rank ratio: as given, else for the smallest capacity."""
+    refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
+    if rank_ratio is not None and keep_layers is not None:
+        refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
+    name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"
+    if name not in COMMON_RANKS and (rank_ratio is None or keep_layers is None):
+        raise RequestError(
+            f"capacities={capacities} leave fedlmt nothing to do: name {', '.join(COMMON_RANKS)} among them, or give "
+            "rank_ratio and keep_layers"
+        )
+    keep, ratio = COMMON_RANKS.get(name, COMMON_RANKS["b2"])
+    return {
+        "rank_ratio": ratio if rank_ratio is None else rank_ratio,
+        "keep_layers": keep if keep_layers is None else keep_layers,
+        "capacities": None,
+    }
+
+
+@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank)
+def fedlmt(
+    p: Problem,
+    t: Training,
+    *,
+    rank_ratio: float | None = None,
+    keep_layers: int | str | None = None,
+    rank_mode: Literal["channels", "definition"] = "channels",
+    capacities: str | None = None,
+    init: Literal["kaiming", "spectral"] = "kaiming",
+    regulariser: str = "none",
+    topology: str | Topology | None = None,
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
+    **options: Unpack[Options],
+) -> Program[Any]:
+    """FedLMT: FedAvg on one model of low rank, small enough for everybody.
+
+    x = (W_1 .. W_k, then U_l and V_l);   x_i <- local(x) along grad F_i + regulariser for i in S;   x <- sum_S q_i x_i
+
+    Args:
+        rank_ratio: r = round(rank_ratio * c_out).
+        keep_layers: How many layers stay whole.
+        rank_mode: "channels", or "definition": r = round(rank_ratio * min(k c_out, k c_in)).
+        capacities: Where rank_ratio and keep_layers are not given, the published pair for the smallest of these; 0.15
+            and 3 unless given.
+        init: What the factors begin with: "kaiming" or "spectral".
+        regulariser: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
+        topology: Between peers instead of around a server: a text such as "ring", or a Topology.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> fedlmt(regulariser="frobenius=1e-4").settings["keep_layers"]
+    3
+
+    Reference: FedLMT/pFedLMT, Algorithm 1.
+    Differs from the paper in: the coefficient of its regulariser, which it tunes and does not print, is 0; the
+    released scripts for CIFAR use none either. Clients count by their size, as in the code; the listing has equal
+    weights. r = round(rank_ratio * c_out), because its Definition 3.1 read literally (rank_mode="definition") does
+    not give the counts of its Table 1.
+    """
+    phases = [Phase(p.parameters, t.amount, t.lr)]
+    return exchanged(p, phases, t, topology, p.names, participation, weighting)

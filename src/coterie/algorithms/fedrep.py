@@ -1,0 +1,52 @@
+"""FedRep: first the head, then the body, around a server."""
+
+from typing import Unpack
+
+from ..batches import Amount
+from ..local import Phase
+from ..split import Patterns
+from .base import Problem, Program
+from .method import method
+from .options import Count, Options, Participation, Rate, Training, Weighting
+from .server import Server, federated
+
+
+@method()
+def fedrep(
+    p: Problem,
+    t: Training,
+    *,
+    personal: Patterns = "head",
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
+    personal_lr: Rate = 0.1,
+    personal_epochs: Count | None = 10,
+    personal_steps: Count | None = None,
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
+
+    v_i <- local(v; u held);   u_i <- local(u; v_i held) for i in S;   u <- sum_S q_i u_i
+
+    Args:
+        personal: The parameters that stay with their client: "head" or name patterns.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+        personal_lr: The learning rate of the personal phase.
+        personal_epochs: Passes through the data in the personal phase.
+        personal_steps: Batches in the personal phase, instead of epochs.
+
+    >>> fedrep().settings["personal_epochs"]
+    10
+
+    Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", 2021.
+    Differs from the paper in: 10 epochs for the head and 5 for the body, and the rates, momentum and clipping of
+    DFedAlt's experiments. Released code has one optimiser for both phases, momentum 0.5 and a last head phase for
+    everybody; here each phase has its own and nothing follows the last round.
+    """
+    v = p.personal(personal)
+    phases = [
+        Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
+        Phase(p.parameters - v, t.amount, t.lr),
+    ]
+    return federated(p, phases, t, p.names - v, participation, weighting)

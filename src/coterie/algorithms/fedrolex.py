@@ -1,0 +1,54 @@
+"""FedRolex: HeteroFL with a window of channels that moves on."""
+
+from functools import partial
+from typing import Literal, Unpack
+
+from ..views import window
+from .base import Problem, Program
+from .method import method
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .server import Server
+from .widths import Trick, by_width
+
+
+@method(LMT_PAPER, check=refuse_lasting)
+def fedrolex(
+    p: Problem,
+    t: Training,
+    *,
+    capacities: str = "b4-b3-b2",
+    direction: Literal[1, -1] = 1,
+    scaler: bool = False,
+    mask_ce: bool = False,
+    participation: Participation = 0.1,
+    weighting: Weighting = "uniform",
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """FedRolex: HeteroFL with a window of channels that moves on by one in every round.
+
+    x_i <- local(channels t, t + 1, .. t + ceil(rate_i C) - 1 mod C of x) for i in S, in round t
+    x <- entry by entry the mean over who holds it
+
+    After round t a client deploys the window of that round.
+
+    Args:
+        capacities: Rates by client, "b4-b3-b2" (1, 3/4, 1/2 in equal shares), "1-0.5" or "b4x15-b2x5", or for everybody
+            one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
+        direction: Where the window moves: 1 as in the paper, -1 as in the released code.
+        scaler: Whether inputs are divided by the rate before every norm, in training only.
+        mask_ce: Whether the logits of classes that a client does not have are 0 in training, and their rows of the last
+            layer are averaged without it.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> fedrolex().settings["direction"]
+    1
+
+    Reference: Alam et al., "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction",
+    2022.
+    Differs from the paper in: what heterofl differs in. The released code rolls the other way (direction=-1) and
+    weights entries of norms and linear layers by how often they were updated; here every entry is a plain mean.
+    """
+    trick = Trick(scaler, mask_ce)
+    rolling = lambda r, client: partial(window, t=direction * r.index)  # noqa: E731
+    return by_width(p, t, rolling, capacities, trick, participation, weighting)

@@ -1,0 +1,42 @@
+"""FedSAM: FedAvg with sharpness-aware steps."""
+
+from typing import Unpack
+
+from ..corrections import sam
+from ..local import Phase
+from .base import Problem, Program
+from .method import method
+from .options import FLAT, Options, Participation, Rate, Training, Weighting
+from .server import Server, federated
+
+
+@method(FLAT._replace(weight_decay=0.0))
+def fedsam(
+    p: Problem,
+    t: Training,
+    *,
+    rho: Rate = 0.05,
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
+    outer_lr: Rate = 1.0,
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """FedSAM: FedAvg with sharpness-aware steps.
+
+    x_i <- local(x) along grad F_i(x + rho g/|g|) for i in S;   x <- x + outer_lr (sum_S q_i x_i - x)
+
+    Args:
+        rho: How far a step climbs before it looks: the radius of SAM.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+        outer_lr: The server's step size.
+
+    >>> fedsam().settings["weight_decay"]
+    0.0
+
+    Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
+    Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
+    decay, no clipping, rates that decay by 0.998 a round).
+    """
+    phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
+    return federated(p, [phase], t, p.names, participation, weighting, outer_lr)

@@ -1,0 +1,29 @@
+"""Local: every client on its own."""
+
+from typing import Unpack
+
+from ..local import Phase
+from .base import Problem, Program
+from .method import method
+from .options import Options, Training
+from .peers import Peers, decentralised
+
+
+@method()
+def local(
+    p: Problem,
+    t: Training,
+    **options: Unpack[Options],
+) -> Program[Peers]:
+    """Local: every client on its own, every round.
+
+    x_i <- local(x_i)
+
+    >>> local(epochs=1).settings["epochs"]
+    1
+
+    Reference: none: the baseline every paper compares with.
+    Differs from the paper in: nothing. All clients train in every round, also beside methods that sample a tenth of
+    them.
+    """
+    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, "none", shared=frozenset())

@@ -1,0 +1,75 @@
+"""The family between peers: clients that mix with their neighbors."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .. import topology as topologies
+from ..errors import RequestError
+from ..local import Phase
+from ..mixing import gossip
+from ..tensors import Tensors, count, replicate, split
+from ..topology import Topology
+from .base import Problem, Program, Round, Trained
+from .options import Training
+from .traffic import Traffic, gossiped, load
+from .update import NOTHING, Given, LocalUpdate, lasting, looked_up, message_of
+
+
+class Peers(NamedTuple):
+    """State without a server; every slot is stacked over the clients."""
+
+    x: Tensors  # (u_i, v_i): shared and personal part of every client's model
+    memory: Tensors  # momentum that outlives a round; empty unless asked for
+
+
+def decentralised(
+    problem: Problem,
+    phases: Sequence[Phase],
+    training: Training,
+    topology: str | Topology,
+    shared: frozenset[str],
+    gossip_steps: int = 1,
+    fresh_graph: bool = False,
+    aux: Given = NOTHING,
+) -> Program[Peers]:
+    """Everybody trains, then averages what is shared with the neighbors.
+
+    z_i <- local(x_i);   u_i <- sum_j W[i, j] u(z_j), ``gossip_steps`` times;   v_i <- v(z_i)
+
+    fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: what
+    corrections look up, by name, as functions of the state and the round.
+    """
+    graph = topologies.build(topology, problem.clients, problem.seed)
+    if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow
+        raise RequestError(
+            f"{graph.name} is column-stochastic, which plain averaging cannot use: take random-pull or random"
+        )
+    work = LocalUpdate(problem, phases, training, frozenset(aux))
+
+    def init(common: Tensors, each: Tensors) -> Peers:
+        return Peers(each, replicate(lasting(training, phases, common), count(each)))
+
+    def train(s: Peers, r: Round) -> Trained:
+        return work.train(r, s.x, s.memory, shared, looked_up(aux, s, r))
+
+    def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
+        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.kept)
+
+    def traffic(s: Peers, r: Round) -> Traffic:
+        return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True))
+
+    return Program(
+        shared=shared,
+        phases=phases,
+        training=training,
+        init=init,
+        train=train,
+        exchange=exchange,
+        models=lambda s: s.x,
+        message=message_of(shared),
+        traffic=traffic,
+        topology=graph,
+        gossip_steps=gossip_steps,
+        fresh_graph=fresh_graph,
+        views=problem.views,
+    )

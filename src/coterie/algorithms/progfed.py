@@ -1,0 +1,102 @@
+"""ProgFed: everybody trains a network that grows."""
+
+from dataclasses import replace
+from typing import Unpack
+
+import numpy as np
+import torch
+
+from ..errors import RequestError
+from ..local import Phase
+from ..problem import Model
+from ..tensors import Tensors, Tree
+from ..views.staged import check_stages
+from ..views.stages import STAGE, at_stage, stage_of, staged
+from .base import Assigned, Problem, Program, Round, View
+from .capacities import Share
+from .depthfl import saying
+from .forms import assigned, named_view
+from .method import method
+from .options import LMT_PAPER, Count, Options, Participation, Training, Weighting, refuse_lasting
+from .server import Server, federated
+
+
+def _staged(model: Model) -> Model:
+    return model.like(staged(model.module))
+
+
+@method(LMT_PAPER, check=refuse_lasting, adapt=_staged)
+def progfed(
+    p: Problem,
+    t: Training,
+    *,
+    warmup: Count = 0,
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
+    **options: Unpack[Options],
+) -> Program[Server]:
+    """ProgFed: FedAvg on the first stage, then on two, until the network is whole.
+
+    x_i <- local(stem, stages 1..s, head s) for i in S;   x <- sum_S q_i x_i;   s grows every T / (2 stages) rounds
+
+    What is measured, and what a client deploys, is the prefix of the round. A new stage starts as it was drawn, with a
+    new head.
+
+    Args:
+        warmup: Rounds at the beginning of every stage but the first that train the new stage and its head alone; the
+            others stay as they are, running statistics included.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> progfed().settings["epochs"]
+    1
+
+    Reference: Wang et al., "ProgFed: Effective, Communication, and Computation Efficient Federated Learning by
+    Progressive Training", 2022.
+    Differs from the paper in: no warm-up unless asked; the released code has 25 rounds of 3,000. Warm-up rounds are
+    counted as if the whole prefix travelled and learned. FedLMT's text prints other lengths of the stages; only these
+    sum to T and give its Table 7.
+    """
+    stages = check_stages(p.module)
+    _check_lengths(p.rounds, stages, warmup)
+    whole, fresh = ([_prefix(p, s, alone) for s in range(stages)] for alone in (False, True))
+    everybody = Share(1.0, np.arange(p.clients))
+
+    def stage(t: int) -> int:
+        return stage_of(t, p.rounds, stages) - 1
+
+    def views(r: Round) -> list[Assigned]:
+        s = stage(r.index)
+        young = s > 0 and stage(r.index - warmup) < s
+        return assigned([(everybody, (fresh if young else whole)[s])], r)
+
+    phase = Phase(p.parameters, t.amount, t.lr)
+    program = federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+    return saying(program, STAGE, lambda t: torch.eye(stages)[stage(t)])
+
+
+def _check_lengths(rounds: int, stages: int, warmup: int) -> None:
+    if rounds < 2 * stages:
+        raise RequestError(f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds")
+    shortest = rounds // (2 * stages)
+    if warmup and warmup >= shortest:
+        raise RequestError(f"warmup={warmup} leaves none of the {shortest} rounds of a stage: choose it smaller")
+
+
+def _prefix(p: Problem, stage: int, alone: bool) -> View:
+    """The first stages, counted from 0, and the head on the last; ``alone``: only that one and its head are trained."""
+    module = at_stage(p.module, stage + 1)
+    view = named_view(p.model.like(module), p.model.start)
+    if not alone:
+        return view
+    last = (f"stages.{stage}.", f"heads.{stage}.", "linear.")
+    old = {k for k in view.model.start if not k.startswith(last)}
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in old)
+
+    def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
+        values, mass = view.put(x, where)
+        nothing = {k: torch.zeros_like(mass[k]) for k in old}
+        return values | nothing, mass | nothing
+
+    return view._replace(put=put)
