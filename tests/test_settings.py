@@ -126,7 +126,11 @@ def other(method: str, name: str) -> Any:
         return not now
     if name in ("weighting", "c_init"):
         return ({"size", "uniform"} if name == "weighting" else {"zero", "gradient"}).difference([now]).pop()
-    return "1" if name == "capacities" else OTHER[name]  # a new setting needs a value to be tried with
+    if name == "capacities":
+        return "1"
+    if name in OTHER:
+        return OTHER[name]
+    return now + 1 if isinstance(now, int) else now / 2 or 0.5  # what is not a number needs a value to be tried with
 
 
 def module_for(method: str, algorithm: Algorithm) -> nn.Module:
