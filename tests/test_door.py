@@ -15,15 +15,22 @@ from coterie.errors import RequestError
 from helpers_cli import Cli, Finished, assert_same_run, contents
 
 MINE = """
-from typing import Unpack
+from typing import Literal, Unpack
 import torch
-from coterie import topology as topologies
-from coterie.algorithms.base import Algorithm, Problem, Program
-from coterie.algorithms.peers import decentralised
-from coterie.algorithms.options import Options, Training
-from coterie.local import Phase
+from coterie.method import Algorithm, Options, Peers, Phase, Problem, Program, Rate, Training
+from coterie.method import decentralised, method, topology as topologies
 
-def lazy_gossip(*, keep: float = 0.5, rho: float = 0.7, topology: str = "ring", **options: Unpack[Options]):
+@method(Training(momentum=0.0))
+def lazy_gossip(
+    p: Problem,
+    t: Training,
+    *,
+    keep: Rate = 0.5,
+    kept_by: Literal["all", "none"] = "all",
+    rho: Rate = 0.7,
+    topology: str = "ring",
+    **options: Unpack[Options],
+) -> Program[Peers]:
     '''Lazy gossip: every client keeps a part of its own model.
 
     x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j
@@ -32,12 +39,9 @@ def lazy_gossip(*, keep: float = 0.5, rho: float = 0.7, topology: str = "ring", 
         keep: How much of its own model
             a client keeps.
     '''
-    t = Training().given(options)
-    def bind(p: Problem) -> Program:
-        graph = topologies.build(topology, p.clients, p.seed)
-        lazy = topologies.build(lambda r: (1 - keep) * graph(r) + keep * torch.eye(p.clients), p.clients)
-        return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, lazy, shared=p.names)
-    return Algorithm("anything", {"keep": keep, "rho": rho, "topology": topology, **t._asdict()}, bind)
+    graph = topologies.build(topology, p.clients, p.seed)
+    lazy = topologies.build(lambda r: (1 - keep) * graph(r) + keep * torch.eye(p.clients), p.clients)
+    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, lazy, shared=p.names)
 
 def net(shape, classes):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(torch.Size(shape).numel(), classes))
@@ -208,6 +212,19 @@ class TestPython:
         assert {"fit", "algorithms", "views", "measure"} <= set(told)
         assert not {"Any", "TYPE_CHECKING", "import_module"} & set(told)
 
+    def test_all_that_a_method_needs_is_there_and_told(self) -> None:
+        """The docstring is the table of contents: it names everything, and nothing else."""
+        offered = set(ct.method.__all__)
+        assert all(hasattr(ct.method, name) for name in offered)
+        told = re.findall(r"``(\w+)``", (ct.method.__doc__ or "").partition("What is here:")[2])
+        assert sorted(told) == sorted(offered)
+
+    @pytest.mark.parametrize("page", ["docs/your-own-method.md"])
+    def test_a_method_of_ones_own_imports_nothing_private(self, page: str) -> None:
+        text = (Path(__file__).parent.parent / page).read_text(encoding="utf-8")
+        used = re.findall(r"^(?:from|import) (coterie[\w.]*)", text, flags=re.MULTILINE)
+        assert set(used) == {"coterie", "coterie.method"}
+
 
 class TestList:
     def test_a_method_with_its_settings(self, cli: Cli, here: Path) -> None:
@@ -215,7 +232,8 @@ class TestList:
         assert shown.startswith("Lazy gossip: every client keeps a part of its own model.\n")
         assert "x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j" in shown
         assert re.search(r"^keep +0.5 +a number +How much of its own model a client keeps.", shown, re.MULTILINE)
-        assert re.search(r"^batch_size +128 +a whole number or none", shown, re.MULTILINE)
+        assert re.search(r"^kept_by +all +all or none", shown, re.MULTILINE)
+        assert re.search(r"^batch_size +128 +a whole number or none +Samples in one batch", shown, re.MULTILINE)
         assert "Reference" not in shown
 
     def test_one_of_ours(self, cli: Cli, here: Path) -> None:
@@ -243,6 +261,8 @@ WRONG = {
     "lacking_of_door:f": ("no_such_package",),
     f"{OWN} --set mu=1": ("no setting 'mu'", "keep"),
     f"{OWN} --set keep=much": ("keep takes a number",),
+    f"{OWN} --set keep=-1": ("keep=-1", "at least 0"),
+    f"{OWN} --set kept_by=some": ("kept_by='some'", "all or none"),
     "mine_of_door.py:lazy_gossip": (f"type its module, {OWN}",),
     "empty_of_door:f": ("has no function", "write f"),
 }

@@ -2,18 +2,16 @@
 
 import json
 import re
-from types import NoneType
 
 import tables
 from coterie import algorithms
 from coterie.algorithms.about import About, default
-from coterie.algorithms.options import Training
-from coterie.algorithms.settings import settings_of, spelled
+from coterie.algorithms.settings import settings_of, takes
 from coterie.presets import PRESETS, STAGED
 from docstrings import about, formula
 from drawing import picture
 from played import AT, CLIENTS, MODEL, Played, graph, played
-from words import LETTERS, SETTINGS, SPECIAL
+from words import LETTERS
 
 SECTIONS = (
     "Try it",
@@ -182,12 +180,9 @@ def cost(p: Played) -> str:
 def settings(method: str, a: About) -> str:
     """What is said of the settings, and all of them with their defaults; those of every method last."""
     builder = algorithms.builder(method)
-    values, known = algorithms.build(method).settings, settings_of(builder)
-    own = [k for k in known if k not in Training._fields]
-    says = {**SETTINGS, **{k: text for (m, k), text in SPECIAL.items() if m == method}, **a.args}
-    if NoneType in known.get("topology", ()):
-        says["topology"] += "; none: around a server"
-    rows = [[f"`{k}`", f"`{default(values[k])}`", spelled(known[k]), says[k]] for k in (*own, *Training._fields)]
+    values, known = algorithms.build(method).settings, takes(builder)
+    says = {**a.args, "topology": f"{a.args.get('topology')} See [topologies](../own-topology.md)."}
+    rows = [[f"`{k}`", f"`{default(values[k])}`", known[k], says[k]] for k in known]
     columns = ["setting", "default", "takes", "what it is"]
     say = "On the command line: `--set NAME=VALUE`. The defaults are those of the experiments the method comes from."
     return "\n\n".join([*a.notes, say, tables.table(columns, rows)])

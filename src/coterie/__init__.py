@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import algorithms, data, engines, export, measure, models, recipes, report, theory, topology, track, views
+    from . import (
+        algorithms,
+        data,
+        engines,
+        export,
+        measure,
+        method,
+        models,
+        recipes,
+        report,
+        theory,
+        topology,
+        track,
+        views,
+    )
     from .errors import RequestError
     from .loop import fit
     from .run import Client, Run, load
@@ -22,6 +36,7 @@ __all__ = [
     "fit",
     "load",
     "measure",
+    "method",
     "models",
     "recipes",
     "report",

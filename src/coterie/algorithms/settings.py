@@ -30,11 +30,28 @@ def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
     >>> settings_of(fedavg)["weighting"]
     (<class 'str'>,)
     """
-    hints, takes = get_type_hints(builder), inspect.signature(builder).parameters.values()
-    declared = {p.name: hints[p.name] for p in takes if p.kind is not p.VAR_KEYWORD}
-    if any(p.kind is p.VAR_KEYWORD for p in takes):
-        declared |= get_type_hints(Options)
-    return {k: _plain_types(hint) for k, hint in declared.items()}
+    return {k: _plain_types(hint) for k, hint in _declared(builder).items()}
+
+
+def takes(builder: Builder) -> dict[str, str]:
+    """The keywords of a builder, each with what it takes in words; where there are few choices, those.
+
+    >>> from coterie.algorithms import fedavg
+    >>> takes(fedavg)["weighting"]
+    'size or uniform'
+    """
+    return {k: _choices(hint) or spelled(_plain_types(hint)) for k, hint in _declared(builder).items()}
+
+
+def _declared(builder: Builder) -> dict[str, Any]:
+    """The annotations of the builder's own keywords, and of those that all methods have if it passes them on."""
+    hints, parameters = get_type_hints(builder), inspect.signature(builder).parameters.values()
+    own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
+    return own | (get_type_hints(Options) if len(own) < len(parameters) else {})
+
+
+def _choices(hint: Any) -> str:
+    return " or ".join(map(str, get_args(hint))) if get_origin(hint) is Literal else ""
 
 
 def _plain_types(hint: Any) -> tuple[type, ...]:

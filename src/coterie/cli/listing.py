@@ -8,7 +8,7 @@ from rich.table import Table
 from .. import data, models, topology
 from ..algorithms import BUILDERS, builder
 from ..algorithms.about import DIFFERS, REFERENCE, about, default
-from ..algorithms.settings import settings_of, spelled
+from ..algorithms.settings import takes
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
 from .recipe_show import table, wide_console
@@ -42,8 +42,8 @@ def show_method(name: str) -> None:
     a, values = about(build), build().settings
     console = wide_console()
     settings = table("setting", "default", "takes", "what it is")
-    for key, kinds in settings_of(build).items():
-        settings.add_row(key, default(values.get(key)), spelled(kinds), a.args.get(key, ""))
+    for key, kinds in takes(build).items():
+        settings.add_row(key, default(values.get(key)), kinds, a.args.get(key, ""))
     console.print(f"{a.title or name}: {a.what}", style="bold", markup=False)
     for text in filter(None, (a.recurrence, *a.notes)):
         console.print(f"\n{text}", markup=False)

@@ -1,0 +1,129 @@
+"""What a method is written with: everything that a file of one's own needs is here, and stays here.
+
+A method is a function from a problem to a program. Its signature says which settings it has. A command runs it by
+name, ``coterie run mine:fedfoo``; in Python a call of the function makes it.
+
+>>> from typing import Unpack
+>>> @method()
+... def fedfoo(p: Problem, t: Training, *, mu: Rate = 0.1, **options: Unpack[Options]) -> Program[Server]:
+...     return federated(p, [Phase(p.parameters, t.amount, t.lr, proximal(mu))], t, p.names)
+>>> fedfoo(mu=0.5).settings["mu"]
+0.5
+
+What is here:
+
+* A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
+* Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Fraction``, ``Count``, ``Range``,
+  ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``RequestError``, to refuse one.
+* Local work: ``Phase``, ``Group``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
+* Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
+  the class of one's own.
+* Families: ``federated`` around a ``Server``, ``decentralised`` between ``Peers``, ``push_sum`` of what is ``Pushed``.
+* Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
+* Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
+* From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of``; ``Traffic``,
+  ``load``, ``over``, ``gossiped`` and ``to_server``, which count what is sent.
+* Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``split``, ``rows``, ``put``, ``replicate``,
+  ``count``, ``floating``, ``zeros_like``.
+"""
+
+from . import topology
+from .algorithms.base import Algorithm, Problem, Program, Round, Trained, around
+from .algorithms.finetuned import finetuned
+from .algorithms.method import method
+from .algorithms.options import Count, Fraction, Options, Participation, Range, Rate, Training, Weighting
+from .algorithms.peers import Peers, decentralised
+from .algorithms.pushsum import Pushed, push_sum
+from .algorithms.quantised import quantised
+from .algorithms.server import Server, federated
+from .algorithms.traffic import Traffic, gossiped, load, over, to_server
+from .algorithms.update import LocalUpdate, message_of
+from .batches import Amount
+from .corrections import control_variate, debiased, few_samples, masked, proximal, sam
+from .errors import RequestError
+from .local import Correction, Group, Phase
+from .mixing import average, gossip, outer, ratio, sums
+from .problem import Model
+from .split import Patterns
+from .tensors import (
+    Tensors,
+    Tree,
+    add,
+    count,
+    floating,
+    mul,
+    norm,
+    put,
+    replicate,
+    rows,
+    split,
+    sub,
+    zeros_like,
+)
+from .topology import Topology
+
+__all__ = [
+    "Algorithm",
+    "Amount",
+    "Correction",
+    "Count",
+    "Fraction",
+    "Group",
+    "LocalUpdate",
+    "Model",
+    "Options",
+    "Participation",
+    "Patterns",
+    "Peers",
+    "Phase",
+    "Problem",
+    "Program",
+    "Pushed",
+    "Range",
+    "Rate",
+    "RequestError",
+    "Round",
+    "Server",
+    "Tensors",
+    "Topology",
+    "Traffic",
+    "Trained",
+    "Training",
+    "Tree",
+    "Weighting",
+    "add",
+    "around",
+    "average",
+    "control_variate",
+    "count",
+    "debiased",
+    "decentralised",
+    "federated",
+    "few_samples",
+    "finetuned",
+    "floating",
+    "gossip",
+    "gossiped",
+    "load",
+    "masked",
+    "message_of",
+    "method",
+    "mul",
+    "norm",
+    "outer",
+    "over",
+    "proximal",
+    "push_sum",
+    "put",
+    "quantised",
+    "ratio",
+    "replicate",
+    "rows",
+    "sam",
+    "split",
+    "sub",
+    "sums",
+    "to_server",
+    "topology",
+    "zeros_like",
+]
