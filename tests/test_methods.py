@@ -1,0 +1,152 @@
+"""A method is its box: few lines of its own, found by reading the code, and a docstring that explains every keyword."""
+
+import ast
+import inspect
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import coterie as ct
+from coterie import corrections
+from coterie.algorithms import BUILDERS
+
+PACKAGE = Path(ct.__file__).parent
+LIMITS = {
+    "dfedalt": 30,
+    "dfedpgp": 45,
+    "scaffold-p": 65,
+    "ditto": 50,
+    "heterofl": 55,
+    "fedlmt": 40,
+    "fedprox": 45,
+    "pfedme": 45,
+    "apfl": 45,
+    "fedamp": 45,
+}
+Place = tuple[str, str]  # a module, and what it defines at its top
+OUTSIDE = ""  # stands for the code of a module that belongs to no definition
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+class Code:
+    """What a package defines at the top of its modules, and who uses what."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.sources = sources
+        self.trees = {module: ast.parse(text) for module, text in sources.items()}
+        self.definitions: dict[Place, Definition] = {
+            (module, node.name): node
+            for module, tree in self.trees.items()
+            for node in tree.body
+            if isinstance(node, Definition)
+        }
+        self.users: dict[Place, set[Place]] = defaultdict(set)
+        for module, tree in self.trees.items():
+            known = self.imported(module)
+            for node in tree.body:
+                if not isinstance(node, ast.Import | ast.ImportFrom):
+                    self._note(module, node, known)
+
+    def imported(self, module: str) -> dict[str, Place]:
+        """What the names of a module mean that come from another one or are its own."""
+        known = {name: place for place in self.definitions if place[0] == module for name in place[1:]}
+        parent = module.split(".")
+        for node in ast.walk(self.trees[module]):
+            if isinstance(node, ast.ImportFrom):
+                above = parent[: len(parent) - node.level] if node.level else []
+                origin = ".".join([*above, *([node.module] if node.module else [])])
+                known |= {a.asname or a.name: (origin, a.name) for a in node.names}
+        return known
+
+    def _note(self, module: str, node: ast.stmt, known: dict[str, Place]) -> None:
+        user = (module, node.name if isinstance(node, Definition) else OUTSIDE)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in known:
+                self.users[known[part.id]].add(user)
+            elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id in known:
+                origin, name = known[part.value.id]
+                self.users[f"{origin}.{name}".lstrip("."), part.attr].add(user)
+
+    def own(self, place: Place) -> set[Place]:
+        """A definition and all that nobody else uses."""
+        found = {place}
+        while True:
+            more = {p for p in self.definitions if self.users[p] - {p} and self.users[p] - {p} <= found} - found
+            if not more:
+                return found
+            found |= more
+
+    def lines(self, place: Place) -> int:
+        """Of a definition, without docstrings and empty lines."""
+        node, text = self.definitions[place], self.sources[place[0]].splitlines()
+        told = {line for part in ast.walk(node) for line in docstring_lines(part)}
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        assert node.end_lineno is not None
+        return sum(bool(text[k - 1].strip()) and k not in told for k in range(first, node.end_lineno + 1))
+
+
+def docstring_lines(node: ast.AST) -> range:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+        return range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    return range(0)
+
+
+@cache
+def package() -> Code:
+    """This package, as it is."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(["coterie", *(p for p in parts if p != "__init__")])] = path.read_text(encoding="utf-8")
+    return Code(found)
+
+
+def own_lines(method: str) -> dict[str, int]:
+    """The lines of a method and of every helper that only it uses; corrections are there for all of them."""
+    builder, code = inspect.unwrap(BUILDERS[method]), package()
+    own = code.own((builder.__module__, builder.__name__))
+    return {f"{m}.{name}": code.lines((m, name)) for m, name in own if m != corrections.__name__}
+
+
+@pytest.mark.parametrize("method", [method for method in LIMITS if method in BUILDERS])
+def test_a_method_has_few_lines_of_its_own(method: str) -> None:
+    lines = own_lines(method)
+    assert sum(lines.values()) <= LIMITS[method], lines
+
+
+def test_helpers_of_one_method_are_counted() -> None:
+    """Where only it uses them, wherever they lie, with what only they use; not what a second method uses."""
+    code = Code(
+        {
+            "p.one": 'from .far import lone, both\n\ndef one():\n    """Said."""\n\n    return lone(both())\n',
+            "p.two": "from .far import both\n\ndef two():\n    return both\n",
+            "p.far": "def lone():\n    # Why.\n    return deep\n\ndef deep(): return 0\n\ndef both(): return 1\n",
+        }
+    )
+    assert code.own(("p.one", "one")) == {("p.one", "one"), ("p.far", "lone"), ("p.far", "deep")}
+    assert code.own(("p.two", "two")) == {("p.two", "two")}
+    assert [code.lines(place) for place in (("p.one", "one"), ("p.far", "lone"))] == [2, 3]
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_every_own_keyword_is_explained(method: str) -> None:
+    """In the Args of the docstring, in the order of the signature."""
+    builder = BUILDERS[method]
+    own = [p.name for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert explained(inspect.getdoc(builder) or "") == own
+
+
+def explained(docstring: str) -> list[str]:
+    """The names of a docstring's Args list."""
+    if "\nArgs:\n" not in docstring:
+        return []
+    listed = docstring.split("\nArgs:\n")[1].split("\n\n")[0].splitlines()
+    return [line.split(":")[0].strip() for line in listed if line.startswith("    ") and line[4] != " "]
+
+
+def test_a_list_of_arguments_is_read() -> None:
+    text = "A.\n\nArgs:\n    mu: How strongly\n        it pulls: much.\n    nu: Less.\n\n>>> 1\n1"
+    assert explained(text) == ["mu", "nu"]
+    assert explained("A.") == []
