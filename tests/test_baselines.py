@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms.dispfl import annealed, erk, regrown
+from coterie.algorithms.dispfl import erk, regrown
 from coterie.algorithms.fedrod import TwoHeads
+from coterie.algorithms.options import cosine
 from coterie.engines import Vectorised
 from coterie.errors import RequestError
 from coterie.store import flatten
@@ -200,9 +201,9 @@ class TestDisPFL:
         assert thin["b"] / 36864 == pytest.approx(thin["a"] / 1728 * (134 / 36864) / (73 / 1728), rel=0.02)
 
     def test_the_moving_share_is_annealed(self) -> None:
-        assert annealed(0.5, 0, 100) == 0.5
-        assert annealed(0.5, 50, 100) == pytest.approx(0.25)
-        assert annealed(0.5, 100, 100) == pytest.approx(0)
+        assert cosine(0.5, 0.0, 0, 100) == 0.5
+        assert cosine(0.5, 0.0, 50, 100) == pytest.approx(0.25)
+        assert cosine(0.5, 0.0, 100, 100) == pytest.approx(0)
 
     @pytest.mark.parametrize("regrow", ["random", "gradient"])
     def test_every_tensor_keeps_its_density(self, regrow: str) -> None:

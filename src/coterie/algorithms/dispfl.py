@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple, Unpack
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -12,16 +13,16 @@ from .. import chance
 from .. import topology as topologies
 from ..batches import Amount, Integers, Stream
 from ..corrections import MASK, masked
+from ..errors import RequestError
 from ..local import Phase
 from ..mixing import average
-from ..tensors import Tensors, count, entries, floating, replicate, size_in_bytes, split
+from ..tensors import Tensors, Tree, floating, split
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
-from .finetuned import refuse_finetune
 from .method import method
-from .options import SAM_PAPER, Fraction, Options, Range, Training
-from .traffic import Load, Traffic, over
-from .update import LocalUpdate, lasting, message_of
+from .options import SAM_PAPER, Fraction, Options, Range, Training, cosine
+from .peers import decentralised
+from .traffic import Traffic, load, over
 
 REGROWTH_STREAM = 4  # the batch whose gradient says where to grow
 
@@ -35,7 +36,8 @@ class Sparse(NamedTuple):
 
 
 def _check(t: Training) -> None:
-    refuse_finetune("dispfl", t, "keeps most entries of a model at zero, which fine-tuning would fill")
+    if t.finetune_epochs:
+        raise RequestError("dispfl keeps most entries at zero, which fine-tuning would fill: leave finetune_epochs out")
 
 
 @method(SAM_PAPER, check=_check)
@@ -71,17 +73,19 @@ def dispfl(
     other form of its code. A round trains first and mixes afterwards, the same iteration as the code's half a round
     on.
     """
+    graph = topologies.build(topology, p.clients, p.seed)
+    links = replace(graph, stochastic="row")  # whatever its weights sum to
     phase = Phase(p.parameters, t.amount, t.lr, masked())
-    work = LocalUpdate(p, [phase], t, frozenset({MASK}))
+    base: Program[Any] = decentralised(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)
-        return Sparse(alive(each, mask), mask, replicate(lasting(t, [phase], common), count(each)))
+        return Sparse(alive(each, mask), mask, base.init(common, each).memory)
 
     def train(s: Sparse, r: Round) -> Trained:
-        done = work.train(r, s.x, s.memory, p.names, {MASK: s.mask})
+        done = base.train(s, r)
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
-        moving = annealed(prune_rate, r.index, p.rounds)
+        moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
         memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.kept.items()}  # what grows starts without momentum
         everything = {k: torch.ones_like(v) for k, v in done.sent.items()}
@@ -92,18 +96,12 @@ def dispfl(
         mean = average(r.engine, topologies.support(r.W), trained.sent, trained.mass, old=trained.sent)
         return Sparse(alive(trained.models | mean, mask), mask, memory)
 
-    return Program(
-        shared=p.names,
-        phases=[phase],
-        training=t,
-        init=init,
-        train=train,
-        exchange=exchange,
-        models=lambda s: s.x,
-        message=message_of(p.names),
-        traffic=lambda s, r: Traffic(over(r.W, sparse_load(s))),
-        topology=topologies.build(topology, p.clients, p.seed),
-    )
+    def traffic(s: Sparse, r: Round) -> Traffic:
+        sent = {k: v[0][s.mask[k][0]] if k in s.mask else v[0] for k, v in floating(s.x).items()}
+        positions = sum(v[0].numel() for v in s.mask.values())  # one bit for every entry that may be dead
+        return Traffic(over(r.W, load(sent, stacked=False, aside=-(-positions // 8))))
+
+    return base._replace(init=init, train=train, exchange=exchange, traffic=traffic, topology=graph)
 
 
 def alive(x: Tensors, mask: Tensors) -> Tensors:
@@ -119,61 +117,46 @@ def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]
 
     Reference: Evci et al., "Rigging the Lottery", 2020, the Erdos-Renyi-kernel.
     """
-    size = {k: math.prod(shape) for k, shape in shapes.items()}
-    reach = {k: sum(shape) or 1 for k, shape in shapes.items()}
+    size, reach = ({k: f(shape) for k, shape in shapes.items()} for f in (math.prod, lambda shape: sum(shape) or 1))
     dense: set[str] = set()
-    while True:
-        rest = [k for k in shapes if k not in dense]
+
+    def share() -> float:
         left = density * sum(size.values()) - sum(size[k] for k in dense)
-        share = left / max(sum(reach[k] for k in rest), 1)
-        full = {k for k in rest if share * reach[k] > size[k]}
-        if not full:
-            return {k: size[k] if k in dense else int(share * reach[k] + 1e-9) for k in shapes}
+        return left / max(sum(reach[k] for k in shapes if k not in dense), 1)
+
+    while full := {k for k in shapes if k not in dense and share() * reach[k] > size[k]}:
         dense |= full
+    return {k: size[k] if k in dense else int(share() * reach[k] + 1e-9) for k in shapes}
 
 
 def first_masks(model: Tensors, density: float, clients: Integers, seed: int) -> Tensors:
     """Random positions of the right number, other ones for every client."""
-    alive = erk({k: tuple(v.shape) for k, v in model.items()}, density)
+    count = erk({k: tuple(v.shape) for k, v in model.items()}, density)
     draws = [chance.generator(seed, "mask", 0, int(i)) for i in clients]
-    return {
-        k: torch.from_numpy(np.stack([draw.permutation(v.numel()) < alive[k] for draw in draws]))
-        .view(len(clients), *v.shape)
-        .to(v.device)
-        for k, v in model.items()
-    }
-
-
-def annealed(prune_rate: float, t: int, rounds: int) -> float:
-    """The share of alive parameters that moves in round ``t``."""
-    return prune_rate / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
+    order = {k: np.stack([draw.permutation(v.numel()) for draw in draws]) for k, v in model.items()}
+    return {k: torch.from_numpy(order[k] < count[k]).view(-1, *v.shape).to(v.device) for k, v in model.items()}
 
 
 def random_scores(mask: Tensors, seed: int, r: Round) -> Tensors:
     """Where each client grows first, drawn anew in every round."""
     draws = [chance.generator(seed, "mask", r.index + 1, int(i)) for i in r.cohort]
-    return {
-        k: torch.from_numpy(np.stack([draw.random(v[0].numel(), np.float32) for draw in draws])).view_as(v).to(v.device)
-        for k, v in mask.items()
-    }
+    score = {k: np.stack([draw.random(v[0].numel(), np.float32) for draw in draws]) for k, v in mask.items()}
+    return {k: torch.from_numpy(score[k]).view_as(v).to(v.device) for k, v in mask.items()}
 
 
-def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tensors:
+def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
     """|g| of one batch, in evaluation mode: where growing would help most.
 
     What is below a millionth of the largest is none: where a bias cannot matter (a key's in attention) its gradient is
     rounding noise, which differs from engine to engine and must not choose.
     """
-
     grad = r.engine.gradient(p.model.still)
 
     def client(x: Tensors, stream: Stream) -> Tensors:
-        moving, held = split(x, p.parameters)
-        g = grad(moving, held, stream.batch(0))[0] if stream.steps else moving
+        g = grad(*split(x, p.parameters), stream.batch(0))[0] if stream.steps else split(x, p.parameters)[0]
         return {k: torch.where(v.abs() > 1e-6 * v.abs().amax(), v.abs(), 0.0) for k, v in g.items()}
 
-    sizes: Tensors = r.map(client, models, r.batches(REGROWTH_STREAM, Amount(steps=1), t.batch_size))
-    return sizes
+    return r.map(client, models, r.batches(REGROWTH_STREAM, Amount(steps=1), t.batch_size))
 
 
 def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:
@@ -187,10 +170,3 @@ def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:
     left = flat.scatter(1, size.argsort(stable=True)[:, :moving], False)  # of equal ones the first, on every device
     wanted = score.reshape(flat.shape).masked_fill(left, -torch.inf)
     return left.scatter(1, wanted.argsort(stable=True, descending=True)[:, :moving], True).view_as(mask)
-
-
-def sparse_load(s: Sparse) -> Load:
-    """What is alive, the buffers, and a bit for every entry that may be dead."""
-    alive = {k: v[0][s.mask[k][0]] if k in s.mask else v[0] for k, v in floating(s.x).items()}
-    positions = sum(v[0].numel() for v in s.mask.values())
-    return Load(entries(alive.values()), size_in_bytes(alive.values()), len(alive), -(-positions // 8))

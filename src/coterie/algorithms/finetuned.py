@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..batches import Amount
-from ..errors import RequestError
 from ..local import Phase
 from ..tensors import entries, rows
 from .base import Form, Problem, Program, Round
@@ -53,9 +52,3 @@ def portions(form: Form) -> Iterator[Form]:
     for start in range(0, len(form.places), size):
         some = slice(start, start + size)
         yield form._replace(places=form.places[some], models=rows(form.models, some))
-
-
-def refuse_finetune(name: str, training: Training, why: str) -> None:
-    """Refuses it where what comes out would be none of the method's models."""
-    if training.finetune_epochs:
-        raise RequestError(f"{name} {why}: leave finetune_epochs out")

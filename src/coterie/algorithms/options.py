@@ -141,7 +141,7 @@ class Training(NamedTuple):
     def decayed(self, lr: float, t: int, rounds: int) -> float:
         """A learning rate in round ``t``."""
         if self.lr_min is not None:
-            return self.lr_min + (lr - self.lr_min) / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
+            return cosine(lr, self.lr_min, t, rounds)
         passed = sum(t >= m * rounds - 1e-9 for m in self.lr_milestones or ())  # 0.07 * 100 is a little above 7
         try:
             lr = lr * self.lr_decay**t * (1.0 if self.lr_gamma is None else self.lr_gamma) ** passed
@@ -154,6 +154,15 @@ class Training(NamedTuple):
     @property
     def _growing(self) -> str:
         return f"lr_decay={self.lr_decay:g}" if self.lr_decay > 1 else f"lr_gamma={self.lr_gamma}"
+
+
+def cosine(start: float, end: float, t: int, rounds: int) -> float:
+    """Between the two, half a cosine over all rounds, in round ``t``.
+
+    >>> [cosine(0.5, 0.0, t, 100) for t in (0, 50)]
+    [0.5, 0.25]
+    """
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * t / max(rounds, 1)))
 
 
 def with_milestones(options: Options) -> Options:
