@@ -252,10 +252,12 @@ LAWS = (
             each_round(lambda u, v: (u + 2 * (mean(down_u(u)) - u), v + 1.5 * (down_v(v, 0.2) - v))),
         ),
         (
-            identity(
+            Reduction(
                 "with outer steps of 1 is fedper", {**UNIT, "personal_lr": 0.05, **THREE}, ("fedper", THREE_ALIKE)
             ),
-            identity("with nothing personal is fedavg", {**UNIT, "personal": "none", **THREE}, ("fedavg", THREE_ALIKE)),
+            Reduction(
+                "with nothing personal is fedavg", {**UNIT, "personal": "none", **THREE}, ("fedavg", THREE_ALIKE)
+            ),
         ),
     ),
     Law(
@@ -280,7 +282,7 @@ LAWS = (
             ),
         ),
         (
-            identity(
+            Reduction(
                 "with nothing personal is scaffold",
                 {**UNIT, "personal": "none", **THREE},
                 ("scaffold", {"c_init": "gradient", **THREE}),
@@ -302,7 +304,7 @@ LAWS = (
         },
         ClosedForm({**RINGED, "personal": "v"}, each_round(lambda u, v: (RING @ down_u(u), down_v(v)))),
         (
-            identity("with nothing personal is dfedavgm", {**RINGED, "personal": "none"}, ("dfedavgm", RINGED)),
+            Reduction("with nothing personal is dfedavgm", {**RINGED, "personal": "none"}, ("dfedavgm", RINGED)),
             identity(
                 "by turns is dfedalt",
                 {**RINGED, "schedule": "alternate", "personal_lr": 0.05, "personal_epochs": 1},

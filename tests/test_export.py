@@ -224,7 +224,7 @@ def test_low_rank_models_in_both_forms(method: str, tmp_path: Path) -> None:
 def test_every_methods_clients_are_what_was_measured(method: str, tmp_path: Path) -> None:
     """In memory, and built again from a file alone."""
     rounds = 6 if method == "progfed" else 1  # as many as it takes to grow
-    plan = Plan.of(Wishes(clients=4, rounds=rounds, set=["epochs=1"]))
+    plan = Plan.of(Wishes(clients=4, rounds=rounds, set=["steps=3"]))
     fed = plan.federation(0)
     run = ct.fit(plan.module(fed, 0, [method]), fed, plan.algorithm(method, [method]), rounds=rounds, progress=False)
     protocol = "after_finetune" if method == "fedbabu" else "after_mix"

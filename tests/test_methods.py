@@ -18,6 +18,7 @@ LIMITS = {
     "dfedpgp": 45,
     "scaffold-p": 65,
     "ditto": 50,
+    "dispfl": 75,
     "heterofl": 55,
     "fedlmt": 40,
     "fedprox": 45,
