@@ -333,6 +333,9 @@ class TestRuns:
         finally:
             del sys.modules["gone"]
 
+    @pytest.mark.skipif(
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN, reason="children would not hear Ctrl-C either"
+    )
     def test_typed_interrupted_and_resumed(self, cluster: Any, cli: Cli, tmp_path: Path) -> None:
         """Ctrl-C in the middle, then the printed command, on another engine; the end is that of one machine.
 
