@@ -244,17 +244,21 @@ CHANGES = {
 
 
 MINE = """
+from dataclasses import dataclass
 from typing import Unpack
-import torch
-from coterie.algorithms import Algorithm, dfedavg
-from coterie.algorithms.options import Options
+from coterie.method import Correction, Options, Peers, Phase, Problem, Program, Training, decentralised, method
 
-class Odd(torch.Tensor):  # what a worker cannot have but from the file
-    pass
+@dataclass(frozen=True)
+class Half(Correction):
+    def direction(self, grad, aux):
+        def halved(x, held, batch):
+            g, seen = grad(x, held, batch)
+            return {k: v / 2 for k, v in g.items()}, seen
+        return halved
 
-def gossip(*, topology: str, **options: Unpack[Options]) -> Algorithm:
-    inner = dfedavg(topology=topology, **options)
-    return Algorithm("gossip", inner.settings, lambda p: (Odd, inner.bind(p))[1])
+@method()
+def gossip(p: Problem, t: Training, *, topology: str = "ring", **options: Unpack[Options]) -> Program[Peers]:
+    return decentralised(p, [Phase(p.parameters, t.amount, t.lr, (Half(),))], t, topology, p.names)
 """
 
 
