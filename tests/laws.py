@@ -92,6 +92,21 @@ LAWS = (
         stateless=("fedavg",),
     ),
     Law(
+        "fedprox",
+        {"fedprox": {"epochs": 2, "mu": 0.3, **THREE}},
+        ClosedForm(
+            {**EQUAL, "mu": 0.7},
+            each_round(
+                lambda u, v: (
+                    mean(descend(u, a + 0.7, (a * b + 0.7 * u) / (a + 0.7))),
+                    mean(descend(v, c + 0.7, (c * d + 0.7 * v) / (c + 0.7))),
+                )
+            ),
+        ),
+        (identity("at mu 0 is fedavg", {"mu": 0.0, **THREE}, ("fedavg", THREE)),),
+        stateless=("fedprox",),
+    ),
+    Law(
         "fedper",
         {
             "fedper": {"epochs": 2, **THREE},

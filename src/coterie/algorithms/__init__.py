@@ -10,6 +10,7 @@ from . import own
 from .base import Algorithm as Algorithm
 from .local import local as local
 from .fedavg import fedavg as fedavg
+from .fedprox import fedprox as fedprox
 from .fedper import fedper as fedper
 from .dpsgd import dpsgd as dpsgd
 from .dfedavg import dfedavg as dfedavg
