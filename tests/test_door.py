@@ -211,6 +211,8 @@ class TestPython:
         assert set(ct.__all__) <= set(told)
         assert {"fit", "algorithms", "views", "measure"} <= set(told)
         assert not {"Any", "TYPE_CHECKING", "import_module"} & set(told)
+        assert {name.replace("-", "_") for name in ct.algorithms.BUILDERS} < set(dir(ct.algorithms))
+        assert not {"Callable", "unknown", "peers", "pushsum"} & set(dir(ct.algorithms))
 
     def test_all_that_a_method_needs_is_there_and_told(self) -> None:
         """The docstring is the table of contents: it names everything, and nothing else."""

@@ -47,6 +47,11 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 }
 
 
+def __dir__() -> list[str]:
+    """The methods and how to build one, without the modules that they are written in."""
+    return ["Algorithm", "BUILDERS", "again", "build", "builder", "known", *(f.__name__ for f in BUILDERS.values())]
+
+
 def known(name: str) -> bool:
     """Whether this is one of these methods; ``-`` and ``_`` are the same."""
     return name.replace("_", "-") in BUILDERS
