@@ -72,6 +72,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, code in {"mine_of_door": MINE, "broken_of_door": BROKEN, "half_of_door": "def f(:\n"}.items():
         (folder / f"{name}.py").write_text(code)
     (folder / "empty_of_door.py").write_text("")
+    (folder / "calendar.py").write_text("def f(): pass")  # as a module of Python is named
     (folder / "leaving_of_door.py").write_text("import sys\nsys.exit(0)\n")
     (folder / "lacking_of_door.py").write_text("import no_such_package\n")
     return folder
@@ -267,6 +268,7 @@ WRONG = {
     f"{OWN} --set kept_by=some": ("kept_by='some'", "all or none"),
     "mine_of_door.py:lazy_gossip": (f"type its module, {OWN}",),
     "empty_of_door:f": ("has no function", "write f"),
+    "calendar:f": ("another module 'calendar'", "rename"),
 }
 
 

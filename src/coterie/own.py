@@ -52,6 +52,7 @@ def find(name: str, kind: str) -> Callable[..., Any]:
     home = _imported(module, name, kind)
     found = getattr(home, function, None)
     if found is None:
+        _check_hidden(home, module)
         defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
         if not defined:
             raise RequestError(f"module {module!r} has no function: write {function} in it, or name another module")
@@ -59,6 +60,13 @@ def find(name: str, kind: str) -> Callable[..., Any]:
     if not callable(found):
         raise RequestError(f"{name} is a {type(found).__name__}: name a function that returns the {kind}")
     return found  # type: ignore[no-any-return]
+
+
+def _check_hidden(home: ModuleType, module: str) -> None:
+    """Refuses a file of the current folder whose name another module has taken."""
+    file = Path(*module.split(".")).with_suffix(".py").absolute()
+    if file.exists() and not (home.__file__ and file.samefile(home.__file__)):
+        raise RequestError(f"Python has another module {module!r} than {file.name} of this folder: rename your file")
 
 
 def _imported(module: str, name: str, kind: str) -> ModuleType:
@@ -100,7 +108,8 @@ def code_of(config: Mapping[str, Any]) -> list[str]:
     >>> code_of({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
     ['mine:fedfoo', 'mine:net']
     """
-    return [name for name in (config["method"], config["model"].get("module", "")) if is_own(name)]
+    named = config.get("method"), dict(config.get("model") or {}).get("module")
+    return [name for name in named if isinstance(name, str) and is_own(name)]
 
 
 def trusting(config: Mapping[str, Any]) -> list[str]:
