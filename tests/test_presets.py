@@ -3,8 +3,12 @@
 import pytest
 
 from coterie.algorithms import BUILDERS, Algorithm
+from coterie.algorithms.facts import Facts, facts
 from coterie.cli.request import Plan, Wishes
+from coterie.errors import RequestError
 from coterie.presets import PRESETS
+from coterie.problem import Model, cross_entropy
+from toys import net
 
 PAPERS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")  # data sets the papers run on
 LMT = ("fedlmt", "pfedlmt", "feddropout", "heterofl", "fedrolex", "fedhm", "fedhmv2", "flanc", "depthfl", "progfed")
@@ -34,3 +38,25 @@ def test_every_method_can_be_built_and_sam_is_not_clipped(data: str) -> None:
 def test_batches_are_those_of_the_papers(data: str) -> None:
     for method in BUILDERS:
         assert chosen(data, method).settings["batch_size"] == (64 if method in LMT else 128), method
+
+
+@pytest.mark.parametrize("method", BUILDERS)
+def test_methods_that_need_stages_say_so(method: str) -> None:
+    refused = False
+    try:
+        BUILDERS[method]().adapt(Model(net("mlp"), cross_entropy))
+    except RequestError as error:
+        refused = "stages" in str(error)
+    assert facts(BUILDERS[method]).staged is refused
+
+
+def test_a_text_is_small_data_too() -> None:
+    """What a method asks for with small data holds for texts, unless it asks for something else there."""
+    assert chosen("digits", "fedlmt").settings["clip"] == 10.0
+    assert chosen("text", "fedlmt").settings["clip"] is None
+    assert chosen("text", "osgp").settings["topology"] == "random-push:5"
+
+
+def test_a_kind_of_set_up_that_there_is_not_is_refused() -> None:
+    with pytest.raises(RequestError, match="papers, small, text"):
+        Facts({"tiny": {"epochs": 1}})  # type: ignore[dict-item]

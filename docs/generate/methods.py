@@ -6,8 +6,9 @@ import re
 import tables
 from coterie import algorithms
 from coterie.algorithms.about import About, default
+from coterie.algorithms.facts import facts
 from coterie.algorithms.settings import settings_of, takes
-from coterie.presets import PRESETS, STAGED
+from coterie.presets import PRESETS
 from docstrings import about, formula
 from drawing import picture
 from played import AT, CLIENTS, MODEL, Played, graph, played
@@ -119,7 +120,7 @@ def kept(p: Played) -> str:
 
 def try_it(method: str) -> str:
     """The shortest command and the shortest program."""
-    staged = method in STAGED
+    staged = facts(algorithms.builder(method)).staged
     lines = [
         "import coterie as ct",
         "",
@@ -141,8 +142,8 @@ def call(name: str, arguments: str) -> str:
 
 def small(method: str) -> str:
     """Arguments that suit six clients with few samples."""
-    known, preset = settings_of(algorithms.builder(method)), PRESETS["digits"]
-    suited = {**preset.settings, "personal_epochs": 1, **preset.special.get(method, {}), "epochs": 1}
+    build, preset = algorithms.builder(method), PRESETS["digits"]
+    known, suited = settings_of(build), {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1}
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}

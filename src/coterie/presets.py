@@ -3,8 +3,10 @@
 The builders' own defaults are those of the papers (100 clients, ResNet-18, CIFAR), far too large for 1,797 digits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from .algorithms.facts import Kind, facts
 
 
 class Preset(NamedTuple):
@@ -15,8 +17,13 @@ class Preset(NamedTuple):
     clients: int
     rounds: int
     settings: Mapping[str, Any]  # a method takes those it has
-    special: Mapping[str, Mapping[str, Any]]  # by method, instead of those
+    kinds: tuple[Kind, ...]  # whose settings of a method's own take the place of those, the last one first
     staged: str  # the model, where a method needs one that is built in stages
+
+    def own(self, builder: Callable[..., Any]) -> dict[str, Any]:
+        """What the method itself asks for in such a set-up."""
+        asked = facts(builder).presets
+        return {name: value for kind in self.kinds for name, value in asked.get(kind, {}).items()}
 
 
 _SMALL = {
@@ -36,17 +43,6 @@ _SMALL = {
     "keep_layers": 1,
 }
 
-_SPECIAL: dict[str, dict[str, Any]] = {
-    "dpsgd": {"epochs": 1},  # what makes it another method than dfedavg
-    "dfedpgp": {"topology": "random-push:5"},  # push-sum is made for directed graphs
-    "osgp": {"topology": "random-push:5"},
-    "fedlmt": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
-    "pfedlmt": {"clip": 10.0},
-    "dfedavgm-p": {"personal_epochs": None},  # one phase for both parts
-    "depthfl": {"capacities": "3-2-1"},  # a small network has three stages
-    "flanc": {"capacities": "1-0.75-0.5"},
-    "fedbabu": {"finetune_lr": None},  # as fast as it trains
-}
 _TEXT = {
     **_SMALL,
     **dict.fromkeys(("lr", "personal_lr"), 0.1),
@@ -54,49 +50,35 @@ _TEXT = {
     "batch_size": 8,
     "keep_layers": "*.attention.*",
 }
-_TEXT_SPECIAL = {
-    **_SPECIAL,
-    "fedlmt": {"init": "spectral"},  # as the released code starts its transformer
-    "pfedlmt": {"keep_layers": "tokens,positions,layers.*"},  # the decoder alone is personal
-}
 
 # The builders' own defaults are those of the papers on these sets; the graph is named to be fitted to few clients.
 _PAPERS = {"topology": "random-pull:10"}
-# Their paper runs a convex problem on MNIST; for networks: equal products lr outer_lr of both parts, as it assumes.
-_PARTLY = {"lr": 0.1, "personal_lr": 0.1, "outer_lr": 1.0, "personal_outer_lr": 1.0, "batch_size": 128}
-_PAPERS_SPECIAL: dict[str, dict[str, Any]] = {
-    **{method: {"topology": "random-push:10"} for method in ("dfedpgp", "osgp")},
-    **dict.fromkeys(("fedavg-p", "scaffold-p"), _PARTLY),
-    **{method: {"topology": "random:10"} for method in ("dfedsam", "dfedsam-mgs", "dfedavgm-p")},
-}
 
 
 def _papers(model: str, staged: str) -> Preset:
-    return Preset(model, "dirichlet:0.3", 100, 500, _PAPERS, _PAPERS_SPECIAL, staged)
+    return Preset(model, "dirichlet:0.3", 100, 500, _PAPERS, ("papers",), staged)
 
-
-STAGED = ("flanc", "depthfl", "progfed")
 
 PRESETS = {
-    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, _SPECIAL, "resnet8-bn"),
-    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL, "mlp"),
+    "digits": Preset("small-cnn", "dirichlet:0.1", 20, 10, _SMALL, ("small",), "resnet8-bn"),
+    "synthetic": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp"),
     "text": Preset(
         "transformer-mlm:dim=64,hidden=256,layers=2",
         "pathological:1",
         20,
         10,
         _TEXT,
-        _TEXT_SPECIAL,
+        ("small", "text"),
         "transformer-mlm",
     ),
     "mnist": _papers("cnn", "resnet8-bn"),
-    "mnist-halves": Preset("split-logreg", "iid", 10, 200, {**_SMALL, "personal": "v"}, _SPECIAL, "mlp"),
+    "mnist-halves": Preset("split-logreg", "iid", 10, 200, {**_SMALL, "personal": "v"}, ("small",), "mlp"),
     "fashion-mnist": _papers("cnn", "resnet8-bn"),
     "cifar10": _papers("resnet18-gn", "resnet18-bn"),
     "cifar100": _papers("resnet18-gn", "resnet18-bn"),
     "svhn": _papers("resnet18-gn", "resnet18-bn"),
     "tiny-imagenet": _papers("resnet18-gn", "resnet18-bn"),
-    "image-folder": Preset("small-cnn", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL, "resnet8-bn"),
-    "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, _SPECIAL, "mlp"),
+    "image-folder": Preset("small-cnn", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "resnet8-bn"),
+    "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp"),
 }
 PRESETS["wikitext2"] = PRESETS["text"]

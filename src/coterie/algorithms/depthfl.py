@@ -36,7 +36,8 @@ def _with_heads(
     return model.like(whole, loss_of(distill, 0.0, teaching, tau, feature_l2, classes_of(whole)))
 
 
-@method(LMT_PAPER, check=_check, adapt=_with_heads)
+# A small network has three stages.
+@method(LMT_PAPER, check=_check, adapt=_with_heads, staged=True, presets={"small": {"capacities": "3-2-1"}})
 def depthfl(
     p: Problem,
     t: Training,

@@ -22,7 +22,8 @@ def _length(schedule: str, personal_epochs: int | None, personal_steps: int | No
     return {"personal_epochs": 5} if personal_epochs is None and personal_steps is None else {}
 
 
-@method(complete=_length)
+# One phase for both parts: a length of the personal one would be refused.
+@method(complete=_length, presets={"small": {"personal_epochs": None}, "papers": {"topology": "random:10"}})
 def dfedavgm_p(
     p: Problem,
     t: Training,

@@ -12,7 +12,8 @@ from .options import Count, Options, Rate, Training
 from .pushsum import Pushed, push_sum
 
 
-@method()
+# Push-sum is made for directed graphs.
+@method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
 def dfedpgp(
     p: Problem,
     t: Training,

@@ -22,7 +22,8 @@ def _check(form: str, t: Training) -> None:
         raise RequestError("form=lian takes one step between two exchanges: leave epochs and steps out, or form=epoch")
 
 
-@method(_training, check=_check)
+# One epoch is what makes it another method than DFedAvg.
+@method(_training, check=_check, presets={"small": {"epochs": 1}})
 def dpsgd(
     p: Problem,
     t: Training,

@@ -7,12 +7,18 @@ from ..local import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .capacities import DEPTHS, levels, refuse_staged
+from .facts import Presets
 from .lowrank import check_regulariser, exchanged, low_rank
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
 
 # (layers that stay whole, rank ratio) of one common model, by capacity
 COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}
+
+PRESETS: Presets = {
+    "small": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
+    "text": {"clip": None, "init": "spectral"},  # as the released code starts its transformer
+}
 
 
 def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None) -> dict[str, Any]:
@@ -34,7 +40,7 @@ def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: 
     }
 
 
-@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank)
+@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank, presets=PRESETS)
 def fedlmt(
     p: Problem,
     t: Training,

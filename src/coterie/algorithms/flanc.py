@@ -22,7 +22,13 @@ def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float
     return replace(widest[1], module=whole)
 
 
-@method(LMT_PAPER._replace(weight_decay=1e-4), check=refuse_lasting, adapt=_beside)
+@method(
+    LMT_PAPER._replace(weight_decay=1e-4),
+    check=refuse_lasting,
+    adapt=_beside,
+    staged=True,
+    presets={"small": {"capacities": "1-0.75-0.5"}},
+)
 def flanc(
     p: Problem,
     t: Training,

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 from ..errors import RequestError
 from ..problem import Model
 from .base import Algorithm, Problem, Program, unchanged
+from .facts import Facts, Presets
 from .options import Options, Training, check_hint
 
 S = ParamSpec("S")
@@ -28,6 +29,8 @@ def method(
     check: Callable[..., None] | None = None,
     complete: Callable[..., Mapping[str, Any]] | None = None,
     adapt: Callable[..., Model] | None = None,
+    presets: Presets | None = None,
+    staged: bool = False,
 ) -> Callable[[Callable[Concatenate[Problem, Training, S], Program[Any]]], Callable[S, Algorithm]]:
     """Makes a method of a function ``(p, t, *, its settings, **options) -> Program``, which is called to bind it.
 
@@ -40,8 +43,11 @@ def method(
         check: Refuses settings that do not go together, once each is right by itself.
         complete: Gives settings that follow from others, as a dictionary.
         adapt: Makes the module that the method trains of the one it is given: its first argument.
+        presets: Settings for the set-ups of ``coterie.presets`` that the common ones do not suit, by kind: "small",
+            "text" (on top of those), "papers".
+        staged: Whether it trains only networks that are built in stages, so that the commands choose one.
 
-    Each of these functions takes the settings it looks at as arguments of their names; ``t`` has the options.
+    Each of the functions takes the settings it looks at as arguments of their names; ``t`` has the options.
     """
 
     def made(f: Callable[Concatenate[Problem, Training, S], Program[Any]]) -> Callable[S, Algorithm]:
@@ -68,6 +74,7 @@ def method(
         builder = functools.wraps(f)(build)
         builder.__signature__ = signature.replace(parameters=public, return_annotation=Algorithm)  # type: ignore[attr-defined]
         builder.method = name  # type: ignore[attr-defined]
+        builder.facts = Facts(presets or {}, staged)  # type: ignore[attr-defined]
         return cast(Callable[S, Algorithm], builder)
 
     return made

@@ -18,7 +18,8 @@ from .options import Count, Options, Training
 from .pushsum import mean_numerator, push_sum
 
 
-@method()
+# Push-sum is made for directed graphs.
+@method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
 def osgp(
     p: Problem,
     t: Training,

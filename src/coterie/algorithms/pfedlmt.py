@@ -17,6 +17,7 @@ from ..topology import Topology
 from ..views import Pair, factor_pairs, factorise, front_names, recover
 from .base import Problem, Program, View
 from .capacities import RANKS, Share, levels, refuse_staged, shares
+from .facts import Presets
 from .forms import assigned
 from .lowrank import coefficients, exchanged, low_rank, regularised
 from .method import method
@@ -34,7 +35,13 @@ def _largest(model: Model, capacities: str, keep_layers: int | str, regulariser:
     return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regulariser, rank_mode)
 
 
-@method(LMT_PAPER, check=_check, adapt=_largest)
+PRESETS: Presets = {
+    "small": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
+    "text": {"clip": None, "keep_layers": "tokens,positions,layers.*"},  # the decoder alone is personal
+}
+
+
+@method(LMT_PAPER, check=_check, adapt=_largest, presets=PRESETS)
 def pfedlmt(
     p: Problem,
     t: Training,

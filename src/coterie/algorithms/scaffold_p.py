@@ -6,7 +6,7 @@ from ..corrections import control_variate
 from ..split import Patterns
 from .base import Problem, Program
 from .controlled import Controlled, check_plain, controlled
-from .fedavg_p import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, check_exact, joint_phase
+from .fedavg_p import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, P_PRESETS, check_exact, joint_phase
 from .method import method
 from .options import Options, Participation, Rate, Training
 
@@ -16,7 +16,7 @@ def _check(t: Training, exact_personal: bool) -> None:
     check_exact(t, exact_personal)
 
 
-@method(P_PAPER, check=_check)
+@method(P_PAPER, check=_check, presets=P_PRESETS)
 def scaffold_p(
     p: Problem,
     t: Training,

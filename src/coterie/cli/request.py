@@ -9,6 +9,7 @@ from torch import nn
 
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
+from ..algorithms.facts import facts
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.own import suitable
 from ..algorithms.settings import Builder, meant, settings_of
@@ -20,7 +21,7 @@ from ..engines import Serial
 from ..errors import RequestError
 from ..experiment import Experiment
 from ..first import COMMON, PER_CLIENT, check_init, first_models
-from ..presets import PRESETS, STAGED, Preset
+from ..presets import PRESETS, Preset
 from ..problem import Model, cross_entropy
 from ..recipes.shorten import fitting
 from ..text import parse
@@ -89,7 +90,7 @@ class Plan:
 
     def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
         """The model everybody starts from, one that all methods of this command can train."""
-        staged = any(m.replace("_", "-") in STAGED for m in among)
+        staged = any(facts(algorithms.builder(m)).staged for m in among)
         suited = self.preset.staged if staged else self.preset.model
         return models.build(self.wishes.model or suited, federation, seed=seed)
 
@@ -97,8 +98,8 @@ class Plan:
         """The method with the preset's settings and the typed ones; ``among``: all methods of this command."""
         builder = algorithms.builder(method)
         known = settings_of(builder)
-        suggested = {**self.preset.settings, **self.preset.special.get(method.replace("_", "-"), {})}
-        chosen = {k: v for k, v in suggested.items() if k in known and suitable(method, k)}
+        chosen = {k: v for k, v in self.preset.settings.items() if k in known and suitable(method, k)}
+        chosen |= self.preset.own(builder)
         if NoneType in known.get("topology", ()):  # around a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:
