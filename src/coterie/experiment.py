@@ -218,7 +218,7 @@ class Experiment:
 
     def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
         """The one model that all agree on; None where nobody asks for it."""
-        apart = self.held is not None and self.program.topology is not None  # nobody here knows all shared parts
+        apart = self.held is not None and self.program.known is None  # nobody here knows all shared parts
         return self.agreed(state) if evaluate and (apart or self.measurable) else None
 
     def agreed(self, state: Any) -> Tensors:
@@ -232,7 +232,7 @@ class Experiment:
         program = self.program
         if program.consensus is not None:
             agreed = program.consensus(state) if agreed is None else agreed
-        elif self.held is None or program.topology is None:
+        elif self.held is None or program.known is not None:
             agreed = None  # the mean of the models, with all digits; around a server they are one
         return measure.consensus_distance(program.models(state), program.shared, agreed)
 

@@ -86,7 +86,8 @@ class Correction:
     """A term of what a step follows; a value, so that steps with equal corrections are one program."""
 
     needs: ClassVar[str | None] = None  # the name of what it looks up
-    gradients: ClassVar[int] = 1  # evaluations of the gradient inside it
+    gradients: int = 1  # evaluations of the gradient inside it
+    renews: frozenset[str] = frozenset()  # names of what it carries from step to step, handed back among the buffers
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """What is followed instead of ``grad``."""
@@ -118,6 +119,11 @@ class Phase(NamedTuple):
         """The names of what its corrections look up."""
         return frozenset(c.needs for c in self.corrections if c.needs is not None)
 
+    @property
+    def renews(self) -> frozenset[str]:
+        """The names of what its corrections carry from step to step, beside running statistics."""
+        return frozenset().union(*(c.renews for c in self.corrections))
+
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """What a step follows."""
         for correction in self.corrections:
@@ -135,7 +141,7 @@ class Start(NamedTuple):
     """Where a client's phase begins."""
 
     x: Tensors  # what moves
-    running: Tensors  # running statistics
+    running: Tensors  # running statistics, and what corrections renew
     memory: Tensors  # momentum that an earlier round left; empty where none outlives a round
 
 

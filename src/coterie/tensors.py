@@ -112,6 +112,11 @@ def norm(x: Tensors) -> Tensor:
     return torch.stack([v.square().sum() for v in x.values()]).sum().sqrt()
 
 
+def dot(x: Tensors, y: Tensors) -> Tensor:
+    """The inner product over all tensors together."""
+    return torch.stack([(v * y[k]).sum() for k, v in x.items()]).sum()
+
+
 def zeros_like(x: Tensors) -> Tensors:
     """Zeros of the same shapes, in memory of their own."""
     return {k: torch.zeros(v.shape, dtype=v.dtype, device=v.device) for k, v in x.items()}

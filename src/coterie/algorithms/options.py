@@ -14,15 +14,19 @@ class Range(NamedTuple):
 
     low: float = 0.0
     high: float = math.inf
+    above: bool = False  # whether ``low`` itself is outside
 
     def check(self, name: str, value: Any) -> None:
         """Refuses a number outside, in one sentence; of several numbers each one."""
         for one in value if isinstance(value, tuple) else (value,):
             check_range(name, one, self.low, self.high)
+            if self.above and one == self.low:
+                raise RequestError(f"{name}={one!r} is out of range: it must be a number above {self.low:g}")
 
 
 Rate = Annotated[float, Range()]
 """A step size, a radius, a strength: a number that is not negative."""
+Positive = Annotated[float, Range(above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range()]
 Participation = Annotated[float | int, Range()]

@@ -69,7 +69,7 @@ class LocalUpdate:
             batches = r.batches(phase.stream, phase.amount, None if phase.whole else self.training.batch_size)
             sgd = self.training.sgd(phase, r.index, self.problem.rounds)
             moving, held = split(model, phase.trains)
-            running, rest = split(held, self.problem.model.running)
+            running, rest = split(held, phase.renews.union(self.problem.model.running))
             kept = split(memory, phase.trains)[0]
             step = Descent(phase, sgd, r.engine.gradient(self.problem.model.objective), lasting=bool(kept))
             known = {name: start[name] for name in phase.needs}
