@@ -312,6 +312,36 @@ LAWS = (
         (Reduction("without a pull is local", {"lam": 0.0, "participation": 1.0}, ("local", {})),),
     ),
     Law(
+        "pfedme",
+        {
+            "pfedme": {"epochs": 1, "lam": 5.0, "inner_steps": 2, "beta": 0.7, **THREE},
+            "pfedme, lasting": {"epochs": 1, "lam": 5.0, "inner_steps": 1, **LAST, **THREE},
+        },
+        "test_oracles_personal.py::test_pfedme",
+    ),
+    Law(
+        "apfl",
+        {
+            "apfl": {"epochs": 2, "alpha": 0.3, **THREE},
+            "apfl, adapted": {"epochs": 1, "alpha_lr": 0.01, **LAST, **THREE},
+        },
+        "test_oracles_personal.py::test_apfl",
+        (Reduction("with nothing of the server's is local", {"alpha": 1.0, "participation": 1.0}, ("local", {})),),
+    ),
+    Law(
+        "fedamp",
+        {
+            "fedamp": {"epochs": 2, "sigma": 2.0},
+            "fedamp, ring": {"epochs": 1, "sigma": 2.0, **RINGED, **LAST},
+            "fedamp, quantised": {"epochs": 1, "sigma": 2.0, "topology": "random-pull:2", "quantise": 8},
+        },
+        "test_oracles_personal.py::test_fedamp",
+        (
+            Reduction("without a pull is local", {"lam": 0.0}, ("local", {})),
+            identity("on the full graph is fedamp around a server", FULL, ("fedamp", {})),
+        ),
+    ),
+    Law(
         "dfedavgm-p",
         {
             "dfedavgm-p": {**RINGED, "epochs": 1},

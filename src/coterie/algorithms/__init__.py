@@ -27,6 +27,9 @@ from .scaffold import scaffold as scaffold
 from .fedrep import fedrep as fedrep
 from .fedbabu import fedbabu as fedbabu
 from .ditto import ditto as ditto
+from .pfedme import pfedme as pfedme
+from .apfl import apfl as apfl
+from .fedamp import fedamp as fedamp
 from .fedrod import fedrod as fedrod
 from .dfedavgm_p import dfedavgm_p as dfedavgm_p
 from .osgp import osgp as osgp

@@ -1,0 +1,105 @@
+"""APFL: every client deploys a mixture of the server's model and one of its own."""
+
+from dataclasses import dataclass
+from typing import Unpack
+
+from torch import Tensor
+from torch.func import vmap
+
+from ..batches import Batch
+from ..engines.base import Grad, Seen
+from ..local import Aux, Correction, Group, Phase
+from ..tensors import Tensors, count, dot, floating, mul, replicate, rows, split, sub
+from .base import Problem, Program, Round, Trained
+from .beside import Beside, apart, beside, own, second
+from .method import method
+from .options import Fraction, Options, Participation, Rate, Training, Weighting
+from .server import federated
+from .update import LocalUpdate
+
+ALPHA = "/alpha"  # lies beside v, where no parameter has that name
+
+
+@dataclass(frozen=True)
+class Mixture(Correction):
+    """w steps on its own loss, v on that of the mixture, at the same time and on the same batch."""
+
+    alpha_lr: float
+    renews: frozenset[str]  # the running statistics of the mixture, and alpha
+    gradients = 2
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        """(g(w), alpha g(m)) at m = alpha v + (1 - alpha) w."""
+
+        def both(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+            (w, v), (rest, seen) = apart(x), apart(held)
+            alpha = seen.pop(ALPHA)
+            g, at_w = grad(w, rest, batch)
+            h, at_m = grad(mixed(w, v, alpha), rest | seen, batch)
+            renewed = at_m.buffers | {ALPHA: (alpha - self.alpha_lr * dot(sub(v, w), h)).clamp(0, 1)}
+            return g | second(mul(h, alpha)), Seen(at_m.loss, at_w.buffers | second(renewed))
+
+        return both
+
+
+def mixed(w: Tensors, v: Tensors, alpha: Tensor) -> Tensors:
+    """alpha v + (1 - alpha) w."""
+    return {k: alpha * v[k] + (1 - alpha) * w[k] for k in w}
+
+
+@method()
+def apfl(
+    p: Problem,
+    t: Training,
+    *,
+    alpha: Fraction = 0.5,
+    alpha_lr: Rate = 0.0,
+    participation: Participation = 0.1,
+    weighting: Weighting = "size",
+    **options: Unpack[Options],
+) -> Program[Beside]:
+    """APFL: every client deploys a mixture of the server's model and one of its own, in shares that it may learn.
+
+    w_i <- w_i - lr grad F_i(w_i);   v_i <- v_i - lr alpha_i grad F_i(m_i),  m_i = alpha_i v_i + (1 - alpha_i) w_i
+    alpha_i <- alpha_i - alpha_lr <v_i - w_i, grad F_i(m_i)>, within [0, 1]   at the same time on each batch, i in S
+    w <- sum_S q_i w_i;   what is deployed is alpha_i v_i + (1 - alpha_i) w
+
+    A fixed alpha of 1 is local training, one of 0 FedAvg. The mixture is one model: parameters are mixed, not answers.
+    Running statistics are not mixed: w and the mixture each have those of their own batches.
+
+    Args:
+        alpha: The share of the client's own model in the mixture, to begin with.
+        alpha_lr: The learning rate of that share, which stays the same over the rounds; 0: the share is fixed.
+        participation: Who takes part in a round: a fraction of the clients, or a count.
+        weighting: How much a client counts: "size", by its samples, or "uniform".
+
+    >>> apfl(alpha=0.75).settings["alpha_lr"]
+    0.0
+
+    Reference: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, Algorithm 1; the released
+    code, MLOPTPSU/FedTorch, fedtorch/comms/trainings/federated/apfl.py and comms/utils/flow_utils.py (alpha_update).
+    Differs from the paper in: alpha has a learning rate of its own. The released code mixes the answers of the two
+    models instead of their parameters, steps v after w rather than at the same time, and moves alpha in the first step
+    of a round only, with a decay of 0.02 alpha.
+    """
+    v_names, seen = frozenset(map(own, p.parameters)), frozenset(map(own, (*p.model.running, ALPHA)))
+    group = Group(v_names, t.lr, apart=True)  # two losses: clipping takes a norm for each model
+    phase = Phase(p.parameters | v_names, t.amount, t.lr, (Mixture(alpha_lr, seen),), group=group)
+    average, work = federated(p, [phase], t, p.names, participation, weighting), LocalUpdate(p, [phase], t)
+
+    def init(common: Tensors, each: Tensors) -> Beside:
+        v = {k: each[k] for k in (*p.model.parameters, *p.model.running)}
+        share = next(iter(v.values())).new_full((count(each),), alpha)
+        return Beside(average.init(common | second(common), each), v | {ALPHA: share})
+
+    @vmap
+    def deployed(w: Tensors, v: Tensors) -> Tensors:
+        return w | {k: v[k] for k in p.model.running} | mixed(split(w, p.parameters)[0], v, v[ALPHA])
+
+    def train(s: Beside, r: Round) -> Trained:
+        both = replicate(s.server.u, len(r.cohort)) | second(rows(s.own, r.members))
+        done = work.run(r, both, rows(s.server.memory, r.members))
+        w, v = apart(done.model)
+        return done.trained(deployed(w, v), floating(w), (v, done.memory))
+
+    return beside(average, [phase], init, train, lambda s: deployed(replicate(s.server.u, len(p.here)), s.own))

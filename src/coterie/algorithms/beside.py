@@ -1,0 +1,67 @@
+"""The family around a server whose clients have a model of their own beside the one that travels."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..local import Phase
+from ..tensors import Tensors, Tree, put
+from .base import Program, Round, Trained, around
+from .server import Server
+
+OWN = "own/"  # before the names of the second model, where both are trained together
+
+
+class Beside(NamedTuple):
+    """State of clients with two models."""
+
+    server: Server  # the model that travels
+    own: Tree  # stacked: what each client keeps beside it
+
+
+def beside(
+    average: Program[Server],
+    phases: Sequence[Phase],
+    init: Callable[[Tensors, Tensors], Beside],
+    train: Callable[[Beside, Round], Trained],
+    models: Callable[[Beside], Tensors],
+) -> Program[Beside]:
+    """The server averages what is sent as ``average`` does; what ``train`` keeps is (own, kept of the average)."""
+
+    def exchange(s: Beside, trained: Trained, r: Round) -> Beside:
+        own, kept = trained.kept
+        server = average.exchange(s.server, trained._replace(kept=kept), r)
+        return Beside(server, put(s.own, r.members, own))
+
+    return around(
+        average._replace(shared=frozenset(), phases=phases),  # nothing of what is deployed is everybody's
+        lambda s: s.server,
+        init=init,
+        train=train,
+        exchange=exchange,
+        models=models,
+        consensus=lambda s: s.server.u,
+    )
+
+
+def own(name: str) -> str:
+    """The name of the same tensor in the second model."""
+    return OWN + name
+
+
+def second(x: Tensors) -> Tensors:
+    """A model under the names of the second one.
+
+    >>> second({"weight": 1})
+    {'own/weight': 1}
+    """
+    return {own(k): v for k, v in x.items()}
+
+
+def apart(x: Tensors) -> tuple[Tensors, Tensors]:
+    """(the first model, the second one), both under plain names.
+
+    >>> apart({"weight": 1, "own/weight": 2})
+    ({'weight': 1}, {'weight': 2})
+    """
+    first = {k: v for k, v in x.items() if not k.startswith(OWN)}
+    return first, {k.removeprefix(OWN): v for k, v in x.items() if k.startswith(OWN)}

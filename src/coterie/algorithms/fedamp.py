@@ -1,0 +1,96 @@
+"""FedAMP: clients are pulled toward a mean of the models that are like theirs."""
+
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from ..corrections import proximal
+from ..errors import RequestError
+from ..local import REFERENCE, Phase
+from ..mixing import average
+from ..tensors import Tensors, dot, rows, split, sub
+from ..topology import Topology
+from ..topology.sparse import DENSE, entries, valued, with_diagonal
+from .base import Problem, Program, Round, Trained, around
+from .method import method
+from .options import Options, Positive, Rate, Training
+from .peers import Peers, decentralised
+from .server import both_ways
+from .update import LocalUpdate
+
+
+class Attentive(NamedTuple):
+    """State of FedAMP; every slot is stacked over the clients."""
+
+    peers: Peers  # everybody's own model w_i
+    u: Tensors  # what it is pulled toward
+
+
+@method()
+def fedamp(
+    p: Problem,
+    t: Training,
+    *,
+    alpha: Positive = 5.0,
+    sigma: Positive = 5.0,
+    lam: Rate = 0.5,
+    topology: str | Topology | None = None,
+    **options: Unpack[Options],
+) -> Program[Attentive]:
+    """FedAMP: everybody is pulled toward a mean of models, in which those that are like its own count most.
+
+    w_i <- local(w_i) along grad F_i(w) + lam / alpha (w - u_i);   u_i <- sum_j xi_ij w_j
+    a_ij = alpha A'(|w_i - w_j|^2) with A(s) = 1 - exp(-s / sigma);   xi_ij = a_ij / max(1, sum_h a_ih),  h, j != i
+    xi_ii = 1 - sum_j xi_ij
+
+    The weights are learned: they are computed from the models in every round. Around a server everybody takes part and
+    is heard; with a topology there is none, and clients hear their neighbors only. What is deployed is w_i.
+
+    Args:
+        alpha: How much clients attend to each other: the step size of the paper's message passing.
+        sigma: The squared distance of two models at which attention has fallen to a third.
+        lam: How strongly a client is pulled, times alpha; 0 is local training.
+        topology: Between peers instead of around a server.
+
+    >>> fedamp(topology="ring").settings["sigma"]
+    5.0
+
+    Reference: Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", 2021, Algorithm 1; the
+    public version in TsingZ0/PFLlib, system/flcore/servers/serveramp.py and clients/clientamp.py.
+    Differs from the paper in: the prox is some steps from w_i instead of a minimum. The paper takes alpha so small that
+    no xi_ii is negative; here others count at most 1 in sum, whatever alpha is, where PFLlib lets xi_ii be negative.
+    PFLlib also pulls by a norm that is not squared and has no gradient. Between peers is ours.
+    """
+    if topology is None and p.clients > DENSE:
+        raise RequestError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
+    phase = Phase(p.parameters, t.amount, t.lr, proximal(lam / alpha))
+    peers, work = decentralised(p, [phase], t, topology or "full", p.parameters), LocalUpdate(p, [phase], t)
+
+    def attention(x: Tensors, y: Tensors) -> Tensor:
+        away = sub(x, y)
+        return alpha / sigma * torch.exp(-dot(away, away) / sigma)
+
+    def init(common: Tensors, each: Tensors) -> Attentive:
+        return Attentive(peers.init(common, each), split(each, p.parameters)[0])
+
+    def train(s: Attentive, r: Round) -> Trained:
+        return work.train(r, s.peers.x, s.peers.memory, p.parameters, {REFERENCE: s.u})
+
+    def exchange(s: Attentive, trained: Trained, r: Round) -> Attentive:
+        W = r.W if r.Ws else torch.ones(p.clients, p.clients, dtype=torch.float64, device=r.members.device)
+        xi = convex(r.engine.pairwise(attention, W, trained.sent))
+        return Attentive(Peers(trained.models, trained.kept), average(r.engine, xi, trained.sent))
+
+    program = around(peers, lambda s: s.peers, init=init, train=train, exchange=exchange)
+    if topology is not None:
+        return program
+    return program._replace(topology=None, traffic=lambda s, r: both_ways(p, rows(s.u, 0), (), r))
+
+
+def convex(a: Tensor) -> Tensor:
+    """The weights ``a`` of others, scaled down where they sum to more than 1, and the rest for oneself."""
+    a = with_diagonal(a, torch.zeros(len(a), dtype=a.dtype, device=a.device))
+    i, _, values = entries(a)
+    total = a @ values.new_ones(len(a))
+    return with_diagonal(valued(a, values / total.clamp(min=1)[i]), (1 - total).clamp(min=0))
