@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 
-from ..errors import RequestError
+from ..errors import RequestError, unknown
 from ..problem import Model
 from .base import Algorithm, Problem, Program, unchanged
 from .facts import Facts, Presets
@@ -57,6 +57,8 @@ def method(
 
         def build(**given: Any) -> Algorithm:
             hints = get_type_hints(f, include_extras=True)
+            for k in given.keys() - defaults.keys() - set(Training._fields):
+                raise unknown(f"setting of {name}", k, [*defaults, *Training._fields])
             own = steps_or_epochs({k: given.get(k, default) for k, default in defaults.items()}, defaults)
             for k, v in own.items():
                 check_hint(k, v, hints[k])

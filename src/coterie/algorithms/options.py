@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
 from ..batches import Amount
@@ -222,11 +223,15 @@ def check_range(name: str, value: Any, low: float, high: float) -> None:
 def check_hint(name: str, value: Any, hint: Any) -> None:
     """Refuses what the annotation of a setting does not allow: a number outside its range, a word that is no choice."""
     members = (hint,) if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
-    for member in members:
-        if get_origin(member) is Annotated and value is not None:
+    if value is None and NoneType not in members:
+        raise RequestError(f"{name} cannot be none: leave it out, and it has its usual value")
+    if hint is bool and not isinstance(value, bool):
+        raise RequestError(f"{name}={value!r} is not a choice: use true or false")
+    for member in members if value is not None else ():
+        if get_origin(member) is Annotated:
             for bound in member.__metadata__:
                 bound.check(name, value)
-        if get_origin(member) is Literal and value is not None:
+        if get_origin(member) is Literal:
             check_choice(name, value, get_args(member))
 
 
