@@ -1,5 +1,6 @@
 """A method of a user's own file: commands take it like a built-in one, and no file makes anybody run it."""
 
+import inspect
 import json
 import re
 import shlex
@@ -7,12 +8,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import coterie as ct
+from coterie import recipes
 from coterie.errors import RequestError
+from coterie.recipes.across import across
+from coterie.recipes.own import with_own
 from helpers_cli import Cli, Finished, assert_same_run, contents
+from toys import experiment, models, net, ragged
 
 MINE = """
 from typing import Literal, Unpack
@@ -204,6 +211,22 @@ class TestBesideOthers:
         assert (config["method"], config["settings"]["keep"], config["settings"]["momentum"]) == (OWN, 0.25, 0.9)
 
 
+def test_published_comparisons_are_among_published_methods(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow a method of one's own is, nobody else's speed-up grows by it."""
+    monkeypatch.chdir(here)
+    recipe = with_own(recipes.load("dfedalt-t2"), [OWN])
+
+    def reaching(last: int) -> list[list[dict[str, float]]]:
+        return [[{"round": t, "personal_accuracy_after_mix": 0.9 if t == last else 0.1} for t in range(1, last + 1)]]
+
+    runs = {(1, "dfedalt"): reaching(2), (1, "dfedavgm"): reaching(6), (1, OWN): reaching(30)}
+    metric = f"speedup_to_{recipe.cases[0].target}"
+    found = {m: across(metric)(recipe, runs, 1, m, metric) for _, m in runs}  # type: ignore[misc]
+    assert found == {"dfedalt": [3.0], "dfedavgm": [1.0], OWN: [0.2]}
+    alone = {(1, OWN): reaching(30)}
+    assert across(metric)(recipe, alone, 1, OWN, metric) == [1.0]  # type: ignore[misc]
+
+
 class TestPython:
     def test_names_are_found_before_they_are_used(self) -> None:
         """As a notebook completes them, in a process that has used none of them."""
@@ -221,6 +244,20 @@ class TestPython:
         assert all(hasattr(ct.method, name) for name in offered)
         told = re.findall(r"``(\w+)``", (ct.method.__doc__ or "").partition("What is here:")[2])
         assert sorted(told) == sorted(offered)
+
+    @pytest.mark.parametrize("name", ["local", "fedprox", "fedper", "dfedalt", "dfedsalt", "dfedpgp", "ditto"])
+    def test_methods_of_ours_could_be_ones_own(self, name: str) -> None:
+        """Their files, with everything imported from the door alone, make the same methods."""
+        source = Path(inspect.getfile(inspect.unwrap(ct.algorithms.builder(name)))).read_text()
+        code = re.sub(r"^from \.[\w.]* import", "from coterie.method import", source, flags=re.MULTILINE)
+        names: dict[str, Any] = {"__name__": "mine"}
+        exec(compile(code, "mine.py", "exec"), names)
+        graph = {"topology": "ring"} if "topology" in ct.algorithms.build(name).settings else {}
+        few = {"epochs": 1, "batch_size": 4, **graph}
+        theirs, ours = names[name](**few), ct.algorithms.build(name, **few)
+        assert theirs.settings == ours.settings
+        one, other = (models(experiment(net("mlp"), ragged("mlp"), a), 1) for a in (theirs, ours))
+        assert all(torch.equal(one[k], other[k]) for k in other)
 
     @pytest.mark.parametrize("page", ["docs/your-own-method.md"])
     def test_a_method_of_ones_own_imports_nothing_private(self, page: str) -> None:

@@ -17,18 +17,21 @@ What is here:
   ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``RequestError``, to refuse one.
 * Local work: ``Phase``, ``Group``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
-  the class of one's own.
+  the class of one's own; ``REFERENCE``, the name under which a proximal term looks up its model.
 * Families: ``federated`` around a ``Server``, ``decentralised`` between ``Peers``, ``push_sum`` of what is ``Pushed``.
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
 * Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
-* From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of``; ``Traffic``,
-  ``load``, ``over``, ``gossiped`` and ``to_server``, which count what is sent.
+* From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
+  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped`` and
+  ``to_server``, which count what is sent.
+* Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
+  such views for every round.
 * Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``split``, ``rows``, ``put``, ``replicate``,
   ``count``, ``floating``, ``zeros_like``.
 """
 
 from . import topology
-from .algorithms.base import Algorithm, Problem, Program, Round, Trained, around
+from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Trained, View, around
 from .algorithms.finetuned import finetuned
 from .algorithms.method import method
 from .algorithms.options import Count, Fraction, Options, Participation, Range, Rate, Training, Weighting
@@ -37,11 +40,11 @@ from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.quantised import quantised
 from .algorithms.server import Server, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
-from .algorithms.update import LocalUpdate, message_of
+from .algorithms.update import LocalUpdate, lasting, looked_up, message_of
 from .batches import Amount
 from .corrections import control_variate, debiased, few_samples, masked, proximal, sam
 from .errors import RequestError
-from .local import Correction, Group, Phase
+from .local import REFERENCE, Correction, Group, Phase
 from .mixing import average, gossip, outer, ratio, sums
 from .problem import Model
 from .split import Patterns
@@ -63,8 +66,10 @@ from .tensors import (
 from .topology import Topology
 
 __all__ = [
+    "REFERENCE",
     "Algorithm",
     "Amount",
+    "Assigned",
     "Correction",
     "Count",
     "Fraction",
@@ -90,6 +95,7 @@ __all__ = [
     "Trained",
     "Training",
     "Tree",
+    "View",
     "Weighting",
     "add",
     "around",
@@ -104,7 +110,9 @@ __all__ = [
     "floating",
     "gossip",
     "gossiped",
+    "lasting",
     "load",
+    "looked_up",
     "masked",
     "message_of",
     "method",
