@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.algorithms.base import Problem, Program
+from coterie.algorithms.facts import facts
+from coterie.algorithms.method import method
+from coterie.algorithms.options import Training
 from coterie.errors import RequestError
 from coterie.measure.convergence import gradient_norms
-from coterie.theory import THEOREMS, bounds, examine
+from coterie.theory import THEOREMS, bounds, examine, theorem_of
 from coterie.theory.bounds import Cohort, Decrease, Smoothness, Steps
 from coterie.theory.mixing import connected_window, contraction, phi, push_sum_constants, symmetric
 from coterie.theory.partial import seen, smoothness
@@ -343,6 +347,19 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_every_theorem_is_of_a_method() -> None:
-    assert set(THEOREMS) <= set(ct.algorithms.BUILDERS)
+    named = {facts(build).theorem for build in ct.algorithms.BUILDERS.values()}
+    assert named == {*THEOREMS, None}
+    assert theorem_of("dfedsam-mgs") is theorem_of("dfedsam")
     with pytest.raises(RequestError, match="larger numbers"):
         examine("dfedalt", rounds=0)
+
+
+@pytest.mark.parametrize(("theorem", "told"), [("sams", "did you mean sam"), ("joint-controlled", "speaks of c_init")])
+def test_a_theorem_that_does_not_fit_is_refused(theorem: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @method(theorem=theorem)
+    def mine(p: Problem, t: Training) -> Program[Any]:
+        raise NotImplementedError
+
+    monkeypatch.setitem(ct.algorithms.BUILDERS, "mine", mine)
+    with pytest.raises(RequestError, match=told):
+        theorem_of("mine")

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.algorithms.base import Problem
 from coterie.errors import RequestError
 from coterie.theory import bounds, examine
 from coterie.theory.bounds import Factored, marchenko_pastur
 from coterie.theory.lowrank import constants, curvature, lemma, moments, smallest_power
 from coterie.theory.matrices import Factors, Matrices, matrices, path
+from coterie.theory.played import Bound
 
 C = Factored(layers=5, rho=2, N=7, E=3, L_s=1.7, sigma2=0.3, G2=1.9, Gg2=2.3, kappa_u=1.1, kappa_v=1.3, kappa_uv=1.2)
 PLAIN: dict[str, Any] = {
@@ -25,9 +27,10 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def run(problem: Matrices, rounds: int = 3, **settings: Any) -> tuple[dict[str, Any], Factors]:
+def run(problem: Matrices, rounds: int = 3, **settings: Any) -> tuple[Bound, Factors]:
     alg = ct.algorithms.fedlmt(**{**PLAIN, "rank_ratio": 0.5, "steps": 3, "lr": 0.05, **settings})
-    return dict(alg.settings), path(problem, alg, rounds, seed=0)
+    program = alg.bind(Problem(alg.adapt(problem.model), problem.clients, rounds, seed=0))
+    return Bound(alg.name, program, dict(alg.settings)), path(problem, alg, rounds, seed=0)
 
 
 def _equation_70(c: Factored, g: float) -> float:
@@ -168,7 +171,7 @@ def test_there_is_no_bound(case: str) -> None:
 
 @pytest.mark.parametrize("asked", [{"participation": 0.5}, {"participation": 1}, {"epochs": 1}])
 def test_what_the_theorem_is_not_about_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="the theorem of fedlmt"):
+    with pytest.raises(RequestError, match="this theorem"):
         examine("fedlmt", clients=4, rounds=1, **asked)
 
 

@@ -12,7 +12,7 @@ from .options import Count, Options, Rate, Training
 from .peers import Peers, decentralised
 
 
-@method()
+@method(theorem="alternating")
 def dfedalt(
     p: Problem,
     t: Training,

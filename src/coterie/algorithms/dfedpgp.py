@@ -13,7 +13,10 @@ from .pushsum import Pushed, push_sum
 
 
 # Push-sum is made for directed graphs.
-@method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
+@method(
+    theorem="alternating-push",
+    presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}},
+)
 def dfedpgp(
     p: Problem,
     t: Training,

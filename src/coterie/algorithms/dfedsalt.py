@@ -19,7 +19,7 @@ def _check(personal_rho: float | None, sam_on: str) -> None:
         raise RequestError("personal_rho is the radius of the personal phase: add sam_on=both, or leave it out")
 
 
-@method(check=_check)
+@method(check=_check, theorem="alternating-sam")
 def dfedsalt(
     p: Problem,
     t: Training,

@@ -11,7 +11,7 @@ from .options import FLAT, Options, Range, Rate, Training
 from .peers import Peers, decentralised
 
 
-@method(FLAT, presets={"papers": {"topology": "random:10"}})
+@method(FLAT, theorem="sam", presets={"papers": {"topology": "random:10"}})
 def dfedsam(
     p: Problem,
     t: Training,

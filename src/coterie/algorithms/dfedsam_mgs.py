@@ -17,7 +17,7 @@ def _check(fresh_graph: bool, gossip_steps: int) -> None:
         raise RequestError("fresh_graph is for several gossip steps: raise gossip_steps, or leave it out")
 
 
-@method(FLAT, check=_check, presets={"papers": {"topology": "random:10"}})
+@method(FLAT, check=_check, theorem="sam", presets={"papers": {"topology": "random:10"}})
 def dfedsam_mgs(
     p: Problem,
     t: Training,

@@ -1,4 +1,4 @@
-"""What a method says of itself that is no setting: what suits it, which models it needs."""
+"""What a method says of itself that is no setting: what suits it, which models it needs, what is proved of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +19,12 @@ class Facts:
     Args:
         presets: By kind of set-up, settings in place of those that the commands suggest to every method.
         staged: Whether it trains only networks that are built in stages; the commands choose one then.
+        theorem: The theorem of ``coterie.theory`` that speaks of it.
     """
 
     presets: Presets = field(default_factory=dict)
     staged: bool = False
+    theorem: str | None = None
 
     def __post_init__(self) -> None:
         for kind in self.presets:

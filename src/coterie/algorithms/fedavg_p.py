@@ -32,7 +32,7 @@ def check_exact(t: Training, exact_personal: bool) -> None:
         raise RequestError("exact_personal sees all samples in every step, so it counts steps: give steps, not epochs")
 
 
-@method(P_PAPER, check=check_exact, presets=P_PRESETS)
+@method(P_PAPER, check=check_exact, theorem="joint", presets=P_PRESETS)
 def fedavg_p(
     p: Problem,
     t: Training,

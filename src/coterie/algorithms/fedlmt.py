@@ -40,7 +40,7 @@ def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: 
     }
 
 
-@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank, presets=PRESETS)
+@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank, theorem="low-rank", presets=PRESETS)
 def fedlmt(
     p: Problem,
     t: Training,

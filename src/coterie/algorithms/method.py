@@ -31,6 +31,7 @@ def method(
     adapt: Callable[..., Model] | None = None,
     presets: Presets | None = None,
     staged: bool = False,
+    theorem: str | None = None,
 ) -> Callable[[Callable[Concatenate[Problem, Training, S], Program[Any]]], Callable[S, Algorithm]]:
     """Makes a method of a function ``(p, t, *, its settings, **options) -> Program``, which is called to bind it.
 
@@ -46,6 +47,7 @@ def method(
         presets: Settings for the set-ups of ``coterie.presets`` that the common ones do not suit, by kind: "small",
             "text" (on top of those), "papers".
         staged: Whether it trains only networks that are built in stages, so that the commands choose one.
+        theorem: The theorem of ``coterie.theory`` that speaks of it, by its name there.
 
     Each of the functions takes the settings it looks at as arguments of their names; ``t`` has the options.
     """
@@ -76,7 +78,7 @@ def method(
         builder = functools.wraps(f)(build)
         builder.__signature__ = signature.replace(parameters=public, return_annotation=Algorithm)  # type: ignore[attr-defined]
         builder.method = name  # type: ignore[attr-defined]
-        builder.facts = Facts(presets or {}, staged)  # type: ignore[attr-defined]
+        builder.facts = Facts(presets or {}, staged, theorem)  # type: ignore[attr-defined]
         return cast(Callable[S, Algorithm], builder)
 
     return made

@@ -16,7 +16,7 @@ def _check(t: Training, exact_personal: bool) -> None:
     check_exact(t, exact_personal)
 
 
-@method(P_PAPER, check=_check, presets=P_PRESETS)
+@method(P_PAPER, check=_check, theorem="joint-controlled", presets=P_PRESETS)
 def scaffold_p(
     p: Problem,
     t: Training,

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..algorithms import builder
-from ..errors import RequestError
+from ..algorithms import BUILDERS, builder
+from ..algorithms.base import Problem
+from ..algorithms.facts import facts
+from ..algorithms.settings import settings_of
+from ..errors import RequestError, unknown
 from ..topology import build
 from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
-from .played import path
+from .played import Bound, path
 from .quadratic import OPTIONS, options, quadratic
 
 __all__ = ["THEOREMS", "Condition", "Constant", "Outcome", "examine"]
@@ -18,24 +21,26 @@ class Theorem(NamedTuple):
     """How a method is set up for its theorem, played, and held beside it."""
 
     defaults: Callable[..., dict[str, Any]]  # (problem, topology, rounds, what is asked for) -> the other settings
-    beside: Callable[..., Outcome]  # (problem, topology, settings, paths)
+    beside: Callable[..., Outcome]  # (problem, topology, the bound method, paths)
     topology: str | None = None  # where nobody says; None: around a server
+    own: tuple[str, ...] = ()  # settings that a method must have, beside those that the defaults give it
     problem: Callable[..., Any] = quadratic  # (clients, seed, its options)
     options: tuple[str, ...] = OPTIONS
     path: Callable[..., Any] = path  # (problem, algorithm, rounds, seed)
 
 
 THEOREMS: dict[str, Theorem] = {
-    "dfedalt": Theorem(partial.gossip_defaults, partial.gossip_beside, "ring"),
-    "dfedsalt": Theorem(partial.salt_defaults, partial.gossip_beside, "ring"),
-    "dfedpgp": Theorem(partial.push_defaults, partial.push_beside, "random-push:3"),
-    "dfedsam": Theorem(gossip.defaults, gossip.beside, "ring"),
-    "dfedsam-mgs": Theorem(gossip.defaults, gossip.beside, "ring"),
-    "fedavg-p": Theorem(server.average_defaults, server.average_beside),
-    "scaffold-p": Theorem(server.scaffold_defaults, server.scaffold_beside),
-    "fedlmt": Theorem(lowrank.defaults, lowrank.beside, None, matrices.matrices, matrices.OPTIONS, matrices.path),
+    "alternating": Theorem(partial.gossip_defaults, partial.gossip_beside, "ring"),
+    "alternating-sam": Theorem(partial.salt_defaults, partial.salt_beside, "ring"),
+    "alternating-push": Theorem(partial.push_defaults, partial.push_beside, "random-push:3"),
+    "sam": Theorem(gossip.defaults, gossip.beside, "ring"),
+    "joint": Theorem(server.average_defaults, server.average_beside),
+    "joint-controlled": Theorem(server.scaffold_defaults, server.scaffold_beside, own=("c_init",)),
+    "low-rank": Theorem(
+        lowrank.defaults, lowrank.beside, None, ("regulariser",), matrices.matrices, matrices.OPTIONS, matrices.path
+    ),
 }
-"""The methods whose papers have a theorem."""
+"""The theorems of the papers; a method says which of them speaks of it."""
 
 PLAIN: dict[str, Any] = {"lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None, "batch_size": 1}
 
@@ -66,11 +71,9 @@ def examine(
     """
     name = method.replace("_", "-")
     make = builder(name)
-    if name not in THEOREMS:
-        raise RequestError(f"{name} has no theorem in its paper: choose one of {', '.join(THEOREMS)}")
+    theorem = theorem_of(name)
     if rounds < 1 or seeds < 1 or clients < 2:
         raise RequestError("a theorem speaks of at least one round, one seed and two clients: choose larger numbers")
-    theorem = THEOREMS[name]
     given = settings if topology is None else {**settings, "topology": topology}
     if given.get("topology") is not None and theorem.topology is None:
         raise RequestError(f"the theorem of {name} is about a server: leave the topology out")
@@ -83,7 +86,27 @@ def examine(
     chosen = {**asked, **theorem.defaults(instance, graph, rounds, asked), **given}
     algorithm = make(**chosen)
     paths = [theorem.path(instance, algorithm, rounds, seed + k) for k in range(seeds)]
-    return theorem.beside(instance, graph, dict(algorithm.settings), paths)._replace(method=name)
+    program = algorithm.bind(Problem(algorithm.adapt(instance.model), clients, rounds, seed))
+    return theorem.beside(instance, graph, Bound(name, program, dict(algorithm.settings)), paths)
+
+
+def theorem_of(method: str) -> Theorem:
+    """The theorem that a method names.
+
+    >>> theorem_of("dfedsam").topology
+    'ring'
+    """
+    make = builder(method)
+    named = facts(make).theorem
+    if named is None:
+        having = [name for name, build in BUILDERS.items() if facts(build).theorem]
+        raise RequestError(f"{method} has no theorem in its paper: choose one of {', '.join(having)}")
+    if named not in THEOREMS:
+        raise unknown("theorem", named, THEOREMS)
+    for setting in THEOREMS[named].own:
+        if setting not in settings_of(make):
+            raise RequestError(f"the theorem {named} speaks of {setting}, which {method} has not: name another theorem")
+    return THEOREMS[named]
 
 
 def _check(settings: dict[str, Any]) -> None:

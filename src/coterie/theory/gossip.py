@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
+from ..algorithms.base import Program
 from ..topology import Topology
 from . import bounds
 from .mixing import contraction, phi, symmetric
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
-from .played import Path
-from .quadratic import Problem, local_steps, one_of
+from .played import Bound, Part, Path
+from .quadratic import Problem, asked_steps, one_of
 
 NOTES = (
     "Theorem 4.1 bounds every gradient by B on all of R^d, which no quadratic has: B is the largest one at the "
@@ -24,24 +25,24 @@ def defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str,
     """The largest rate that the theorem allows."""
     L = float(torch.linalg.eigvalsh(problem.hessian()).max())
     chosen = {"rho": 0.01, **one_of("steps", 5, given)}
-    return {**chosen, "lr": 1 / (10 * local_steps(chosen | given) * L)}
+    return {**chosen, "lr": 1 / (10 * asked_steps(chosen | given) * L)}
 
 
-def beside(problem: Problem, topology: Topology, settings: dict[str, Any], paths: Sequence[Path]) -> Outcome:
+def beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """min_t |grad f(mean x^t)|^2 of the first T rounds, and the bound for T."""
-    s, T = settings, len(paths[0].w) - 1
+    x, T = bound.part("u"), len(paths[0].w) - 1
     norms = torch.stack([_norms(problem, p)[:T] for p in paths]).mean(0)
-    constants = _constants(problem, topology, s, paths)
-    c = {x.name: x.value for x in constants}
-    held = _conditions(topology, s, c, T)
-    K, lr, spread2, B2 = local_steps(s), s["lr"], c["sigma_g"] ** 2 + c["sigma_l"] ** 2, c["B"] ** 2
-    given = c["F0"], c["L"], K, lr, s["rho"], spread2, B2
+    constants = _constants(problem, topology, bound.program, paths)
+    c = {k.name: k.value for k in constants}
+    held = _conditions(topology, bound.program, x, c, T)
+    spread2, B2 = c["sigma_g"] ** 2 + c["sigma_l"] ** 2, c["B"] ** 2
+    given = c["F0"], c["L"], x.steps, x.lr, x.rho, spread2, B2
     second2, rounds = B2 + c["sigma_l"] ** 2, range(1, T + 1)
     return Outcome(
-        method="dfedsam",
+        method=bound.name,
         theorem="DFedSAM, Theorem 4.1, equation 7",
         quantity="min over the first T rounds of |grad f(mean x)|^2",
-        settings=dict(s),
+        settings=bound.settings,
         constants=constants,
         conditions=held,
         measured=torch.cummin(norms, 0).values.tolist(),
@@ -51,9 +52,11 @@ def beside(problem: Problem, topology: Topology, settings: dict[str, Any], paths
     )
 
 
-def _constants(problem: Problem, topology: Topology, s: dict[str, Any], paths: Sequence[Path]) -> tuple[Constant, ...]:
+def _constants(
+    problem: Problem, topology: Topology, program: Program[Any], paths: Sequence[Path]
+) -> tuple[Constant, ...]:
     """What the bound is made of."""
-    n, Q, lam = problem.clients, s["gossip_steps"], contraction(topology, len(paths[0].w) - 1)
+    n, Q, lam = problem.clients, program.gossip_steps, contraction(topology, len(paths[0].w) - 1)
     L = float(torch.linalg.eigvalsh(problem.hessian()).max())
     apart = problem.gradients(problem.minima.mean(0))  # grad f_i - grad f, the same everywhere
     sigma_g, beta = float(apart.square().sum(1).mean().sqrt()), float(apart.norm(dim=1).max())
@@ -62,7 +65,12 @@ def _constants(problem: Problem, topology: Topology, s: dict[str, Any], paths: S
     return (
         Constant("L", L, EXACT, "Lipschitz constant of every gradient: the largest eigenvalue of the Hessian"),
         Constant("F0", F0, EXACT, "f(x^1) - f*"),
-        Constant("sigma_l", (2 * problem.variance(s["batch_size"])) ** 0.5, EXACT, "deviation of a batch's gradient"),
+        Constant(
+            "sigma_l",
+            (2 * problem.variance(program.training.batch_size)) ** 0.5,
+            EXACT,
+            "deviation of a batch's gradient",
+        ),
         Constant("sigma_g", sigma_g, EXACT, "deviation of the clients' gradients"),
         Constant("beta", beta, EXACT, "homogeneity parameter: the largest distance of a client's gradient to the mean"),
         Constant("B", B, SEEN, "the largest gradient of a client"),
@@ -71,14 +79,16 @@ def _constants(problem: Problem, topology: Topology, s: dict[str, Any], paths: S
     )
 
 
-def _conditions(topology: Topology, s: dict[str, Any], c: dict[str, float], T: int) -> tuple[Condition, ...]:
+def _conditions(
+    topology: Topology, program: Program[Any], x: Part, c: dict[str, float], T: int
+) -> tuple[Condition, ...]:
     """What the theorem assumes."""
-    lr, lam, most = s["lr"], c["lambda"], 1 / (10 * local_steps(s) * c["L"])
+    lr, lam, most = x.lr, c["lambda"], 1 / (10 * x.steps * c["L"])
     return (
-        plain(s),
+        plain(program.training),
         Condition("every W is symmetric and doubly stochastic", symmetric(topology, T), "take ring, grid or random:K"),
         Condition(f"the graph mixes: lambda = {lam:.4g} < 1", lam < 1, "take a graph in which everybody is reached"),
-        Condition("one W for all exchanges of a round", not s.get("fresh_graph"), "leave fresh_graph out"),
+        Condition("one W for all exchanges of a round", not program.fresh_graph, "leave fresh_graph out"),
         Condition(f"lr = {lr:.4g} <= 1 / (10 K L) = {most:.4g}", lr <= most * (1 + 1e-9), "lower lr"),
     )
 

@@ -12,6 +12,8 @@ from . import bounds
 from .bounds import Factored
 from .matrices import LAYERS, Factors, Matrices
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
+from .played import Bound
+from .quadratic import local_steps
 from .server import cohort
 
 NOTES = (
@@ -26,9 +28,9 @@ NOTES = (
 def defaults(problem: Matrices, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Full rank behind one whole layer, from factors of the identity, with everybody in every round."""
     if given.get("epochs") is not None:
-        raise RequestError("the theorem of fedlmt counts steps: set steps in place of epochs")
+        raise RequestError("this theorem counts steps: set steps in place of epochs")
     if cohort(given.get("participation", 1.0), problem.clients).m < problem.clients:
-        raise RequestError("the theorem of fedlmt has everybody in every round: leave participation out")
+        raise RequestError("this theorem has everybody in every round: leave participation out")
     form = {"rank_ratio": 1.0, "keep_layers": "front", "init": "spectral"}
     return {**form, "participation": 1.0, "steps": 2, "lr": 0.01}
 
@@ -97,7 +99,7 @@ def _hessian(problem: Matrices, factors: Tensor, target: Tensor) -> Tensor:
     return H.reshape(factors.numel(), factors.numel())
 
 
-def constants(problem: Matrices, s: dict[str, Any], paths: Sequence[Factors]) -> Factored:
+def constants(problem: Matrices, bound: Bound, paths: Sequence[Factors]) -> Factored:
     """What the bound is made of."""
     each = [moments(problem, p) for p in paths]
     kappas = [(0.0, 0.0, 0.0)]
@@ -109,9 +111,9 @@ def constants(problem: Matrices, s: dict[str, Any], paths: Sequence[Factors]) ->
         layers=len(LAYERS),
         rho=len(LAYERS) - len(paths[0].pairs),
         N=problem.clients,
-        E=s["steps"],
+        E=local_steps(bound.program.phases[0].amount, bound.batch_size),
         L_s=max(curvature(problem, p) for p in paths),
-        sigma2=problem.variance(s["batch_size"]),
+        sigma2=problem.variance(bound.batch_size),
         G2=max(G2 for G2, _ in each),
         Gg2=max(Gg2 for _, Gg2 in each),
         kappa_u=max(k[0] for k in kappas),
@@ -120,9 +122,9 @@ def constants(problem: Matrices, s: dict[str, Any], paths: Sequence[Factors]) ->
     )
 
 
-def drawn(problem: Matrices, s: dict[str, Any], path: Factors) -> tuple[Constant, ...]:
+def drawn(init: str, path: Factors) -> tuple[Constant, ...]:
     """What psi is expected to be at the start, where the factors are drawn: N(0, 2 / rows) and N(0, 2 / rank)."""
-    if s["init"] != "kaiming" or not path.pairs:
+    if init != "kaiming" or not path.pairs:
         return ()
     rows, rank = path.mean[0][path.pairs[0][0]].shape
     edges = [bounds.marchenko_pastur(rows, min(rank, rows), variance)[0] for variance in (2 / rows, 2 / rank)]
@@ -140,22 +142,22 @@ def smallest_power(gamma: float, psi: float) -> float:
     return 1 + max(0.0, 2 * math.log(psi) / math.log(gamma)) if psi < 1 else 1.0
 
 
-def beside(problem: Matrices, topology: None, s: dict[str, Any], paths: Sequence[Factors]) -> Outcome:
+def beside(problem: Matrices, topology: None, bound: Bound, paths: Sequence[Factors]) -> Outcome:
     """The mean of |grad f(recovered w)|^2 over the first T steps, and the bound for T."""
-    c, gamma, found = constants(problem, s, paths), s["lr"], [lemma(problem, p) for p in paths]
+    c, gamma, found = constants(problem, bound, paths), bound.program.phases[0].lr, [lemma(problem, p) for p in paths]
     psi = min(x.psi for x in found)
     q0 = smallest_power(gamma, psi)
-    held = _conditions(s, c, psi, q0, min((x.fails for x in found if x.fails is not None), default=None))
+    held = _conditions(bound, gamma, c, psi, q0, min((x.fails for x in found if x.fails is not None), default=None))
     F0 = problem.value(paths[0].W[0]) - problem.least()
     gradients = [problem.smoothness * (p.W - problem.targets.mean(0)) for p in paths]
     sums = torch.stack([g.square().sum((1, 2, 3)) for g in gradients]).mean(0).cumsum(0)
     steps = range(1, len(sums) + 1)
     return Outcome(
-        method="fedlmt",
+        method=bound.name,
         theorem="FedLMT/pFedLMT, Theorem 4.5",
         quantity="mean over the first T local steps of |grad f(recovered w)|^2",
-        settings=dict(s),
-        constants=(*_known(c, F0, psi), *drawn(problem, s, paths[0]), *_powers(c, gamma, q0)),
+        settings=bound.settings,
+        constants=(*_known(c, F0, psi), *drawn(bound.settings["init"], paths[0]), *_powers(c, gamma, q0)),
         conditions=held,
         measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
         bound=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t) for t in steps]),
@@ -187,14 +189,16 @@ def _powers(c: Factored, gamma: float, q0: float) -> tuple[Constant, ...]:
     )
 
 
-def _conditions(s: dict[str, Any], c: Factored, psi: float, q0: float, fails: int | None) -> tuple[Condition, ...]:
+def _conditions(
+    bound: Bound, gamma: float, c: Factored, psi: float, q0: float, fails: int | None
+) -> tuple[Condition, ...]:
     """What the theorem and its proof assume."""
-    gamma, most = s["lr"], min(1 / c.L_s, 1)
+    most = min(1 / c.L_s, 1)
     lemma_text = "Lemma D.5, of which the proof is made, holds on the way"
     where = "" if fails is None else f": it fails at step {fails}"
     return (
-        plain(s),
-        Condition("no regulariser is in the loss", s["regulariser"] == "none", "leave regulariser out"),
+        plain(bound.program.training),
+        Condition("no regulariser is in the loss", bound.settings["regulariser"] == "none", "leave regulariser out"),
         Condition(f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {most:.4g}", gamma <= most, "lower lr"),
         Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),
         Condition(lemma_text + where, fails is None, "raise rank_ratio to 1"),

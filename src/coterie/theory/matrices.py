@@ -19,7 +19,7 @@ from ..problem import Model
 from ..tensors import Tensors
 from ..views import factor_pairs, recover_tensors
 from .played import experiment_of
-from .quadratic import SAMPLES, check_problem, mean_output
+from .quadratic import SAMPLES, check_problem, local_steps, mean_output
 
 LAYERS = ("front", "back")
 OPTIONS = ("dim", "noise", "spread", "smoothness", "start")
@@ -120,9 +120,9 @@ class Factors(NamedTuple):
 
 def path(problem: Matrices, algorithm: Algorithm, rounds: int, seed: int) -> Factors:
     """A run; between two exchanges everybody stands where a round of fewer steps would have ended."""
-    steps = int(algorithm.settings["steps"])
     model, federation = problem.model, problem.federation
     whole = experiment_of(model, federation, algorithm, rounds, seed)
+    steps = local_steps(whole.program.phases[0].amount, whole.program.training.batch_size)
     parts = []
     for k in range(1, steps):
         shorter = builder(algorithm.name)(**{**algorithm.settings, "steps": k})

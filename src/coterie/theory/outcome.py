@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..algorithms.options import Training
+
 EXACT = "exact"  # in closed form, or from the matrices and samples themselves
 SEEN = "seen"  # the largest (or smallest) at the points the run has passed
 
@@ -66,9 +68,9 @@ def judged(conditions: Sequence[Condition], bound: Sequence[float]) -> list[floa
     return list(bound)
 
 
-def plain(settings: dict[str, Any]) -> Condition:
+def plain(t: Training) -> Condition:
     """All five theorems are about plain SGD with constant rates."""
-    changed = [k for k in ("momentum", "weight_decay", "clip", "quantise") if settings.get(k)]
-    changed += ["lr_decay"] if settings.get("lr_decay", 1.0) != 1.0 else []
-    changed += [k for k in ("lr_min", "lr_milestones") if settings.get(k) is not None]
+    changed = [k for k in ("momentum", "weight_decay", "clip", "quantise") if getattr(t, k)]
+    changed += ["lr_decay"] if t.lr_decay != 1.0 else []
+    changed += [k for k in ("lr_min", "lr_milestones") if getattr(t, k) is not None]
     return Condition("plain SGD at constant rates, all numbers sent", not changed, f"leave {', '.join(changed)} out")

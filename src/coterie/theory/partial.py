@@ -11,8 +11,8 @@ from . import bounds
 from .bounds import Decrease, Smoothness, Steps
 from .mixing import Window, connected_window, contraction, existence_constants, push_sum_constants, symmetric
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
-from .played import Path
-from .quadratic import Problem, local_steps, one_of
+from .played import Bound, Path
+from .quadratic import Problem, asked_steps, one_of
 
 QUANTITY = "mean over the first T rounds of Delta_u / L_u + Delta_v / L_v"
 HALVINGS = 60  # of a rate, until the inequality of a round leaves half of the descent
@@ -40,9 +40,10 @@ def smoothness(problem: Problem) -> Smoothness:
     return Smoothness(*(float(x.abs().max()) for x in (problem.a, problem.c, problem.e)))
 
 
-def steps_of(s: dict[str, Any]) -> Steps:
+def steps_of(bound: Bound) -> Steps:
     """The two phases of a round."""
-    return Steps(s["lr"], local_steps(s), s["personal_lr"], local_steps(s, "personal_"))
+    u, v = bound.part("u"), bound.part("v")
+    return Steps(u.lr, u.steps, v.lr, v.steps)
 
 
 def rates(
@@ -50,7 +51,7 @@ def rates(
 ) -> dict[str, Any]:
     """lr = 1 / (L K sqrt(T)) for both parts, halved until half of the descent is left; below ``most`` / (L_u K_u)."""
     chosen = {**one_of("personal_steps", 2, given), **one_of("steps", 5, given), "personal": "v"}
-    K_u, K_v = (local_steps(chosen | given, part) for part in ("", "personal_"))
+    K_u, K_v = (asked_steps(chosen | given, part) for part in ("", "personal_"))
     s = Steps(1 / (L.u * K_u * rounds**0.5), K_u, 1 / (L.v * K_v * rounds**0.5), K_v)
     s = s._replace(lr_u=given.get("lr", s.lr_u), lr_v=given.get("personal_lr", s.lr_v))
     for _ in range(HALVINGS):
@@ -83,7 +84,7 @@ def push_defaults(problem: Problem, topology: Topology, rounds: int, given: dict
 
 def _outcome(
     problem: Problem,
-    s: dict[str, Any],
+    bound: Bound,
     looks: Sequence[Seen],
     F0: float,
     d: Decrease,
@@ -97,21 +98,23 @@ def _outcome(
     each = stack([x.delta_u / L.u + x.delta_v / L.v for x in looks]).mean(0)
     T = len(each)
     means = [float(x) / t for t, x in enumerate(each.cumsum(0), start=1)]
-    k = s["personal_lr"] * local_steps(s, "personal_")
+    steps = steps_of(bound)
+    k = steps.lr_v * steps.K_v
     left = (
-        plain(s),
+        plain(bound.program.training),
         Condition(f"lr_v K_v = {k:.4g} <= 1 / (2 L_v) = {1 / (2 * L.v):.4g}", 2 * k * L.v <= 1, "lower personal_lr"),
         Condition(f"the coefficient of Delta_u, {d.shared:.4g}, is above 0", d.shared > 0, "lower lr, or mix better"),
         Condition(f"the coefficient of Delta_v, {d.personal:.4g}, is above 0", d.personal > 0, "lower personal_lr"),
     )
     held = (*conditions, *left)
-    bound = judged(held, [d.bound(F0, t, L) for t in range(1, T + 1)])
-    return Outcome("", theorem, QUANTITY, s, (*_common(problem, s, F0), *constants), held, means, bound, None, notes)
+    above = judged(held, [d.bound(F0, t, L) for t in range(1, T + 1)])
+    known = (*_common(problem, bound.batch_size, F0), *constants)
+    return Outcome(bound.name, theorem, QUANTITY, bound.settings, known, held, means, above, None, notes)
 
 
-def _common(problem: Problem, s: dict[str, Any], F0: float) -> tuple[Constant, ...]:
+def _common(problem: Problem, batch_size: int | None, F0: float) -> tuple[Constant, ...]:
     """The constants that all three theorems have."""
-    L, noise = smoothness(problem), problem.variance(s["batch_size"]) ** 0.5
+    L, noise = smoothness(problem), problem.variance(batch_size) ** 0.5
     return (
         Constant("L_u", L.u, EXACT, "Lipschitz constant of grad_u in u"),
         Constant("L_v", L.v, EXACT, "of grad_v in v"),
@@ -128,16 +131,17 @@ def _start(problem: Problem, paths: Sequence[Path]) -> float:
     return problem.value(paths[0].w[0]) - problem.least(personal=True)
 
 
-def gossip_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths: Sequence[Path]) -> Outcome:
-    """DFedAlt and DFedSalt, which has a radius."""
+def gossip_beside(
+    problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path], salt: bool = False
+) -> Outcome:
+    """DFedAlt, or with a radius DFedSalt."""
     looks, L, T = [seen(problem, p) for p in paths], smoothness(problem), len(paths[0].w) - 1
     delta2 = max(float(x.apart.mean(1).max()) for x in looks)
-    lam, sigma2 = contraction(topology, T), problem.variance(s["batch_size"])
-    salt = "rho" in s
+    lam, sigma2 = contraction(topology, T), problem.variance(bound.batch_size)
     d = (
-        bounds.dfedsalt(L, steps_of(s), s["rho"], sigma2, sigma2, delta2, lam)
+        bounds.dfedsalt(L, steps_of(bound), bound.part("u").rho, sigma2, sigma2, delta2, lam)
         if salt
-        else bounds.dfedalt(L, steps_of(s), sigma2, sigma2, delta2, lam)
+        else bounds.dfedalt(L, steps_of(bound), sigma2, sigma2, delta2, lam)
     )
     constants = (
         Constant("delta", delta2**0.5, SEEN, "partial gradient diversity"),
@@ -148,16 +152,21 @@ def gossip_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths
         Condition(f"the graph mixes: lambda = {lam:.4g} < 1", lam < 1, "take a graph in which everybody is reached"),
     ]
     if salt:
-        conditions.append(Condition("the perturbation is on the shared part", s["sam_on"] == "shared", "leave it so"))
+        conditions.append(Condition("the perturbation is on the shared part", not bound.part("v").rho, "leave it so"))
     theorem = "DFedAlt/DFedSalt, Theorem 2, equations 27 and 32" if salt else "DFedAlt/DFedSalt, Theorem 1, equation 19"
     notes = ("The theorem has O(.): the bound is the sum of the inequality of a round, of which its proof is made.",)
-    return _outcome(problem, s, looks, _start(problem, paths), d, constants, tuple(conditions), theorem, notes)
+    return _outcome(problem, bound, looks, _start(problem, paths), d, constants, tuple(conditions), theorem, notes)
 
 
-def push_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths: Sequence[Path]) -> Outcome:
+def salt_beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
+    """DFedSalt."""
+    return gossip_beside(problem, topology, bound, paths, salt=True)
+
+
+def push_beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """DFedPGP."""
     looks, L, T = [seen(problem, p) for p in paths], smoothness(problem), len(paths[0].w) - 1
-    g, steps, sigma2 = push_sum_constants(topology, T), steps_of(s), problem.variance(s["batch_size"])
+    g, steps, sigma2 = push_sum_constants(topology, T), steps_of(bound), problem.variance(bound.batch_size)
     sigma_g2 = max(float(x.apart.max()) for x in looks)
     d = bounds.dfedpgp(L, steps, sigma2, sigma2, sigma_g2, g.C, g.q, g.delta)
     window = connected_window(topology, T)
@@ -171,12 +180,12 @@ def push_beside(problem: Problem, topology: Topology, s: dict[str, Any], paths: 
     most = g.delta / (8 * L.u * steps.K_u)
     conditions = (
         Condition("the graphs of some rounds together connect everybody", window is not None, "take a denser graph"),
-        Condition(f"lr = {s['lr']:.4g} < delta / (8 L_u K_u) = {most:.4g}", s["lr"] < most, "lower lr"),
+        Condition(f"lr = {steps.lr_u:.4g} < delta / (8 L_u K_u) = {most:.4g}", steps.lr_u < most, "lower lr"),
     )
     notes = _notes(problem, window, steps)
     return _outcome(
         problem,
-        s,
+        bound,
         looks,
         _start(problem, paths),
         d,

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, Program
+from ..corrections import Sam
 from ..data import Federation
 from ..engines import Serial
 from ..experiment import Experiment
@@ -15,7 +16,7 @@ from ..measure import averaged
 from ..problem import Model
 from ..suited import suited
 from ..tensors import Tensors
-from .quadratic import Problem
+from .quadratic import Problem, local_steps
 
 
 def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
@@ -34,6 +35,41 @@ def states(experiment: Experiment) -> Iterator[Any]:
     for t in range(experiment.rounds):
         now, _ = experiment.play(now, t, evaluate=False)
         yield now.state
+
+
+class Part(NamedTuple):
+    """How a part of the model is trained in a round."""
+
+    lr: float
+    steps: int  # of every client
+    rho: float  # the radius of its sharpness-aware steps; 0: they are plain
+    exact: bool  # every step sees all samples of the client
+
+
+class Bound(NamedTuple):
+    """The method that a theorem speaks of, bound to the problem.
+
+    What all methods have is read from the program; ``settings`` are for what the theorem itself names and no other
+    method has, such as outer rates.
+    """
+
+    name: str
+    program: Program[Any]
+    settings: dict[str, Any]
+
+    def part(self, name: str) -> Part:
+        """How the parameter of that name is trained."""
+        t = self.program.training
+        phase = next(p for p in self.program.phases if name in p.trains)
+        own = phase.group is not None and name in phase.group.names
+        lr = phase.group.lr if own and phase.group is not None else phase.lr
+        rho = next((c.rho for c in phase.corrections if isinstance(c, Sam)), 0.0)
+        return Part(float(lr), local_steps(phase.amount, t.batch_size), rho, phase.whole)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None: all of a client."""
+        return self.program.training.batch_size
 
 
 class Path(NamedTuple):

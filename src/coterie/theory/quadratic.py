@@ -9,10 +9,12 @@ mean 0 and mean squared norms sigma_u^2 and sigma_v^2 exactly. A round draws its
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .. import chance
+from ..batches import Amount
 from ..data import Federation, from_tensors
 from ..errors import RequestError, unknown
 from ..problem import Model
@@ -162,11 +164,19 @@ def one_of(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
     return {} if name.replace("steps", "epochs") in given else {name: steps}
 
 
-def local_steps(settings: dict[str, Any], part: str = "") -> int:
-    """How many steps a client makes in a round, of the personal phase with part="personal_"."""
-    steps, epochs = (settings.get(part + name) for name in ("steps", "epochs"))
-    if steps is not None:
-        return int(steps)
-    if not isinstance(epochs, int):
+def asked_steps(asked: dict[str, Any], part: str = "") -> int:
+    """How many steps a client would make in a round, before there is a program; part="personal_": of that phase."""
+    amount = Amount(asked.get(f"{part}epochs"), asked.get(f"{part}steps"))
+    if amount.steps is None and not isinstance(amount.epochs, int):
         raise RequestError(f"the theorems give all clients equally many steps: set {part}steps")
-    return epochs * -(-SAMPLES // (settings.get("batch_size") or SAMPLES))
+    return local_steps(amount, asked.get("batch_size"))
+
+
+def local_steps(amount: Amount, batch_size: int | None) -> int:
+    """How many steps every client makes in a phase.
+
+    >>> local_steps(Amount(epochs=2), batch_size=SAMPLES // 4)
+    8
+    """
+    (steps,) = amount.of(np.array([-(-SAMPLES // (batch_size or SAMPLES))]), np.zeros(1, np.int64), 1)
+    return int(steps)

@@ -11,8 +11,8 @@ from . import bounds
 from .bounds import Cohort
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
 from .partial import smoothness
-from .played import Path
-from .quadratic import Problem, local_steps, one_of
+from .played import Bound, Path
+from .quadratic import Problem, asked_steps, one_of
 
 SLACK = 1 + 1e-9  # of what is computed both ways
 
@@ -46,7 +46,7 @@ def _defaults(problem: Problem, given: dict[str, Any], most: float) -> dict[str,
     c = cohort(s["participation"], problem.clients)
     outer = given.get("outer_lr", math.sqrt(c.m))
     own = given.get("personal_outer_lr", math.sqrt(c.n / c.m))
-    gamma = given["lr"] * outer if "lr" in given else most / (smoothness(problem).largest * local_steps(s))
+    gamma = given["lr"] * outer if "lr" in given else most / (smoothness(problem).largest * asked_steps(s))
     return {**chosen, "outer_lr": outer, "personal_outer_lr": own, "lr": gamma / outer, "personal_lr": gamma / own}
 
 
@@ -68,7 +68,8 @@ class Setting(NamedTuple):
 
     c: Cohort
     K: int
-    gamma: float
+    gamma: float  # lr outer_lr
+    gamma_v: float  # personal_lr personal_outer_lr
     eta_u: float
     eta_v: float
     L: float
@@ -80,24 +81,26 @@ class Setting(NamedTuple):
     T: int
 
     @classmethod
-    def of(cls, problem: Problem, s: dict[str, Any], looks: Sequence[Norms], start: Tensor) -> "Setting":
-        """From the settings and what was seen."""
+    def of(cls, problem: Problem, bound: Bound, looks: Sequence[Norms], start: Tensor) -> "Setting":
+        """From the bound method and what was seen."""
+        u, v, s = bound.part("u"), bound.part("v"), bound.settings
         F0 = problem.value(start) - problem.least(personal=True)
         b2 = max(float(x.apart.max()) for x in looks)
-        gamma = s["lr"] * s["outer_lr"]
+        noise = problem.variance(bound.batch_size)
         first = looks[0]
         return cls(
-            cohort(s["participation"], problem.clients),
-            local_steps(s),
-            gamma,
+            cohort(bound.program.participation, problem.clients),
+            u.steps,
+            u.lr * s["outer_lr"],
+            v.lr * s["personal_outer_lr"],
             s["outer_lr"],
             s["personal_outer_lr"],
             smoothness(problem).largest,
             F0,
             b2,
             float(first.apart[0] + first.shared[0]),
-            problem.variance(s["batch_size"]),
-            0.0 if s.get("exact_personal") else problem.variance(s["batch_size"]),
+            noise,
+            0.0 if v.exact else noise,
             len(first.shared),
         )
 
@@ -123,7 +126,7 @@ class Setting(NamedTuple):
 
 
 def _outcome(
-    x: Setting, s: dict[str, Any], looks: Sequence[Norms], held: tuple[Condition, ...], each: list[float], theorem: str
+    x: Setting, bound: Bound, looks: Sequence[Norms], held: tuple[Condition, ...], each: list[float], theorem: str
 ) -> Outcome:
     """The means of the first T rounds beside the bound for T."""
     sums = stack([n.shared + x.c.m / x.c.n * n.personal for n in looks]).mean(0).cumsum(0)
@@ -137,40 +140,42 @@ def _outcome(
     )
     means = [float(total) / t for t, total in enumerate(sums, start=1)]
     quantity = "mean over the first T rounds of G_u + (m/n) G_v"
-    return Outcome("", theorem, quantity, s, constants, held, means, judged(held, each), None, ())
+    return Outcome(bound.name, theorem, quantity, bound.settings, constants, held, means, judged(held, each), None, ())
 
 
-def _common(x: Setting, s: dict[str, Any]) -> tuple[Condition, ...]:
-    other = s["personal_lr"] * s["personal_outer_lr"]
-    same = math.isclose(x.gamma, other, rel_tol=1e-9)
-    text = f"lr outer_lr = {x.gamma:.4g} equals personal_lr personal_outer_lr = {other:.4g}"
-    return plain(s), Condition(text, same, f"set personal_lr={x.gamma / s['personal_outer_lr']:.6g}"), *x.outer()
+def _common(x: Setting, bound: Bound) -> tuple[Condition, ...]:
+    same = math.isclose(x.gamma, x.gamma_v, rel_tol=1e-9)
+    text = f"lr outer_lr = {x.gamma:.4g} equals personal_lr personal_outer_lr = {x.gamma_v:.4g}"
+    fix = f"set personal_lr={x.gamma / x.eta_v:.6g}"
+    return plain(bound.program.training), Condition(text, same, fix), *x.outer()
 
 
-def average_beside(problem: Problem, topology: None, s: dict[str, Any], paths: Sequence[Path]) -> Outcome:
+def average_beside(problem: Problem, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """FedAvg-P: Theorem 3.11 where everybody takes part and outer_lr is as large as it wants, else Theorem 3.7."""
     looks = [norms(problem, p) for p in paths]
-    x = Setting.of(problem, s, looks, paths[0].w[0])
+    x = Setting.of(problem, bound, looks, paths[0].w[0])
     rounds = range(1, x.T + 1)
     large = max(x.T, math.sqrt(x.B0 * x.T / (x.L * x.F0)) if x.F0 else 0.0, math.sqrt(x.c.n))
     if x.c.m == x.c.n and x.eta_u * SLACK >= large:
-        held = (*_common(x, s), x.at_most(1 / (84 * x.L * x.K), "1 / (84 L K)"))
+        held = (*_common(x, bound), x.at_most(1 / (84 * x.L * x.K), "1 / (84 L K)"))
         each = [bounds.fedavg_p_full(x.F0, x.L, x.K, x.gamma, x.c.n, x.su2, x.sv2, t) for t in rounds]
-        return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.11")
-    held = (*_common(x, s), x.at_most(1 / (32 * x.L * x.K), "1 / (32 L K)"))
+        return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.11")
+    held = (*_common(x, bound), x.at_most(1 / (32 * x.L * x.K), "1 / (32 L K)"))
     each = [bounds.fedavg_p(x.F0, x.L, x.K, x.gamma, x.eta_u, x.c, x.b2, x.su2, x.sv2, t) for t in rounds]
-    return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.7")
+    return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.7")
 
 
-def scaffold_beside(problem: Problem, topology: None, s: dict[str, Any], paths: Sequence[Path]) -> Outcome:
+def scaffold_beside(problem: Problem, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """Scaffold-P: Theorem 4.5."""
     looks = [norms(problem, p) for p in paths]
-    x = Setting.of(problem, s, looks, paths[0].w[0])
+    x = Setting.of(problem, bound, looks, paths[0].w[0])
     most = min(x.c.m / x.c.n ** (2 / 3), 1) / (72 * x.L * x.K)
     held = (
-        *_common(x, s),
+        *_common(x, bound),
         x.at_most(most, "min(m / n^(2/3), 1) / (72 L K)"),
-        Condition("the control variates begin as gradients", s["c_init"] == "gradient", "set c_init=gradient"),
+        Condition(
+            "the control variates begin as gradients", bound.settings["c_init"] == "gradient", "set c_init=gradient"
+        ),
     )
     each = [bounds.scaffold_p(x.F0, x.L, x.K, x.gamma, x.c, x.su2, x.sv2, t) for t in range(1, x.T + 1)]
-    return _outcome(x, s, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 4.5")
+    return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 4.5")
