@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -298,3 +299,26 @@ class TestFedAMP:
         many = Problem(Model(net("mlp"), cross_entropy), clients=2001, rounds=1, seed=0)
         with pytest.raises(RequestError, match="everybody with everybody, 2001 are too many: give it a topology"):
             ct.algorithms.fedamp().bind(many)
+
+    @pytest.mark.parametrize("lost", [{"silent": 0.2}, {"offline": 0.2}], ids=["silent", "offline"])
+    def test_a_server_loses_no_messages(self, lost: dict[str, float]) -> None:
+        e = replace(experiment(net("mlp"), ragged("mlp"), ct.algorithms.fedamp()), **lost)
+        with pytest.raises(RequestError, match="fedamp has a server: give it a topology instead"):
+            e.check()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "sentence"),
+    [
+        ("pfedme", {"lam": 0.0}, "lam=0.0 is out of range: it must be a number above 0"),
+        ("pfedme", {"inner_steps": 0}, "inner_steps=0 is out of range: it must be a number at least 1"),
+        ("fedamp", {"alpha": 0.0}, "alpha=0.0 is out of range: it must be a number above 0"),
+        ("fedamp", {"sigma": -1.0}, "sigma=-1.0 is out of range"),
+        ("fedamp", {"topology": "random-push:2"}, "column-stochastic"),
+        ("apfl", {"alpha": 1.5}, "alpha=1.5 is out of range: it must be a number between 0 and 1"),
+        ("fedprox", {"mu": -0.1}, "mu=-0.1 is out of range"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence):
+        experiment(net("mlp"), ragged("mlp"), ct.algorithms.build(method, **settings)).check()

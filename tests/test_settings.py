@@ -201,6 +201,8 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg-p", {"exact_personal": True}, "exact_personal"),
     ("dfedavgm-p", {"personal_epochs": 2}, "personal_epochs"),
     ("dfedsalt", {"rho": 0.0, "sam_on": "both"}, "sam_on"),
+    ("fedamp", {"lam": 0.0, "sigma": 2.0}, "sigma"),
+    ("fedamp", {"lam": 0.0, "alpha": 2.0}, "alpha"),
     ("dfedsalt", {"rho": 0.3, "personal_rho": 0.1, "sam_on": "personal"}, "rho"),
     ("dfedsam", {"topology": "none", "gossip_steps": 3}, "gossip_steps"),
     ("dfedsam-mgs", {"topology": "ring", "fresh_graph": True}, "fresh_graph"),

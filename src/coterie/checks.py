@@ -38,9 +38,10 @@ def _check_lost(e: "Experiment", name: str, likely: float) -> None:
     if not 0 <= likely <= 1:
         raise RequestError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
     if likely and e.program.topology is None:
+        instead = "lower its participation" if "participation" in e.algorithm.settings else "give it a topology"
         raise RequestError(
             f"{name}={likely} is for clients that mix with each other, {e.algorithm.name} has a server: "
-            "lower its participation instead"
+            f"{instead} instead"
         )
 
 

@@ -13,12 +13,16 @@ name, ``coterie run mine:fedfoo``; in Python a call of the function makes it.
 What is here:
 
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
-* Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Fraction``, ``Count``, ``Range``,
-  ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``RequestError``, to refuse one.
+* Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
+  ``Range``, ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``RequestError``, to refuse one.
 * Local work: ``Phase``, ``Group``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
-  the class of one's own; ``REFERENCE``, the name under which a proximal term looks up its model.
-* Families: ``federated`` around a ``Server``, ``decentralised`` between ``Peers``, ``push_sum`` of what is ``Pushed``.
+  the class of one's own, which makes a ``Grad`` of another one: of a model and a ``Batch`` it gives a direction and
+  what was ``Seen``, and looks things up in ``Aux``; ``REFERENCE``, the name under which a proximal term looks up its
+  model.
+* Families: ``federated`` around a ``Server``, ``decentralised`` between ``Peers``, ``push_sum`` of what is ``Pushed``;
+  ``beside``, whose state is ``Beside``: clients with a model of their own beside the server's, which trains together
+  with it as its ``second`` under ``second_names``, until they are taken ``apart``.
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
 * Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
@@ -26,25 +30,27 @@ What is here:
   ``to_server``, which count what is sent.
 * Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
   such views for every round.
-* Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``split``, ``rows``, ``put``, ``replicate``,
-  ``count``, ``floating``, ``zeros_like``.
+* Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``dot``, ``split``, ``rows``, ``put``,
+  ``replicate``, ``count``, ``floating``, ``zeros_like``.
 """
 
 from . import topology
 from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Trained, View, around
+from .algorithms.beside import Beside, apart, beside, second, second_names
 from .algorithms.finetuned import finetuned
 from .algorithms.method import method
-from .algorithms.options import Count, Fraction, Options, Participation, Range, Rate, Training, Weighting
+from .algorithms.options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
 from .algorithms.peers import Peers, decentralised
 from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.quantised import quantised
 from .algorithms.server import Server, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
 from .algorithms.update import LocalUpdate, lasting, looked_up, message_of
-from .batches import Amount
+from .batches import Amount, Batch
 from .corrections import control_variate, debiased, few_samples, masked, proximal, sam
+from .engines.base import Grad, Seen
 from .errors import RequestError
-from .local import REFERENCE, Correction, Group, Phase
+from .local import REFERENCE, Aux, Correction, Group, Phase
 from .mixing import average, gossip, outer, ratio, sums
 from .problem import Model
 from .split import Patterns
@@ -53,6 +59,7 @@ from .tensors import (
     Tree,
     add,
     count,
+    dot,
     floating,
     mul,
     norm,
@@ -70,9 +77,13 @@ __all__ = [
     "Algorithm",
     "Amount",
     "Assigned",
+    "Aux",
+    "Batch",
+    "Beside",
     "Correction",
     "Count",
     "Fraction",
+    "Grad",
     "Group",
     "LocalUpdate",
     "Model",
@@ -81,6 +92,7 @@ __all__ = [
     "Patterns",
     "Peers",
     "Phase",
+    "Positive",
     "Problem",
     "Program",
     "Pushed",
@@ -88,6 +100,7 @@ __all__ = [
     "Rate",
     "RequestError",
     "Round",
+    "Seen",
     "Server",
     "Tensors",
     "Topology",
@@ -98,12 +111,15 @@ __all__ = [
     "View",
     "Weighting",
     "add",
+    "apart",
     "around",
     "average",
+    "beside",
     "control_variate",
     "count",
     "debiased",
     "decentralised",
+    "dot",
     "federated",
     "few_samples",
     "finetuned",
@@ -128,6 +144,8 @@ __all__ = [
     "replicate",
     "rows",
     "sam",
+    "second",
+    "second_names",
     "split",
     "sub",
     "sums",

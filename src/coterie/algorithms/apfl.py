@@ -11,7 +11,7 @@ from ..engines.base import Grad, Seen
 from ..local import Aux, Correction, Group, Phase
 from ..tensors import Tensors, count, dot, floating, mul, replicate, rows, split, sub
 from .base import Problem, Program, Round, Trained
-from .beside import Beside, apart, beside, own, second
+from .beside import Beside, apart, beside, second, second_names
 from .method import method
 from .options import Fraction, Options, Participation, Rate, Training, Weighting
 from .server import federated
@@ -82,7 +82,7 @@ def apfl(
     models instead of their parameters, steps v after w rather than at the same time, and moves alpha in the first step
     of a round only, with a decay of 0.02 alpha.
     """
-    v_names, seen = frozenset(map(own, p.parameters)), frozenset(map(own, (*p.model.running, ALPHA)))
+    v_names, seen = second_names(p.parameters), second_names((*p.model.running, ALPHA))
     group = Group(v_names, t.lr, apart=True)  # two losses: clipping takes a norm for each model
     phase = Phase(p.parameters | v_names, t.amount, t.lr, (Mixture(alpha_lr, seen),), group=group)
     average, work = federated(p, [phase], t, p.names, participation, weighting), LocalUpdate(p, [phase], t)

@@ -1,6 +1,6 @@
 """The family around a server whose clients have a model of their own beside the one that travels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..local import Phase
@@ -43,9 +43,9 @@ def beside(
     )
 
 
-def own(name: str) -> str:
-    """The name of the same tensor in the second model."""
-    return OWN + name
+def second_names(names: Iterable[str]) -> frozenset[str]:
+    """The names of the same tensors in the second model."""
+    return frozenset(OWN + name for name in names)
 
 
 def second(x: Tensors) -> Tensors:
@@ -54,7 +54,7 @@ def second(x: Tensors) -> Tensors:
     >>> second({"weight": 1})
     {'own/weight': 1}
     """
-    return {own(k): v for k, v in x.items()}
+    return {OWN + k: v for k, v in x.items()}
 
 
 def apart(x: Tensors) -> tuple[Tensors, Tensors]:

@@ -82,7 +82,8 @@ def fedamp(
         xi = convex(r.engine.pairwise(attention, W, trained.sent))
         return Attentive(Peers(trained.models, trained.kept), average(r.engine, xi, trained.sent))
 
-    program = around(peers, lambda s: s.peers, init=init, train=train, exchange=exchange)
+    own = peers._replace(shared=frozenset())  # nothing of what is deployed is everybody's
+    program = around(own, lambda s: s.peers, init=init, train=train, exchange=exchange)
     if topology is not None:
         return program
     return program._replace(topology=None, traffic=lambda s, r: both_ways(p, rows(s.u, 0), (), r))

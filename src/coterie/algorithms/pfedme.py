@@ -8,7 +8,7 @@ from ..engines.base import Grad, Seen
 from ..local import Aux, Correction, Phase
 from ..tensors import Tensors, add, count, floating, mul, replicate, rows, split, sub
 from .base import Problem, Program, Round, Trained
-from .beside import Beside, apart, beside, own, second
+from .beside import Beside, apart, beside, second, second_names
 from .method import method
 from .options import Options, Participation, Positive, Range, Rate, Training, Weighting
 from .server import federated
@@ -76,7 +76,7 @@ def pfedme(
     starts is the released code's: at w in every round, then where the last batch left it. Running statistics are those
     that theta_i has seen, and the server averages them; the released code leaves them out.
     """
-    envelope = MoreauEnvelope(lam, inner_lr, inner_steps, frozenset(map(own, p.parameters)))
+    envelope = MoreauEnvelope(lam, inner_lr, inner_steps, second_names(p.parameters))
     phase = Phase(p.parameters, t.amount, t.lr, (envelope,))
     average, work = federated(p, [phase], t, p.names, participation, weighting, beta), LocalUpdate(p, [phase], t)
 

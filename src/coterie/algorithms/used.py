@@ -58,7 +58,7 @@ RULES = (
     ),
     Rule(("weighting",), _one_member, "one client a round has nobody to be weighed against", "raise participation"),
     Rule(("finetune_lr",), _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
-    Rule(("prox",), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
+    Rule(("prox", "alpha", "sigma"), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
     Rule(("gossip_steps", "tau"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),

@@ -134,7 +134,7 @@ class Plan:
     def offline(self, algorithm: Algorithm, among: Sequence[str]) -> float:
         """How likely a client is not there; beside others, a method with a server keeps to its participation."""
         settings = algorithm.settings
-        served = "participation" in settings and settings.get("topology") is None
+        served = settings.get("topology") is None and ("participation" in settings or "topology" in settings)
         return 0.0 if served and len(among) > 1 else self.wishes.offline or 0.0
 
     def check_offline(self, chosen: Sequence[Algorithm]) -> None:
