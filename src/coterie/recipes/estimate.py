@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import topology
 from ..algorithms import build
+from ..algorithms.base import Program
 from ..data import Federation
 from ..engines import Serial
 from ..experiment import Experiment
@@ -31,20 +31,20 @@ class Estimate(NamedTuple):
 def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimate:
     """FLOPs (multiply-adds, forward and backward) and bytes of one seed, without its data and without its training."""
     chosen = recipe.case(case)
-    settings = recipe.settings(method, chosen)
-    unit = probe(recipe, method, chosen, settings)
+    published = _experiment(recipe, method, chosen, chosen.clients)
+    unit = probe(recipe, method, chosen, published)
     return Estimate(
-        unit.flops * _samples(chosen, settings) * _members(chosen, settings) * chosen.rounds,
-        unit.bytes * _links(chosen, settings) * chosen.rounds,
+        unit.flops * _samples(chosen, published.program) * len(published.cohort(0)) * chosen.rounds,
+        unit.bytes * _links(published) * chosen.rounds,
     )
 
 
-def probe(recipe: Recipe, method: str, case: Case, settings: dict[str, Any]) -> Estimate:
+def probe(recipe: Recipe, method: str, case: Case, published: Experiment) -> Estimate:
     """FLOPs of a client's sample and bytes of a link in a round, the mean over rounds from all parts of the run.
 
     Rounds that send the same do the same work, so that only the first of them is played.
     """
-    experiment = _experiment(recipe, method, case, settings)
+    experiment = _experiment(recipe, method, case, _kinds(published), **_together(published))
     state, clients = experiment.start().state, experiment.federation.clients
     work: dict[int, float] = {}
     looked_at = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
@@ -53,39 +53,43 @@ def probe(recipe: Recipe, method: str, case: Case, settings: dict[str, Any]) -> 
         if size not in work:
             passes = experiment.program.train(state, experiment.round(t)).passes
             work[size] = float(sum(count * experiment.flops_a_sample(model) for model, count in passes))
-    links = clients * (clients - 1) if settings.get("topology") else clients
-    return Estimate(sum(work[size] for size in sent) / STAGES / clients / SAMPLES, sum(sent) / STAGES / links)
+    flops = sum(work[size] for size in sent) / STAGES / clients / SAMPLES
+    return Estimate(flops, sum(sent) / STAGES / max(1, _links(experiment)))
 
 
-def _samples(case: Case, settings: dict[str, Any]) -> float:
+def _samples(case: Case, program: Program[Any]) -> float:
     """How many samples of a client a pass over them meets; as many as a batch where steps are counted."""
-    if settings.get("steps") and not settings.get("exact_personal"):
-        return float(settings["batch_size"])
+    main, size = program.phases[-1], program.training.batch_size
+    if main.amount.steps and not main.whole and size is not None:
+        return float(size)
     return source(case.data).train / case.clients
 
 
-def _members(case: Case, settings: dict[str, Any]) -> int:
-    share = settings.get("participation", 1.0)
-    if settings.get("topology"):
-        share = 1.0
-    return share if isinstance(share, int) else max(1, round(share * case.clients))
-
-
-def _links(case: Case, settings: dict[str, Any]) -> int:
+def _links(e: Experiment) -> int:
     """Directed edges between peers, or those who talk to the server."""
-    graph = settings.get("topology")
-    if not graph:
-        return _members(case, settings)
-    W = topology.build(graph, case.clients)(0).to_dense()
-    return int((W > 0).sum()) - case.clients
+    if e.program.topology is None:
+        return len(e.cohort(0))
+    return int((e.program.topology(0).to_dense() > 0).sum()) - e.federation.clients
 
 
-def _experiment(recipe: Recipe, method: str, case: Case, settings: dict[str, Any]) -> Experiment:
-    """The method on a handful of clients that all take part and all hear each other."""
-    groups = settings["epochs"] if isinstance(settings.get("epochs"), list) else ()
-    clients = max(2, len(groups), len(str(settings.get("capacities") or "").split("-")))
-    changed = {"participation": 1.0, "topology": settings.get("topology") and "full", "batch_size": SAMPLES}
-    algorithm = build(recipe.entry(method).builder, **settings | {k: v for k, v in changed.items() if k in settings})
+def _kinds(e: Experiment) -> int:
+    """How many clients there must be to have one of every kind: as fast as it is, with the form that it has."""
+    epochs, views = e.program.training.epochs, e.program.views
+    forms = 0 if views is None else len(views(e.everybody(0)))
+    return max(2, forms, len(epochs) if isinstance(epochs, tuple) else 0)
+
+
+def _together(e: Experiment) -> dict[str, Any]:
+    """The settings with which all take part and all hear each other, of those that the method has."""
+    wanted: dict[str, Any] = {"participation": 1.0, "batch_size": SAMPLES}
+    if e.program.topology is not None:
+        wanted["topology"] = "full"
+    return {k: v for k, v in wanted.items() if k in e.algorithm.settings}
+
+
+def _experiment(recipe: Recipe, method: str, case: Case, clients: int, **changed: Any) -> Experiment:
+    """The method on so many clients that have a few samples each."""
+    algorithm = build(recipe.entry(method).builder, **{**recipe.settings(method, case), **changed})
     model = Model(recipe.model(case), cross_entropy)
     return Experiment.of(model, _federation(case, clients), algorithm, Serial(), 0, case.rounds)
 
