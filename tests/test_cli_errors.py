@@ -76,6 +76,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "silence-of-a-server": ("run fedavg --silent 0.2", ("fedavg", "no topology", "leave --silent out")),
     "offline-of-a-server": ("run fedavg --offline 0.2", ("offline=0.2", "fedavg", "participation")),
     "offline-of-servers": ("compare fedavg fedsam --offline 0.2", ("fedavg, fedsam", "participation")),
+    "silence-of-servers": ("compare fedlmt fedavg --silent 0.2", ("fedlmt, fedavg", "participation", "--silent")),
     "silence-is-a-probability": ("run dfedavg --silent 1.2", ("silent=1.2", "between 0 and 1")),
     "bits": ("run dfedavg --set quantise=1", ("quantise=1", "between 2 and 16")),
     "a-width-above-one": ("run heterofl --capacities 1-1.5", ("rate=1.5", "at most 1")),

@@ -276,6 +276,16 @@ def test_presets_give_way(method: str, wishes: Wishes, left_out: str) -> None:
     assert algorithm.settings[left_out] != suggested
 
 
+def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
+    """fedlmt has a topology, but none unless asked: what is missing between peers is not for it."""
+    plan, methods = Plan.of(Wishes(silent=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
+    fed = plan.federation(0)
+    module = plan.module(fed, 0, methods)
+    assert [plan.missing(module, fed, plan.algorithm(m, methods), methods) for m in methods] == [(0, 0), (0.2, 0.1)]
+    alone = plan.algorithm("fedlmt", ["fedlmt"])
+    assert plan.missing(module, fed, alone, ["fedlmt"]) == (0.2, 0.1)  # which fit refuses
+
+
 FIT: list[tuple[dict[str, Any], str]] = [
     ({"resume": True}, "give out"),
     ({"precision": "tf32", "device": "cpu"}, "fp32 or bf16"),

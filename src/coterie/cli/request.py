@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -57,6 +57,13 @@ class Wishes:
     def given(self) -> list[str]:
         """The options that were typed."""
         return [f"--{k.replace('_', '-')}" for k, v in vars(self).items() if v not in (None, [])]
+
+
+class Missing(NamedTuple):
+    """What is likely to be missing in a round."""
+
+    silent: float = 0.0  # a message
+    offline: float = 0.0  # a client
 
 
 @dataclass(frozen=True)
@@ -115,10 +122,9 @@ class Plan:
         wanted = self.wishes.init or COMMON
         if wanted != PER_CLIENT or len(among) == 1:
             return wanted
-        model = Model(module, cross_entropy)
-        experiment = Experiment.of(model, federation, algorithm, Serial(), 0, self.rounds)
-        first = first_models(module, model, algorithm, 0)
-        return wanted if begins_apart(replace(experiment, first=first)) else COMMON
+        first = first_models(module, Model(module, cross_entropy), algorithm, 0)
+        experiment = replace(self._bound(module, federation, algorithm), first=first)
+        return wanted if begins_apart(experiment) else COMMON
 
     def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
         """Refuses first models of their own where clients of no method have a use for them."""
@@ -127,21 +133,25 @@ class Plan:
         if wanted not in [self.init(module, federation, a, names) for a in chosen]:
             raise RequestError(f"with {', '.join(names)} all begin with the server's model: leave --init out")
 
-    def silent(self, method: str) -> float:
-        """How likely a message is dropped; around a server none is."""
-        return (self.wishes.silent or 0.0) if _between_peers(method) else 0.0
+    def missing(
+        self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]
+    ) -> "Missing":
+        """What is asked for between peers; beside others, a method with a server has none of it."""
+        asked = Missing(self.wishes.silent or 0.0, self.wishes.offline or 0.0)
+        if len(among) == 1 or asked == Missing():
+            return asked
+        served = self._bound(module, federation, algorithm).program.topology is None
+        return Missing() if served else asked
 
-    def offline(self, algorithm: Algorithm, among: Sequence[str]) -> float:
-        """How likely a client is not there; beside others, a method with a server keeps to its participation."""
-        settings = algorithm.settings
-        served = settings.get("topology") is None and ("participation" in settings or "topology" in settings)
-        return 0.0 if served and len(among) > 1 else self.wishes.offline or 0.0
+    def check_missing(self, among: Sequence[str], each: Sequence["Missing"]) -> None:
+        """Refuses messages that are dropped and clients that are offline where all methods have a server."""
+        for name in Missing._fields:
+            if getattr(self.wishes, name) and not any(getattr(some, name) for some in each):
+                raise RequestError(f"{', '.join(among)} have a server: lower participation instead of --{name}")
 
-    def check_offline(self, chosen: Sequence[Algorithm]) -> None:
-        """Refuses clients that are offline where all methods have a server."""
-        names = [a.name for a in chosen]
-        if self.wishes.offline and not any(self.offline(a, names) for a in chosen):
-            raise RequestError(f"{', '.join(names)} have a server: lower participation instead of --offline")
+    def _bound(self, module: nn.Module, federation: Federation, algorithm: Algorithm) -> Experiment:
+        """The method, bound to the clients, to be asked what it does."""
+        return Experiment.of(Model(module, cross_entropy), federation, algorithm, Serial(), 0, self.rounds)
 
     def preset_text(self, algorithm: Algorithm) -> str:
         """What the preset set, for the person to see."""
@@ -166,10 +176,6 @@ def check_settings(methods: Sequence[str], wishes: Wishes) -> None:
 
 def _builders(methods: Sequence[str]) -> dict[str, Builder]:
     return {m: algorithms.builder(m) for m in methods}
-
-
-def _between_peers(method: str) -> bool:
-    return "topology" in settings_of(algorithms.builder(method))
 
 
 def known_options(config: dict[str, Any], wishes: Wishes, resume: bool) -> None:

@@ -122,6 +122,7 @@ def train(
     """One method with one seed."""
     federation = plan.federation(seed)
     module, algorithm = plan.module(federation, seed, among), plan.algorithm(method, among)
+    missing = plan.missing(module, federation, algorithm, among)
     return fit(
         module,
         federation,
@@ -134,8 +135,8 @@ def train(
         resume=resume,
         evaluate_every=plan.wishes.evaluate_every or "auto",
         init=plan.init(module, federation, algorithm, among),
-        silent=plan.silent(method),
-        offline=plan.offline(algorithm, among),
+        silent=missing.silent,
+        offline=missing.offline,
         record=plan.wishes.record,
         precision=plan.wishes.precision or "fp32",
         **cluster(plan.wishes),
@@ -166,13 +167,14 @@ def compare_methods(
     chosen = [plan.algorithm(m, methods) for m in methods]
     federation = plan.federation(wishes.seed or 0)
     model = Model(plan.module(federation, 0, methods), cross_entropy)
-    plan.check_offline(chosen)
+    missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
+    plan.check_missing(methods, missing)
     experiments = [
         replace(
-            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, plan.silent(a.name), wishes.record),
-            offline=plan.offline(a, methods),
+            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, some.silent, wishes.record),
+            offline=some.offline,
         )
-        for a in chosen
+        for a, some in zip(chosen, missing, strict=True)
     ]
     for experiment in experiments:  # every mistake is found before the first run
         experiment.check()
