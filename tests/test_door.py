@@ -245,7 +245,7 @@ class TestPython:
         told = re.findall(r"``(\w+)``", (ct.method.__doc__ or "").partition("What is here:")[2])
         assert sorted(told) == sorted(offered)
 
-    @pytest.mark.parametrize("name", ["local", "fedprox", "fedper", "dfedalt", "dfedsalt", "dfedpgp", "ditto"])
+    @pytest.mark.parametrize("name", ["local", "fedprox", "fedper", "dfedalt", "dfedpgp", "ditto", "pfedme", "apfl"])
     def test_methods_of_ours_could_be_ones_own(self, name: str) -> None:
         """Their files, with everything imported from the door alone, make the same methods."""
         source = Path(inspect.getfile(inspect.unwrap(ct.algorithms.builder(name)))).read_text()
