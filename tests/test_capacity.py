@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from coterie import models
+from coterie.algorithms import BUILDERS
+from coterie.algorithms.facts import facts
+from coterie.algorithms.settings import settings_of
 from coterie.capacity import Row, capacity_table, communication, computation
 from coterie.cli.capacity import show_capacity
 from coterie.errors import RequestError
@@ -20,12 +23,12 @@ from coterie.views.stages import stage_lengths
 
 FAMILIES = {
     "FedAvg": ["full"] * 4,
-    "FedLMT": ["fedlmt keep 3, rank 0.15"] * 4,
+    "FedLMT": ["low rank keep 3, rank 0.15"] * 4,
     "HeteroFL": ["width 1/4", "width 1/2", "width 3/4", "full"],
-    "FedHM": [f"fedhm, pfedlmt keep 9, rank {r}" for r in (0.01, 0.15, 0.6, 1.4)],
-    "FLANC": [f"flanc {fraction}" for fraction in (0.25, 0.75, 1.25, 1.75)],
+    "FedHM": [f"rank by client keep 9, rank {r}" for r in (0.01, 0.15, 0.6, 1.4)],
+    "FLANC": [f"basis {fraction}" for fraction in (0.25, 0.75, 1.25, 1.75)],
     "DepthFL": [f"depth {depth} of 4" for depth in (1, 2, 3, 4)],
-    "ProgFed": [f"progfed {stage} of 4" for stage in (1, 2, 3, 4)],
+    "ProgFed": [f"stages {stage} of 4" for stage in (1, 2, 3, 4)],
 }
 """The four capacities of each method, smallest first."""
 
@@ -97,9 +100,9 @@ def test_every_form_is_counted() -> None:
     assert len(rows) == 26
     assert not [row for row in rows if row.why]
     counts = {key: row.parameters for key, row in table(32).items()}
-    assert counts["full"] == counts["fedhm, pfedlmt keep 9, rank 1.4"] == counts["progfed 4 of 4"] == 11_173_962
-    assert counts["fedlmt keep 1, rank 0.03"] == 421_962
-    assert counts["fedlmt keep 5, rank 0.4"] == 3_431_946
+    assert counts["full"] == counts["rank by client keep 9, rank 1.4"] == counts["stages 4 of 4"] == 11_173_962
+    assert counts["low rank keep 1, rank 0.03"] == 421_962
+    assert counts["low rank keep 5, rank 0.4"] == 3_431_946
     assert counts["by definition keep 3, rank 0.15"] == 3_416_202
     assert [counts[key] for key in FAMILIES["DepthFL"]] == [450_890, 1_572_436, 4_857_950, 13_256_808]
     assert [counts[key] for key in FAMILIES["ProgFed"]] == [150_474, 676_682, 2_777_674, 11_173_962]
@@ -210,18 +213,18 @@ def test_totals_of_the_transformer() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "reasons"),
     [
-        ("logreg", (64,), {"fedlmt": "no layer is left to factorise", "width": "model logreg has no option rate"}),
-        ("mlp", (64,), {"depth": "the model is not built in stages", "flanc": "the model is not built in stages"}),
+        ("logreg", (64,), {"low rank": "no layer is left to factorise", "width": "model logreg has no option rate"}),
+        ("mlp", (64,), {"depth": "the model is not built in stages", "basis": "the model is not built in stages"}),
         (
             "resnet8-gn",
             (1, 8, 8),
             {
                 "width": "groups=8 does not divide a layer's 4 channels",
-                "flanc": "groups=8 does not divide a layer's 4 channels",
-                "fedhm, pfedlmt": "no layer is left to factorise",
+                "basis": "groups=8 does not divide a layer's 4 channels",
+                "rank by client": "no layer is left to factorise",
             },
         ),
-        ("vgg11-gn", (3, 32, 32), {"progfed": "the model is not built in stages"}),
+        ("vgg11-gn", (3, 32, 32), {"stages": "the model is not built in stages"}),
     ],
 )
 def test_rows_say_why_there_is_no_such_form(name: str, shape: tuple[int, ...], reasons: dict[str, str]) -> None:
@@ -235,7 +238,7 @@ def test_rows_say_why_there_is_no_such_form(name: str, shape: tuple[int, ...], r
 def test_images_that_shrink_to_one_number() -> None:
     """Batch normalisation refuses a single number a channel, so that the count needs more than one sample."""
     rows = capacity_table("resnet8-bn", 10, (1, 4, 4))
-    assert not [row for row in rows if row.why and row.family != "fedhm, pfedlmt"]
+    assert not [row for row in rows if row.why and row.family != "rank by client"]
 
 
 def test_unknown_models_are_refused() -> None:
@@ -249,5 +252,13 @@ def test_the_table_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "resnet8-gn · 10 classes · samples of 1 x 8 x 8"
     assert any(line.split() == ["full", "77,754", "790,656"] for line in lines)
     assert any(line.split() == ["3", "of", "3", "106,958", "1.02M"] for line in lines)
-    assert sum(line.startswith("fedlmt") for line in lines) == 1
+    assert sum(line.startswith("low rank ") for line in lines) == 1
     assert any("groups=8 does not divide" in line for line in lines)
+    assert "stages: progfed" in lines  # who holds which form
+
+
+def test_methods_for_unequal_clients_say_which_form_they_hold() -> None:
+    forms = {row.family for row in capacity_table("mlp", 10, (64,))}
+    for method, build in BUILDERS.items():
+        assert facts(build).form in {None, *forms}, method
+        assert (facts(build).form is not None) == ("capacities" in settings_of(build) or method == "progfed"), method

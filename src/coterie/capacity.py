@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from . import models, views
+from .algorithms.capacities import COMMON_RANKS, FRACTIONS, RANKS, WIDTHS
 from .errors import RequestError
 from .tensors import entries
 from .views.basis import composed
@@ -25,15 +26,13 @@ from .views.depth import with_depth
 from .views.staged import check_stages
 from .views.stages import at_stage
 
-FEDLMT = ((1, 0.03), (3, 0.15), (5, 0.4))  # layers kept whole, rank ratio
-FEDHM = ((9, 0.01), (9, 0.15), (9, 0.6), (9, 1.4))
+LAST = 9  # layers that stay whole where every client has a rank of its own
+COMMON = tuple(COMMON_RANKS.values())
 LOW_RANK = (
-    ("fedlmt", FEDLMT, "channels"),
-    ("by definition", FEDLMT, "definition"),
-    ("fedhm, pfedlmt", FEDHM, "channels"),
+    ("low rank", COMMON, "channels"),
+    ("by definition", COMMON, "definition"),
+    ("rank by client", tuple((LAST, ratio) for ratio in RANKS.values()), "channels"),
 )
-WIDTHS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
-FLANC = (0.25, 0.75, 1.25, 1.75)
 
 
 class Row(NamedTuple):
@@ -55,10 +54,10 @@ def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[
 
     ``input_shape``: of one sample. Nothing is computed and no memory taken: the models have shapes only.
 
-    >>> [row.parameters for row in capacity_table("resnet8-bn", 10, (3, 32, 32)) if row.family == "progfed"]
+    >>> [row.parameters for row in capacity_table("resnet8-bn", 10, (3, 32, 32)) if row.family == "stages"]
     [5306, 19994, 78042]
     >>> capacity_table("mlp", 10, (64,))[-1]
-    Row(family='progfed', setting='any', parameters=None, flops=None, why='the model is not built in stages')
+    Row(family='stages', setting='any', parameters=None, flops=None, why='the model is not built in stages')
     """
     with torch.device("meta"):
         module = models.build(name, classes=classes, input_shape=input_shape)
@@ -100,12 +99,12 @@ def _forms(module: nn.Module) -> Iterator[Form]:
     for family, settings, mode in LOW_RANK:
         for keep, ratio in settings:
             yield family, f"keep {keep}, rank {ratio:g}", partial(_low_rank, module, ratio, keep, mode)
-    for rate in WIDTHS:
-        yield "width", str(rate), partial(views.narrow, module, float(rate))
-    for fraction in FLANC:
-        yield "flanc", f"{fraction:g}", partial(composed, module, fraction)
+    for rate in [rate for rate in WIDTHS.values() if rate < 1]:
+        yield "width", str(Fraction(rate)), partial(views.narrow, module, rate)
+    for fraction in FRACTIONS.values():
+        yield "basis", f"{fraction:g}", partial(composed, module, fraction)
     yield from _staged("depth", with_depth, module)
-    yield from _staged("progfed", at_stage, module)
+    yield from _staged("stages", at_stage, module)
 
 
 def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.Module) -> Iterator[Form]:

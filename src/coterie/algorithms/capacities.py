@@ -11,6 +11,7 @@ from ..batches import Integers
 from ..errors import RequestError
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
+COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}  # layers that stay whole, one rank ratio for all
 RANKS = {"b1": 0.01, "b2": 0.15, "b3": 0.6, "b4": 1.4}  # rank ratios behind the ninth layer
 FRACTIONS = {"b1": 0.25, "b2": 0.75, "b3": 1.25, "b4": 1.75}  # of the widths of a neural basis
 DEPTHS = {"b1": 1.0, "b2": 2.0, "b3": 3.0, "b4": 4.0}  # stages

@@ -37,7 +37,9 @@ def _with_heads(
 
 
 # A small network has three stages.
-@method(LMT_PAPER, check=_check, adapt=_with_heads, staged=True, presets={"small": {"capacities": "3-2-1"}})
+@method(
+    LMT_PAPER, check=_check, adapt=_with_heads, staged=True, form="depth", presets={"small": {"capacities": "3-2-1"}}
+)
 def depthfl(
     p: Problem,
     t: Training,

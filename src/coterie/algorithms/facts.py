@@ -20,11 +20,13 @@ class Facts:
         presets: By kind of set-up, settings in place of those that the commands suggest to every method.
         staged: Whether it trains only networks that are built in stages; the commands choose one then.
         theorem: The theorem of ``coterie.theory`` that speaks of it.
+        form: The smaller form of a model that its clients hold, as ``coterie capacity`` counts it.
     """
 
     presets: Presets = field(default_factory=dict)
     staged: bool = False
     theorem: str | None = None
+    form: str | None = None
 
     def __post_init__(self) -> None:
         for kind in self.presets:

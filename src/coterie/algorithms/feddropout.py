@@ -14,7 +14,7 @@ from .server import Server
 from .widths import Channels, Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_lasting)
+@method(LMT_PAPER, check=refuse_lasting, form="width")
 def feddropout(
     p: Problem,
     t: Training,

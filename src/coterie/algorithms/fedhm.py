@@ -21,7 +21,7 @@ def check_products(t: Training, regulariser: str) -> None:
     refuse_lasting(t)
 
 
-@method(LMT_PAPER, check=check_products)
+@method(LMT_PAPER, check=check_products, form="rank by client")
 def fedhm(
     p: Problem,
     t: Training,

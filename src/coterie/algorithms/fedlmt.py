@@ -6,22 +6,19 @@ from ..errors import RequestError
 from ..local import Phase
 from ..topology import Topology
 from .base import Problem, Program
-from .capacities import DEPTHS, levels, refuse_staged
+from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
 from .facts import Presets
 from .lowrank import check_regulariser, exchanged, low_rank
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
 
-# (layers that stay whole, rank ratio) of one common model, by capacity
-COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}
-
-PRESETS: Presets = {
+SUITED: Presets = {
     "small": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
     "text": {"clip": None, "init": "spectral"},  # as the released code starts its transformer
 }
 
 
-def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None) -> dict[str, Any]:
+def _rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None) -> dict[str, Any]:
     """Layers that stay whole and rank ratio: as given, else for the smallest capacity."""
     refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:
@@ -40,7 +37,15 @@ def _common_rank(capacities: str | None, rank_ratio: float | None, keep_layers: 
     }
 
 
-@method(LMT_PAPER, check=check_regulariser, complete=_common_rank, adapt=low_rank, theorem="low-rank", presets=PRESETS)
+@method(
+    LMT_PAPER,
+    check=check_regulariser,
+    complete=_rank,
+    adapt=low_rank,
+    presets=SUITED,
+    theorem="low-rank",
+    form="low rank",
+)
 def fedlmt(
     p: Problem,
     t: Training,

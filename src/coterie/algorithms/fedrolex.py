@@ -11,7 +11,7 @@ from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_lasting)
+@method(LMT_PAPER, check=refuse_lasting, form="width")
 def fedrolex(
     p: Problem,
     t: Training,

@@ -27,6 +27,7 @@ def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float
     check=refuse_lasting,
     adapt=_beside,
     staged=True,
+    form="basis",
     presets={"small": {"capacities": "1-0.75-0.5"}},
 )
 def flanc(

@@ -10,7 +10,7 @@ from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_lasting)
+@method(LMT_PAPER, check=refuse_lasting, form="width")
 def heterofl(
     p: Problem,
     t: Training,

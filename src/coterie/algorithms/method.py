@@ -32,6 +32,7 @@ def method(
     presets: Presets | None = None,
     staged: bool = False,
     theorem: str | None = None,
+    form: str | None = None,
 ) -> Callable[[Callable[Concatenate[Problem, Training, S], Program[Any]]], Callable[S, Algorithm]]:
     """Makes a method of a function ``(p, t, *, its settings, **options) -> Program``, which is called to bind it.
 
@@ -48,6 +49,7 @@ def method(
             "text" (on top of those), "papers".
         staged: Whether it trains only networks that are built in stages, so that the commands choose one.
         theorem: The theorem of ``coterie.theory`` that speaks of it, by its name there.
+        form: The smaller form of a model that its clients hold, by its name in ``coterie capacity``.
 
     Each of the functions takes the settings it looks at as arguments of their names; ``t`` has the options.
     """
@@ -78,7 +80,7 @@ def method(
         builder = functools.wraps(f)(build)
         builder.__signature__ = signature.replace(parameters=public, return_annotation=Algorithm)  # type: ignore[attr-defined]
         builder.method = name  # type: ignore[attr-defined]
-        builder.facts = Facts(presets or {}, staged, theorem)  # type: ignore[attr-defined]
+        builder.facts = Facts(presets or {}, staged, theorem, form)  # type: ignore[attr-defined]
         return cast(Callable[S, Algorithm], builder)
 
     return made

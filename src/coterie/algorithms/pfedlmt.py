@@ -41,7 +41,7 @@ PRESETS: Presets = {
 }
 
 
-@method(LMT_PAPER, check=_check, adapt=_largest, presets=PRESETS)
+@method(LMT_PAPER, check=_check, adapt=_largest, presets=PRESETS, form="rank by client")
 def pfedlmt(
     p: Problem,
     t: Training,

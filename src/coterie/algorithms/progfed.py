@@ -25,7 +25,7 @@ def _staged(model: Model) -> Model:
     return model.like(staged(model.module))
 
 
-@method(LMT_PAPER, check=refuse_lasting, adapt=_staged, staged=True)
+@method(LMT_PAPER, check=refuse_lasting, adapt=_staged, staged=True, form="stages")
 def progfed(
     p: Problem,
     t: Training,

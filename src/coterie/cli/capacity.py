@@ -6,6 +6,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from ..algorithms import BUILDERS
+from ..algorithms.facts import facts
 from ..capacity import Row, capacity_table
 from ..errors import RequestError
 
@@ -33,7 +35,9 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     form            setting            parameters  FLOPs
     ...
     full                                    8,970  8,832
-    fedlmt          keep 1, rank 0.03       5,130  4,992
+    low rank        keep 1, rank 0.03       5,130  4,992
+    ...
+    width: feddropout, heterofl, fedrolex
     ...
     """
     rows = capacity_table(model, classes, input_shape)
@@ -44,6 +48,16 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     console.print("number and 1 for every averaged one; by definition: ranks are parts of the smaller")
     console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")
     console.print(_table(rows))
+    console.print()
+    for family, methods in _held(rows).items():
+        console.print(f"{family}: {', '.join(methods)}")
+
+
+def _held(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The methods whose clients hold a form, as they say themselves."""
+    forms = {name: facts(build).form for name, build in BUILDERS.items()}
+    families = dict.fromkeys(row.family for row in rows)
+    return {f: methods for f in families if (methods := [name for name, form in forms.items() if form == f])}
 
 
 def _table(rows: Sequence[Row]) -> Table:

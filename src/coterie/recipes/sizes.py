@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 FORMS = {
     "width-scale": "width",
     "depth-scale": "depth",
-    "fedhm": "fedhm, pfedlmt",
-    "pfedlmt": "fedhm, pfedlmt",
-    "flanc": "flanc",
-    "fedlmt": "fedlmt",
+    "fedhm": "rank by client",
+    "pfedlmt": "rank by client",
+    "flanc": "basis",
+    "fedlmt": "low rank",
 }
 """By method of FedLMT's Table 1: the family of ``coterie capacity`` that its clients hold."""
 
