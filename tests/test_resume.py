@@ -45,6 +45,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "dfedalt-changing-graph": ("dfedalt", "--topology", "random:2", "--set", "lr_decay=0.5"),
     "osgp-scattered-and-offline": ("osgp", "--init", "per-client", "--offline", "0.4", "--topology", "random-push:2"),
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),
+    "fedamp-around-a-server": ("fedamp", "--set", "persistent_momentum=true"),
+    "apfl-learning-shares": ("apfl", "--set", "alpha_lr=0.1", "--set", "participation=2"),
     "dfedavg-serial": ("dfedavg", "--topology", "ring", "--engine", "serial"),
 }
 
