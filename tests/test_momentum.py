@@ -71,7 +71,7 @@ def test_ditto_keeps_one_for_each_of_its_models(engine: Any) -> None:
             buffer_w = BETA * buffer_w + a * (y - b)
             y = y - ETA_U * buffer_w
         w = y.mean()
-    close(state.p["u"], p)
+    close(state.own.p["u"], p)
     close(state.server.u["u"], w)
 
 

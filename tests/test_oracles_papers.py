@@ -331,15 +331,15 @@ class TestDitto:
         ):
             e = experiment(shared_only(), golden(), plain("ditto", lam=0.75, prox=prox, participation=1.0), engine)
             now = e.start()
-            p = {**now.state.p, "u": torch.ones(4, dtype=torch.float64)}
-            state = play(e, 1, now._replace(state=now.state._replace(p=p))).state
-            close(state.p["u"], expected)
+            own = now.state.own._replace(p={**now.state.own.p, "u": torch.ones(4, dtype=torch.float64)})
+            state = play(e, 1, now._replace(state=now.state._replace(own=own))).state
+            close(state.own.p["u"], expected)
             close(state.server.u["u"], 0.66)
 
     def test_fixed_point_of_one_client(self) -> None:
         e = experiment(shared_only(), golden(), plain("ditto", lam=0.75, participation=1.0))
         state = play(e, 150).state
-        close(state.p["u"], (a * b + 0.75 * state.server.u["u"]) / (a + 0.75))
+        close(state.own.p["u"], (a * b + 0.75 * state.server.u["u"]) / (a + 0.75))
 
 
 class TestPushSum:

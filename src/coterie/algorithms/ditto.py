@@ -4,20 +4,20 @@ from typing import Literal, NamedTuple, Unpack
 
 from ..corrections import proximal
 from ..local import REFERENCE, Phase
-from ..tensors import Tensors, count, put, replicate, rows
-from .base import Problem, Program, Round, Trained, around
+from ..tensors import Tensors, count, replicate, rows
+from .base import Problem, Program, Round, Trained
+from .beside import Beside, beside
 from .method import method
 from .options import Options, Participation, Rate, Training, Weighting
-from .server import Server, federated
+from .server import federated
 from .update import LocalUpdate, lasting
 
 
-class Twin(NamedTuple):
-    """State of Ditto."""
+class Personal(NamedTuple):
+    """What clients keep beside the global model; stacked."""
 
-    server: Server  # the global model w
-    p: Tensors  # stacked: personal models, which never travel
-    memory: Tensors  # stacked: momentum of the personal models that outlives a round, if asked for
+    p: Tensors  # personal models, which never travel
+    memory: Tensors  # their momentum that outlives a round, if asked for
 
 
 @method()
@@ -31,7 +31,7 @@ def ditto(
     weighting: Weighting = "uniform",
     personal_lr: Rate | None = None,
     **options: Unpack[Options],
-) -> Program[Twin]:
+) -> Program[Beside]:
     """Ditto: FedAvg, and beside it personal models that stay near the global one.
 
     w_i <- local(w);   p_i <- local(p_i) along grad F_i(p) + lam (p - w), w as received   for i in S
@@ -58,26 +58,15 @@ def ditto(
     )
     average, personal = federated(p, [main], t, p.names, participation, weighting), LocalUpdate(p, [own], t)
 
-    def init(common: Tensors, each: Tensors) -> Twin:
-        return Twin(average.init(common, each), each, replicate(lasting(t, [own], common), count(each)))
+    def init(common: Tensors, each: Tensors) -> Beside:
+        memory: Tensors = replicate(lasting(t, [own], common), count(each))
+        return Beside(average.init(common, each), Personal(each, memory))
 
-    def train(s: Twin, r: Round) -> Trained:
-        w = average.train(s.server, r)
+    def train(s: Beside, r: Round) -> Trained:
+        w, mine = average.train(s.server, r), rows(s.own, r.members)
         received = {REFERENCE: replicate(s.server.u, len(r.cohort))}
-        done = personal.run(r, rows(s.p, r.members), rows(s.memory, r.members), received)
-        return done.trained(done.model, w.sent, (w.kept, done.memory))._replace(passes=w.passes + done.passes)
+        done = personal.run(r, mine.p, mine.memory, received)
+        kept = Personal(done.model, done.memory), w.kept
+        return done.trained(done.model, w.sent, kept)._replace(passes=w.passes + done.passes)
 
-    def exchange(s: Twin, trained: Trained, r: Round) -> Twin:
-        w_memory, memory = trained.kept
-        server = average.exchange(s.server, trained._replace(kept=w_memory), r)
-        return Twin(server, *put((s.p, s.memory), r.members, (trained.models, memory)))
-
-    return around(
-        average._replace(shared=frozenset(), phases=[main, own]),
-        lambda s: s.server,
-        init=init,
-        train=train,
-        exchange=exchange,
-        models=lambda s: s.p,
-        consensus=lambda s: s.server.u,
-    )
+    return beside(average, [main, own], init, train, models=lambda s: s.own.p)

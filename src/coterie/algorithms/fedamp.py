@@ -49,8 +49,8 @@ def fedamp(
 
     Args:
         alpha: How much clients attend to each other: the step size of the paper's message passing.
-        sigma: The squared distance of two models at which attention has fallen to a third.
-        lam: How strongly a client is pulled, times alpha; 0 is local training.
+        sigma: The squared distance of two models at which attention has fallen to 37 %.
+        lam: A client is pulled with the strength lam / alpha; 0 is local training.
         topology: Between peers instead of around a server.
 
     >>> fedamp(topology="ring").settings["sigma"]
@@ -58,9 +58,10 @@ def fedamp(
 
     Reference: Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", 2021, Algorithm 1; the
     public version in TsingZ0/PFLlib, system/flcore/servers/serveramp.py and clients/clientamp.py.
-    Differs from the paper in: the prox is some steps from w_i instead of a minimum. The paper takes alpha so small that
-    no xi_ii is negative; here others count at most 1 in sum, whatever alpha is, where PFLlib lets xi_ii be negative.
-    PFLlib also pulls by a norm that is not squared and has no gradient. Between peers is ours.
+    Differs from the paper in: the prox is some steps from w_i instead of a minimum. The paper has u_i as a convex
+    combination, which takes a small alpha; here others count at most 1 in sum, whatever alpha is, where PFLlib lets
+    xi_ii be negative. PFLlib's pull is a norm that is not squared, of values without a gradient. alpha, sigma and lam
+    suit the digits. Between peers is ours.
     """
     if topology is None and p.clients > DENSE:
         raise RequestError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
