@@ -93,3 +93,8 @@ def value(cell: Element) -> float:
     number = cell.attributes["data-value"]
     assert number is not None
     return float(number)
+
+
+def number(cell: Element) -> str:
+    """What a cell of the headline table prints, without its mark."""
+    return str(cell.one("span", **{"class": "number"}).children[-1])

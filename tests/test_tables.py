@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -13,17 +14,17 @@ import pytest
 from rich.console import Console
 
 from coterie.cli.formats import latex, markdown
-from coterie.cli.results import Outcome, Result, columns
-from coterie.cli.tables import fitting, needed, protocol, results_table
-from coterie.cli.verdict import verdict
+from coterie.cli.tables import fitting, needed, results_table
+from coterie.measure.compare import Column, Comparison, MethodRuns, RunData, paired_test
 from helpers_cli import DATA, Cli, contents
+from pages import Element, Page, number
 
 ACCURACIES = {"a_b": (0.84, 0.86, 0.85), "local": (0.7, 0.72, 0.71), "dfedsam-mgs": (0.9, 0.92, 0.88)}
 BUSIEST = ("busiest_bytes_up", "busiest_bytes_down")
 BYTES = {"a_b": 2_500_000, "local": 0, "dfedsam-mgs": 64_000_000_000}
 
 
-def outcome(method: str, clients: Sequence[float | None], tuned: bool) -> Outcome:
+def outcome(method: str, clients: Sequence[float | None], tuned: bool, seed: int = 0) -> RunData:
     """A run of two rounds with these accuracies at its end."""
     known = np.array([c for c in clients if c is not None])
     over = {"_std": float(known.std()), "_worst": float(known.min()), "_p10": float(np.quantile(known, 0.1))}
@@ -34,17 +35,20 @@ def outcome(method: str, clients: Sequence[float | None], tuned: bool) -> Outcom
     cost = {"bytes_sent": BYTES.get(method, 1), "flops": 1e12, "seconds": 12.5, **dict.fromkeys(BUSIEST, 3e6)}
     history: list[dict[str, Any]] = [{"round": 1, name: mean / 2}, {"round": 2, **last}]
     summary = {"personal_accuracy": dict.fromkeys(protocols, each), **cost}
-    return Outcome(summary, history, {"after_mix": list(clients)})
+    config = {"data": {"clients": len(clients)}, "seed": seed, "engine": "serial", "device": "cpu"}
+    census = {"accuracy": {"after_mix": list(clients)}}
+    return RunData({**config, "engine_reason": "asked for"}, history, summary, census)
 
 
-def result(method: str, means: Sequence[float], clients: int = 8, tuned: bool = False) -> Result:
+def result(method: str, means: Sequence[float], clients: int = 8, tuned: bool = False) -> MethodRuns:
     """Clients whose accuracies lie around a mean, one mean a seed."""
     around = np.linspace(-0.04, 0.04, clients)
-    return Result(method, [outcome(method, list(m + around), tuned) for m in means])
+    return MethodRuns(method, [outcome(method, list(m + around), tuned, seed) for seed, m in enumerate(means)])
 
 
 RESULTS = [result(m, means, tuned=m == "a_b") for m, means in ACCURACIES.items()]
-TITLES = ["after mixing", "after training", "fine-tuned", "worst client", "10th percentile", "global"]
+COMPARED = Comparison(RESULTS)
+TITLES = ["after mixing", "after training", "after fine-tuning", "worst client", "10th percentile", "global"]
 TITLES += ["rounds to 80 %", "sent", "busiest node", "FLOPs", "seconds"]
 
 
@@ -78,10 +82,8 @@ def parsed_latex(text: str) -> list[list[str]]:
 
 
 def written(name: str) -> list[list[str]]:
-    every = columns(RESULTS, 80)
-    notes = protocol(RESULTS, 8, 2, every, "Bold:")
     write, parse = {"markdown": (markdown, parsed_markdown), "latex": (latex, parsed_latex)}[name]
-    return parse(write(RESULTS, every, verdict(RESULTS), notes))
+    return parse(write(COMPARED))
 
 
 @pytest.mark.parametrize("name", ["markdown", "latex"])
@@ -110,19 +112,22 @@ class TestFormats:
 
 def test_equal_as_far_as_the_digits_tell() -> None:
     close = [result("a", (0.80001,)), result("b", (0.80002,)), result("c", (0.7,))]
-    assert columns(close, 80)[0].winners(close) == [True, True, False]
+    assert Comparison(close).columns[0].winners(close) == [True, True, False]
+
+
+def column(comparison: Comparison, title: str) -> Column:
+    return next(c for c in comparison.columns if c.title == title)
 
 
 def test_a_target_that_some_seeds_reach() -> None:
     some = [result("a", (0.79, 0.81)), result("b", (0.9, 0.9))]
-    rounds = next(c for c in columns(some, 80) if c.title == "rounds to 80 %")
+    rounds = column(Comparison(some), "rounds to 80 %")
     assert rounds.cell(some[0]).text == "1 of 2 seeds"
-    assert next(c for c in columns(some, 40) if c.title == "rounds to 40 %").cell(some[1]).text == "1.0"
+    assert column(Comparison(some, 40), "rounds to 40 %").cell(some[1]).text == "1.0"
 
 
 def lines_at(width: int) -> list[str]:
-    shown = fitting(RESULTS, columns(RESULTS, 80), width)
-    table = results_table(RESULTS, shown)
+    table = results_table(COMPARED, fitting(COMPARED, width))
     console = Console(width=width, record=True, file=StringIO())
     console.print(table, width=needed(table), crop=False)
     return console.export_text().splitlines()
@@ -138,19 +143,18 @@ def test_no_cell_is_cut(width: int) -> None:
 
 
 def test_what_matters_least_goes_first() -> None:
-    every = columns(RESULTS, 80)
-    kept = [{c.title for c in fitting(RESULTS, every, w)} for w in range(20, 150)]
+    kept = [{c.title for c in fitting(COMPARED, w)} for w in range(20, 150)]
     assert all(less <= more for less, more in pairwise(kept))
     assert kept[0] == {"after mixing", "after training"}
     assert kept[-1] == set(TITLES)
     at_80 = kept[80 - 20]
-    assert {"after mixing", "after training", "fine-tuned", "worst client", "sent"} <= at_80
+    assert {"after mixing", "after training", "after fine-tuning", "worst client", "sent"} <= at_80
     assert "FLOPs" not in at_80
 
 
 class TestVerdict:
     def test_clear(self) -> None:
-        head, *sentences = verdict(RESULTS)
+        head, *sentences = paired_test(RESULTS)
         assert "dfedsam-mgs has the highest mean of 8 clients" in head
         assert "all 3 pairs" in head
         p = "(paired test over clients, p = 0.023)"  # 3 x 2 / 2^8
@@ -159,7 +163,9 @@ class TestVerdict:
     def test_not_clear(self) -> None:
         turns = [0.8 + 0.05 * (-1) ** i for i in range(9)]
         other = [0.8 - 0.05 * (-1) ** i for i in range(9)]
-        (_, sentence) = verdict([Result("a", [outcome("a", turns, False)]), Result("b", [outcome("b", other, False)])])
+        (_, sentence) = paired_test(
+            [MethodRuns(m, [outcome(m, each, False)]) for m, each in (("a", turns), ("b", other))]
+        )
         assert sentence == (
             "a against b: no clear difference (better for 5 of 9 clients; paired test over clients, p = 1.000)"
         )
@@ -167,22 +173,22 @@ class TestVerdict:
     @pytest.mark.parametrize("clients", [1, 5])
     def test_too_few(self, clients: int) -> None:
         few = [result("a", (0.9, 0.9), clients), result("b", (0.5, 0.5), clients)]
-        (sentence,) = verdict(few)
+        (sentence,) = paired_test(few)
         assert f"{clients} clients are too few" in sentence
         assert "against" not in sentence
 
     def test_clients_without_test_samples_do_not_count(self) -> None:
         each: list[float | None] = [0.9] * 7
         pair = [
-            Result(m, [outcome(m, [None, *(None if a is None else a - less for a in each)], False)])
+            MethodRuns(m, [outcome(m, [None, *(None if a is None else a - less for a in each)], False)])
             for m, less in (("a", 0.0), ("b", 0.1))
         ]
-        assert "better for 7 of 7 clients" in verdict(pair)[1]
+        assert "better for 7 of 7 clients" in paired_test(pair)[1]
 
     def test_nothing_measured_or_nobody_to_compare(self) -> None:
-        assert verdict(RESULTS[:1]) == []
-        unknown = [Result(m, [Outcome({}, [], {})]) for m in "ab"]
-        assert verdict(unknown)[0].startswith("0 clients are too few")
+        assert paired_test(RESULTS[:1]) == []
+        unknown = [MethodRuns(m, [RunData({"seed": 0}, [], {}, {})]) for m in "ab"]
+        assert paired_test(unknown)[0].startswith("0 clients are too few")
 
 
 # The command
@@ -196,7 +202,7 @@ def compared(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished comparison."""
     cwd = tmp_path_factory.mktemp("compared")
     out = cli.succeed(*COMMAND, cwd=cwd).out
-    assert all(word in out for word in ("2 seeds", "paired test over clients", "fine-tuned", "results: c"))
+    assert all(word in out for word in ("2 seeds", "paired test over clients", "fine-tuning", "results: c"))
     return cwd
 
 
@@ -211,3 +217,63 @@ def test_printed_once_more_and_nothing_else(cli: Cli, compared: Path, name: str,
     assert "results: c" not in done.out
     assert "results: c" in done.err
     assert list(contents(compared)) == before
+
+
+def printed(cell: Element) -> str:
+    """A cell of the page as the terminal prints it: the number, its first spread, the mark of the best."""
+    first = next((small.text.split()[0] for small in cell.all("small") if small.text.startswith("±")), "")
+    return f"{number(cell)} {first}".rstrip() + ("*" if cell.attributes.get("class") == "best" else "")
+
+
+def test_terminal_and_page_show_the_same(cli: Cli, compared: Path) -> None:
+    """Numbers, spreads, marks, target, verdict and protocol: two methods with two seeds each."""
+    pytest.importorskip("plotly", reason="a report needs plotly: pip install 'coterie[report]'")
+    out = cli.succeed(*COMMAND, "--resume", "--target", "37.5", cwd=compared).out
+    page = Page(compared / "c" / "report.html")
+    table, lines = page.table(), out.splitlines()
+    assert list(table) == ["local", "fedbabu"]
+    assert list(table["local"]) == [t.replace("80", "37.5") for t in TITLES]
+    for method, cells in table.items():
+        line = next(line for line in lines if line.startswith(f"{method} "))
+        assert re.split(r"\s{2,}", line.strip()) == [method, *map(printed, cells.values())]
+    said = page.root.one(id="s1").text.replace("\xa0", " ")
+    sentences = lines[lines.index(line) + 1 : lines.index("results: c")]
+    assert len(sentences) > len(TITLES)
+    for sentence in sentences:
+        assert sentence.strip().replace("* the best", "★ the best") in said
+    cli.succeed("report", "c", "--target", "60", cwd=compared)  # another one, for the page alone
+    assert "rounds to 60 %" in Page(compared / "c" / "report.html").table()["local"]
+
+
+def test_the_worst_client_is_a_mean_over_seeds() -> None:
+    """So that a number does not fall with every seed that is added, and it stands so in the protocol."""
+    worst = column(COMPARED, "worst client")
+    for r in RESULTS:
+        lowest = [100 * run.history[-1]["personal_accuracy_after_mix_worst"] for run in r.runs]
+        cell = worst.cell(r)
+        assert cell.value == pytest.approx(fmean(lowest))
+        assert cell.spread == f"{pstdev(lowest):.1f}"
+    assert "Worst client: the lowest accuracy of all clients after mixing; over several seeds, the mean" in " ".join(
+        COMPARED.protocol([worst], "*")
+    )
+
+
+def test_a_mean_is_over_all_seeds_or_none() -> None:
+    """A run that lacks the number is told, not left out."""
+    whole, part = result("a", (0.8, 0.9)), result("b", (0.8, 0.9))
+    part.runs[0].summary["personal_accuracy"]["after_train"] = None
+    cells = [column(Comparison([whole, part]), "after training").cell(m) for m in (whole, part)]
+    assert [c.text for c in cells] == ["85.0", "1 of 2 seeds"]
+    assert cells[1].value is None
+
+
+def test_what_a_paired_test_needs_is_said() -> None:
+    a, b = result("a", (0.8, 0.9)), result("b", (0.7, 0.8))
+    other = MethodRuns("c", a.runs[:1])
+    assert "same seeds" in paired_test([a, other])[0]
+    cut = MethodRuns("d", [replace(b.runs[0], finished=False), b.runs[1]])
+    assert "needs finished runs" in paired_test([a, cut])[0]
+    assert "round 2 of a, d (unfinished)" in Comparison([a, cut]).protocol([], "*")[0]
+    assert (
+        "over 1 to 2 seeds; of a method with one seed, over the clients" in Comparison([a, other]).protocol([], "*")[1]
+    )

@@ -191,7 +191,9 @@ def compare(
     format: Annotated[
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",
-    target: Annotated[float, typer.Option(help="The personal accuracy in % that rounds are counted to.")] = 80.0,
+    target: Annotated[
+        float, typer.Option(help="The personal accuracy in % that rounds are counted to, here and on the page.")
+    ] = 80.0,
     quiet: Quiet = False,
     tensorboard: TensorBoard = False,
     mlflow: MLflow = False,
@@ -220,12 +222,16 @@ def report(
         bool,
         typer.Option("--landscape", help="Draw the loss around the one model that the clients of a method agree on."),
     ] = False,
+    target: Annotated[
+        float | None,
+        typer.Option(help="The personal accuracy in % that rounds are counted to; else that of the comparison, or 80."),
+    ] = None,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
     share_cores()
     from .report import show_report
 
-    show_report(runs, out, landscape)
+    show_report(runs, out, landscape, target)
 
 
 @app.command()

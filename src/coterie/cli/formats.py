@@ -1,9 +1,9 @@
-"""The table of results as Markdown and as LaTeX, with all its columns."""
+"""The table of a comparison as Markdown and as LaTeX, with all its columns."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from .results import Cell, Column, Result
+from ..measure.compare import Cell, Comparison
 
 Write = Callable[[Cell, bool], str]
 
@@ -18,40 +18,42 @@ _LATEX = {
 }
 
 
-def markdown(results: Sequence[Result], shown: Sequence[Column], sentences: Sequence[str], notes: Sequence[str]) -> str:
-    """A table in GitHub's Markdown; the best of every column in bold, then the sentences and notes."""
+def markdown(comparison: Comparison) -> str:
+    """A table in GitHub's Markdown; the best of every column in bold, then verdict and protocol."""
 
     def write(cell: Cell, won: bool) -> str:
         text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread}"
         return f"**{text}**" if won else text
 
-    lines = [["method", *_headings(shown)], ["---", *["---:"] * len(shown)]]
-    lines += [[_escaped(name), *cells] for name, cells in _rows(results, shown, write)]
+    headings = _headings(comparison)
+    lines = [["method", *headings], ["---", *["---:"] * len(headings)]]
+    lines += [[_escaped(name), *cells] for name, cells in _rows(comparison, write)]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([table, "", *(f"* {_escaped(s)}" for s in (*sentences, *notes))])
+    return "\n".join([table, "", *(f"* {_escaped(s)}" for s in _sentences(comparison))])
 
 
-def latex(results: Sequence[Result], shown: Sequence[Column], sentences: Sequence[str], notes: Sequence[str]) -> str:
-    """A table for booktabs; the best of every column in bold, sentences and notes in its caption."""
+def latex(comparison: Comparison) -> str:
+    """A table for booktabs; the best of every column in bold, verdict and protocol in its caption."""
 
     def write(cell: Cell, won: bool) -> str:
         text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread)}"
         return rf"\textbf{{{text}}}" if won else text
 
-    lines = [" & ".join((tex(name), *cells)) + r" \\" for name, cells in _rows(results, shown, write)]
+    lines = [" & ".join((tex(name), *cells)) + r" \\" for name, cells in _rows(comparison, write)]
+    headings = _headings(comparison)
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering\small",
-            rf"\begin{{tabular}}{{l{'r' * len(shown)}}}",
+            rf"\begin{{tabular}}{{l{'r' * len(headings)}}}",
             r"\toprule",
-            " & ".join(("method", *map(tex, _headings(shown)))) + r" \\",
+            " & ".join(("method", *map(tex, headings))) + r" \\",
             r"\midrule",
             *lines,
             r"\bottomrule",
             r"\end{tabular}",
-            rf"\caption{{{' '.join(tex(_closed(s)) for s in (*sentences, *notes))}}}",
+            rf"\caption{{{' '.join(tex(_closed(s)) for s in _sentences(comparison))}}}",
             r"\end{table}",
         ]
     )
@@ -75,13 +77,17 @@ def _closed(sentence: str) -> str:
     return sentence if sentence.endswith(".") else sentence + "."
 
 
-def _headings(shown: Sequence[Column]) -> list[str]:
-    return [f"{c.title} ({c.unit})" if c.unit else c.title for c in shown]
+def _headings(comparison: Comparison) -> list[str]:
+    return [f"{c.title} ({c.unit})" if c.unit else c.title for c in comparison.columns]
 
 
-def _rows(results: Sequence[Result], shown: Sequence[Column], write: Write) -> list[tuple[str, list[str]]]:
-    winners = [c.winners(results) for c in shown]
+def _sentences(comparison: Comparison) -> list[str]:
+    return [*comparison.verdict, *comparison.protocol(comparison.columns, "Bold:")]
+
+
+def _rows(comparison: Comparison, write: Write) -> list[tuple[str, list[str]]]:
+    winners = [c.winners(comparison.methods) for c in comparison.columns]
     return [
-        (r.method, [write(c.cell(r), won[i]) for c, won in zip(shown, winners, strict=True)])
-        for i, r in enumerate(results)
+        (m.label, [write(c.cell(m), won[i]) for c, won in zip(comparison.columns, winners, strict=True)])
+        for i, m in enumerate(comparison.methods)
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import RequestError
+from ..measure.compare import TARGET
 from ..report import write
 from ..report.collect import COMMAND, PLAN
 from ..report.library import compressed_library
@@ -20,18 +21,21 @@ NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results w
 NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 
 
-def show_report(runs: Sequence[Path], out: Path | None, landscape: bool) -> None:
+def show_report(runs: Sequence[Path], out: Path | None, landscape: bool, target: float | None) -> None:
     """Writes the page into the folder it is about, or here where there are several, and says where it is."""
     alone = runs[0].parent if runs[0].is_file() else runs[0]
     path = out or (alone / PAGE if len(runs) == 1 else Path(PAGE))
-    print(f"report: {write(list(runs), path, _say, landscape)}")
+    print(f"report: {write(list(runs), path, _say, landscape, target)}")
 
 
-def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str]) -> None:
-    """Before the first of several runs: the typed command, and the folders there will be, for whoever watches."""
+def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str], target: float = TARGET) -> None:
+    """Before the first of several runs: the typed command, the folders there will be, and what rounds are counted to.
+
+    Whoever watches or makes a page of the folder reads it.
+    """
     command = shlex.join(["coterie", *repeating(typed)])
     replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
-    write_json(folder / PLAN, {"runs": list(runs)})
+    write_json(folder / PLAN, {"runs": list(runs), "target": target})
 
 
 def leave_report(folder: Path, where: TextIO, live: "Live") -> None:

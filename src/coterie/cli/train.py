@@ -14,6 +14,7 @@ from ..engines import Serial
 from ..errors import RequestError
 from ..experiment import Experiment
 from ..loop import fit
+from ..measure.compare import Comparison, MethodRuns, RunData
 from ..own import folder_name, is_own, trusting
 from ..problem import Model, cross_entropy
 from ..report.collect import COMPARISON
@@ -27,7 +28,6 @@ from ..track import Tracker
 from .live import Live
 from .report import begin_several, leave_report
 from .request import Plan, Wishes, check_settings, known_options
-from .results import Result
 from .show import TABLE, Style, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -42,7 +42,7 @@ def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, trus
         if trusted:
             raise RequestError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
         run, folder = _run_new(method, wishes, out, resume, live)
-    show([Result.of(run.summary["method"], [run])], run.config, folder, Style())
+    show(Comparison([_method(run.summary["method"], [run])]), folder)
     live.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
@@ -191,28 +191,33 @@ def compare_methods(
     for algorithm in chosen:
         live.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")
     with interruptible(folder, out, resume, live):
-        results, config = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, live)
-        write_json(folder / COMPARISON, [{"method": r.method, "runs": r.summaries} for r in results])
-        show(results, config, folder, style)
+        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, style.target, live)
+        write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
+        show(Comparison(trained, style.target), folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, live)
 
 
 def _train_all(
-    plan: Plan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, live: Live
-) -> tuple[list[Result], dict[str, Any]]:
-    """What came of every method, with all seeds, and the configuration of the last run."""
+    plan: Plan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, target: float, live: Live
+) -> list[MethodRuns]:
+    """What came of every method, with all seeds."""
     first = plan.wishes.seed or 0
     every = [f"{folder_name(m)}-seed{s}" for m in methods for s in range(first, first + seeds)]
-    begin_several(folder, typed_command(), every)
-    results = []
+    begin_several(folder, typed_command(), every, target)
+    trained = []
     for method in methods:
         runs = []
         for seed in range(first, first + seeds):
             name = f"{folder_name(method)}-seed{seed}"
             shown = live.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
             runs.append(train(plan, method, methods, seed, folder / name, resume, shown, live.trackers))
-        results.append(Result.of(method, runs))
-    return results, runs[-1].config
+        trained.append(_method(method, runs))
+    return trained
+
+
+def _method(name: str, runs: Sequence[Run]) -> MethodRuns:
+    """The runs of a method without their models, which would fill the memory."""
+    return MethodRuns(name, [RunData(r.config, r.history, r.summary, r.census) for r in runs])
 
 
 def typed_command() -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import RequestError
+from ..measure.compare import check_target
 from ..store.files import replace
 from .collect import Source, collect
 from .library import compressed_library
@@ -27,16 +28,18 @@ def write(
     path: str | Path,
     say: Callable[[str], object] | None = None,
     landscape: bool = False,
+    target: float | None = None,
 ) -> Path:
     """Writes the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
 
     ``say`` is told what takes more than a moment; ``landscape``: draw the loss around the one model that the clients of
-    each method agree on.
+    each method agree on; ``target``: the mean personal accuracy in % that rounds are counted to (else that of the
+    comparison, or 80).
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    text = html(runs, say, landscape=landscape)
+    text = html(runs, say, landscape=landscape, target=target)
     replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return file
 
@@ -46,8 +49,11 @@ def html(
     say: Callable[[str], object] | None = None,
     reload: float | None = None,
     landscape: bool = False,
+    target: float | None = None,
 ) -> str:
     """The page as a text; ``reload``: that of runs under way, which loads itself again after so many seconds."""
+    if target is not None:
+        check_target(target)
     library = compressed_library()
     sources: list[Source] = list(runs)
-    return page(collect(sources), library, say or (lambda _: None), reload, landscape)
+    return page(collect(sources), library, say or (lambda _: None), reload, landscape, target)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..measure.compare import Comparison
 from .charts import COLOURS, PROGRESS, Measure
 from .collect import collect
-from .groups import Curve, Method, Setup, setups
-from .headline import columns
+from .groups import Curve, Method, setups
+from .table import beside
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -38,19 +39,19 @@ def card(run: "Run") -> str:
     about = f"{setup.title}; {method.rounds} round{'s' * (method.rounds != 1)}, seed {method.first.seed}"
     return f"""<div style="font-family:system-ui,sans-serif;max-width:60em">
 <p style="margin:.2em 0"><b>{escape(method.label)}</b> <span style="{_SOFT}">{escape(about)}</span></p>
-{_table(setup, method)}
+{_table(method)}
 {_picture(_lines(method))}
 </div>"""
 
 
-def _table(setup: Setup, method: Method) -> str:
+def _table(method: Method) -> str:
     """The columns of the report's first table that this run can fill."""
-    wanted = [c for c in columns(setup) if c.cell(method).value is not None]
+    wanted = [c for c in Comparison([method]).columns if c.cell(method).value is not None]
     heads = "".join(
-        f'<th scope="col" style="{_CELL}">{escape(c.title)}<br><span style="{_SOFT}">{escape(c.unit)}</span></th>'
+        f'<th scope="col" style="{_CELL}">{escape(c.title)}<br><span style="{_SOFT}">{escape(c.subtitle)}</span></th>'
         for c in wanted
     )
-    cells = "".join(_cell(cell.text, cell.small) for cell in (c.cell(method) for c in wanted))
+    cells = "".join(_cell(cell.text, beside(cell)) for cell in (c.cell(method) for c in wanted))
     return f'<div style="overflow-x:auto"><table style="border:0"><tr>{heads}</tr><tr>{cells}</tr></table></div>'
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ..errors import RequestError
 from ..measure import summarise
+from ..measure.compare import TARGET, RunData
 from ..measure.report import Row
 from ..own import folder_name, is_own
 from ..run import Run, load
@@ -25,23 +26,13 @@ _NEEDED = ("method", "settings", "data", "model", "rounds", "seed")
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
-    """One run, as its files or a Run in memory tell it."""
+class Record(RunData):
+    """One run, as its files or a Run in memory tell it; folders that were made before it was kept have no census."""
 
-    config: dict[str, Any]
-    history: list[Row]
-    summary: dict[str, Any]
-    census: dict[str, Any]  # {} in folders that were made before it was kept
     folder: Path | None = None
     name: str | None = None  # of the method, where a recipe gives it one of its own
     case: str | None = None  # of the recipe
-    finished: bool = True
     held: Run | None = None
-
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-        return int(self.config["seed"])
 
     def run(self) -> Run:
         """With every client's own model, loaded now."""
@@ -57,6 +48,7 @@ class Collected(NamedTuple):
     records: list[Record]
     recipes: list[dict[str, Any]]  # what ``coterie recipe run`` saved beside the runs
     commands: list[str]  # as they were typed
+    target: float | None = None  # that rounds are counted to, where the comparisons agree on one
 
 
 @dataclass
@@ -66,6 +58,7 @@ class _Found:
     records: dict[Path | int, Record] = field(default_factory=dict)
     recipes: dict[Path, dict[str, Any]] = field(default_factory=dict)
     commands: dict[str, None] = field(default_factory=dict)
+    targets: set[float] = field(default_factory=set)
 
 
 def collect(sources: Sequence[Source]) -> Collected:
@@ -80,7 +73,8 @@ def collect(sources: Sequence[Source]) -> Collected:
             )
         else:
             _look_into(Path(source), found)
-    return Collected(list(found.records.values()), list(found.recipes.values()), list(found.commands))
+    target = found.targets.pop() if len(found.targets) == 1 else None
+    return Collected(list(found.records.values()), list(found.recipes.values()), list(found.commands), target)
 
 
 def _look_into(path: Path, found: _Found) -> None:
@@ -96,6 +90,8 @@ def _look_into(path: Path, found: _Found) -> None:
         found.recipes[home.resolve()] = recipe
     if (path / COMMAND).exists():
         found.commands[(path / COMMAND).read_text(encoding="utf-8").strip()] = None
+    if (home / PLAN).exists():
+        found.targets.add(float(read_json(home / PLAN).get("target", TARGET)))
     for folder in folders:
         if len(folders) == 1 or history_so_far(folder / METRICS):  # the next of several runs may just have begun
             found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
@@ -155,10 +151,10 @@ def _record(folder: Path, from_recipe: bool) -> Record:
         history,
         read_json(folder / SUMMARY) if finished else summarise(config, history),
         read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
+        finished,
         folder,
         method if from_recipe and match else None,
         match["case"] if from_recipe and match else None,
-        finished,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from ..measure.compare import MethodRuns
 from ..measure.report import Row
 from .collect import Record
 
@@ -24,10 +25,9 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Method:
+class Method(MethodRuns):
     """One method in one set-up, with the runs of all its seeds."""
 
-    label: str
     runs: Sequence[Record]
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..config import repeatable
+from ..measure.compare import TARGET, Comparison
 from ..own import trusting
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
@@ -19,14 +20,12 @@ from .drawn import drawn as drawn_by
 from .factors import factors
 from .graph import topology
 from .groups import Method, Setup, setups
-from .headline import protocol
 from .landscape import landscapes
 from .library import packed_json
 from .pictures import distribution, labels
 from .published import published_tables
 from .rounds import blocks, exchanges, traffic
 from .table import headline_table
-from .verdict import verdict
 
 _FILES = files(__package__).joinpath("files")
 
@@ -37,15 +36,19 @@ def page(
     say: Callable[[str], object],
     reload: float | None = None,
     landscape: bool = False,
+    target: float | None = None,
 ) -> str:
     """The whole HTML text; ``library``: plotly.js, packed; ``reload``: seconds, while runs are under way.
 
-    ``landscape``: the loss around the clients' common model is wanted; some recipes want it, too.
+    ``landscape``: the loss around the clients' common model is wanted; some recipes want it, too. ``target``: what
+    rounds are counted to, if not what the comparison was made with.
     """
+    target = target or collected.target or TARGET
     found = setups(collected.records)
     charts: dict[str, Any] = {}
     together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
-    bodies = [_setup(s, f"s{i}", charts, None if reload else say, together) for i, s in enumerate(found, 1)]
+    late = None if reload else say
+    bodies = [_setup(s, f"s{i}", charts, late, together, target) for i, s in enumerate(found, 1)]
     title = _title(found) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
@@ -102,9 +105,17 @@ def _contents(found: Sequence[Setup]) -> str:
     return f"<nav aria-label='Set-ups'><ol>{items}</ol></nav>"
 
 
-def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str], object] | None, together: bool) -> str:
+def _setup(
+    setup: Setup,
+    name: str,
+    charts: dict[str, Any],
+    say: Callable[[str], object] | None,
+    together: bool,
+    target: float,
+) -> str:
     """Everything about one set-up; without ``say`` nothing that takes more than a moment."""
-    said = _items(verdict(setup))
+    comparison = Comparison(setup.methods, target)
+    notes = comparison.protocol(comparison.columns, "★")
     clients = [distribution(setup), labels(setup), topology(setup)]
     around = [] if say is None else landscapes(setup, say, together)
     rank = None if say is None else factors(setup)
@@ -120,9 +131,9 @@ def _setup(setup: Setup, name: str, charts: dict[str, Any], say: Callable[[str],
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_lacking(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
-<ul class="verdict">{said}</ul>
-{headline_table(setup)}
-<div class="protocol"><h3>What these numbers are</h3><ul>{_items(protocol(setup))}</ul></div>
+<ul class="verdict">{_items(comparison.verdict)}</ul>
+{headline_table(comparison)}
+<div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
 {drawn(*progress(setup), *clients)}{lacking}{drawn(*over_rounds, rank)}
 {slices}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>

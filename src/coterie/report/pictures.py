@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..measure.compare import POINTS
 from .charts import SCALE, Chart, Figure, Style, styles
 from .collect import Record
 from .groups import Method, Setup
-from .headline import POINTS
 
 ROW = 56  # pixels a method takes
 

@@ -3,48 +3,51 @@
 from collections.abc import Sequence
 from html import escape
 
-from .groups import Method, Setup
-from .headline import Cell, Column, columns
+from ..measure.compare import Cell, Column, Comparison, MethodRuns
 
 STAR = '<span class="star" title="best of this column">★<span class="unseen"> best</span></span>'
 
 
-def headline_table(setup: Setup) -> str:
+def headline_table(comparison: Comparison) -> str:
     """The headline table; it can be sorted by its headings, and read without."""
-    wanted = columns(setup)
-    heads = "".join(_head(c) for c in wanted)
-    best = [c.winner(setup.methods) for c in wanted]
-    rows = "".join(_row(m, wanted, best) for m in setup.methods)
+    heads = "".join(_head(c) for c in comparison.columns)
+    winners = [c.winners(comparison.methods) for c in comparison.columns]
+    rows = "".join(_row(m, comparison.columns, [w[i] for w in winners]) for i, m in enumerate(comparison.methods))
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="Results of all methods">
 <table class="headline sortable"><thead><tr>{_heading("method", "", "text")}{heads}</tr></thead>
 <tbody>{rows}</tbody></table></div>
-<p class="caption">{_hint(setup)} <span class="said" aria-live="polite"></span></p>"""
+<p class="caption">{_hint(comparison)} <span class="said" aria-live="polite"></span></p>"""
 
 
-def _hint(setup: Setup) -> str:
-    """How to read it, where there is more than one row."""
-    if len(setup.methods) < 2:
-        return ""
-    return "★ marks the best value of a column. A heading sorts by it, once more the other way round."
+def _hint(comparison: Comparison) -> str:
+    """How to read it, where the table has more than the protocol explains."""
+    both = "± clients: standard deviation over the clients, mean over the seeds. "
+    several = any(len(m.runs) > 1 for m in comparison.methods)
+    sorts = "A heading sorts by it, once more the other way round."
+    return (both if several else "") + (sorts if len(comparison.methods) > 1 else "")
 
 
 def _head(column: Column) -> str:
-    return _heading(column.title, column.unit, "best-high" if column.best is max else "best-low")
+    return _heading(column.title, column.subtitle, "best-high" if column.best is max else "best-low")
 
 
-def _heading(title: str, unit: str, kind: str) -> str:
-    small = f"<small>{escape(unit)}</small>" if unit else ""
+def _heading(title: str, below: str, kind: str) -> str:
+    small = f"<small>{escape(below)}</small>" if below else ""
     return f'<th scope="col" data-kind="{kind}"><button type="button">{escape(title)}</button>{small}</th>'
 
 
-def _row(method: Method, wanted: Sequence[Column], best: Sequence[float | None]) -> str:
-    cells = "".join(_cell(column.cell(method), winner) for column, winner in zip(wanted, best, strict=True))
+def _row(method: MethodRuns, columns: Sequence[Column], won: Sequence[bool]) -> str:
+    cells = "".join(_cell(column.cell(method), best) for column, best in zip(columns, won, strict=True))
     return f'<tr><th scope="row">{escape(method.label)}</th>{cells}</tr>'
 
 
-def _cell(cell: Cell, winner: float | None) -> str:
-    """A number with its spread below it; the best one is marked by more than a colour."""
-    won = cell.value is not None and cell.value == winner
+def _cell(cell: Cell, won: bool) -> str:
+    """A number with its spread below it; the best one is marked by more than a color."""
     attributes = ("" if cell.value is None else f' data-value="{cell.value!r}"') + (' class="best"' if won else "")
-    beside = "".join(f"<small>{escape(part)}</small>" for part in cell.small)
-    return f'<td{attributes}><span class="number">{STAR if won else ""}{escape(cell.text)}</span>{beside}</td>'
+    below = "".join(f"<small>{escape(part)}</small>" for part in beside(cell))
+    return f'<td{attributes}><span class="number">{STAR if won else ""}{escape(cell.text)}</span>{below}</td>'
+
+
+def beside(cell: Cell) -> list[str]:
+    """All that belongs to a number where there is room for it."""
+    return [*(f"±{far} {over}" for over, far in cell.spreads), *cell.parts]

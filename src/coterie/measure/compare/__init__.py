@@ -1,0 +1,45 @@
+"""A comparison of methods, computed once: columns, best cells, protocol and verdict. Terminal and page render it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .columns import POINTS, TARGET, Cell, Column, check_target, columns
+from .protocol import protocol
+from .runs import MethodRuns, RunData
+from .verdict import paired_test, verdict
+
+__all__ = [
+    "POINTS",
+    "TARGET",
+    "Cell",
+    "Column",
+    "Comparison",
+    "MethodRuns",
+    "RunData",
+    "check_target",
+    "paired_test",
+    "verdict",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods side by side, in the order in which they are shown."""
+
+    methods: Sequence[MethodRuns]
+    target: float = TARGET  # % of mean personal accuracy after mixing, for the column of rounds
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """All numbers there are, one cell per method."""
+        return columns(self.methods, self.target)
+
+    @cached_property
+    def verdict(self) -> list[str]:
+        """Sentences: who won, what a paired test says to it, for whom, and at what cost."""
+        return verdict(self.methods)
+
+    def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
+        """Sentences: what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
+        return protocol(self.methods, shown, mark)

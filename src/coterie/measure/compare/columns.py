@@ -1,0 +1,161 @@
+"""The columns of a comparison: one cell per method, and which cells are the best."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from ...errors import RequestError
+from ...text import scaled
+from ..report import FINETUNED, rounds_to
+from .runs import MethodRuns
+
+TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
+POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
+_MIXED = "personal_accuracy_after_mix"
+_POINTS_MEAN = {
+    "after_mix": "right after the exchange",
+    "after_train": "right after local work, before the exchange; a client that did not take part counts with its "
+    "latest training",
+    FINETUNED: "tuned for the measurement only, for methods that do so",
+}
+_WORST = "the lowest accuracy of all clients after mixing; over several seeds, the mean of each seed's lowest"
+_TENTH = "the accuracy after mixing that a tenth of the clients stays below"
+_GLOBAL = "the mean of all models, or the server's, on all test samples together, after mixing"
+_REACHED = (
+    "the first evaluated round whose mean personal accuracy after mixing is that high; over several seeds, the mean if "
+    "all of them get there; -: not reached"
+)
+_NODE = "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed"
+
+
+class Cell(NamedTuple):
+    """A number as it is written; without a value it cannot be the best, and is sorted last."""
+
+    value: float | None
+    text: str
+    spreads: tuple[tuple[str, str], ...] = ()  # (over what, how far), the one first that is shown where one has room
+    parts: tuple[str, ...] = ()  # what else a renderer with room writes beside it
+
+    @property
+    def spread(self) -> str | None:
+        """How far it spreads, over the seeds if there are several, else over the clients."""
+        return self.spreads[0][1] if self.spreads else None
+
+
+class Column(NamedTuple):
+    """A number of every method."""
+
+    heading: tuple[str, ...]  # one or two words, one per line where there is little room
+    of: str  # what the number is of, where the heading does not tell
+    unit: str
+    best: Callable[[Sequence[float]], float]  # min or max
+    keep: int  # columns with the lowest number go first where not all have room
+    cell: Callable[[MethodRuns], Cell]
+    means: str
+
+    @property
+    def title(self) -> str:
+        """The heading in one line."""
+        return " ".join(self.heading)
+
+    @property
+    def subtitle(self) -> str:
+        """What stands below the heading where there is room."""
+        return ", ".join(filter(None, (self.of, self.unit)))
+
+    def winners(self, methods: Sequence[MethodRuns]) -> list[bool]:
+        """Who is best, as far as the printed digits tell; nobody where all are equal."""
+        cells = [self.cell(m) for m in methods]
+        known = {c.value: c.text for c in cells if c.value is not None}
+        best = known[self.best(list(known))] if len(set(known.values())) > 1 else None
+        return [c.value is not None and c.text == best for c in cells]
+
+
+def check_target(target: float) -> None:
+    """Refuses what no mean accuracy can reach, or every one does."""
+    if not 0 < target <= 100:
+        raise RequestError(f"--target {target:g} is no accuracy in %: choose one above 0 and up to 100")
+
+
+def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
+    """All there are; fine-tuning only where a method does so."""
+    tuned = any(FINETUNED in run.summary["personal_accuracy"] for m in methods for run in m.runs)
+    rounds = ("rounds", f"to {target:g} %")
+    return [
+        _point("after_mix", 10),
+        _point("after_train", 9),
+        *([_point(FINETUNED, 8)] if tuned else []),
+        Column(("worst", "client"), "after mixing", "%", max, 7, worst, _WORST),
+        Column(("10th", "percentile"), "after mixing", "%", max, 3, lambda m: _last(m, f"{_MIXED}_p10"), _TENTH),
+        Column(("global",), "accuracy", "%", max, 4, lambda m: _last(m, "global_accuracy"), _GLOBAL),
+        Column(rounds, "after mixing", "", min, 5, lambda m: _rounds(m, target), _REACHED),
+        Column(("sent",), "bytes", "", min, 6, sent, "over all links, both directions, all rounds"),
+        Column(("busiest", "node"), "bytes per round", "", min, 0, _busiest, _NODE),
+        Column(("FLOPs",), "training", "", min, 1, _flops, "forward and backward passes of all clients, all rounds"),
+        Column(("seconds",), "training", "", min, 2, _seconds, "training and mixing in all rounds, without evaluation"),
+    ]
+
+
+def _point(point: str, keep: int) -> Column:
+    heading = tuple(POINTS[point].split(" "))
+    return Column(heading, "personal accuracy", "%", max, keep, lambda m: accuracy(m, point), _POINTS_MEAN[point])
+
+
+def accuracy(method: MethodRuns, point: str) -> Cell:
+    """The mean over clients and seeds, with both spreads."""
+    known = [run.summary["personal_accuracy"].get(point) for run in method.runs]
+    cell = _over_seeds([a and 100 * a["final"] for a in known])
+    if cell.value is None:
+        return cell
+    over_clients = ("clients", f"{100 * fmean(a['std'] for a in known):.1f}")
+    return cell._replace(spreads=(*cell.spreads, over_clients))
+
+
+def worst(method: MethodRuns) -> Cell:
+    """The mean over the seeds: the lowest of all seeds would fall with every seed that is added."""
+    return _last(method, f"{_MIXED}_worst")
+
+
+def sent(method: MethodRuns) -> Cell:
+    """The mean over the seeds."""
+    return _total(method, "bytes_sent", "B")
+
+
+def _last(method: MethodRuns, name: str) -> Cell:
+    """A number of the last evaluated round, in %."""
+    return _over_seeds([None if (v := run.last(name)) is None else 100 * v for run in method.runs])
+
+
+def _rounds(method: MethodRuns, target: float) -> Cell:
+    return _over_seeds([rounds_to(run.history, target / 100) for run in method.runs], whole=True)
+
+
+def _total(method: MethodRuns, name: str, unit: str) -> Cell:
+    mean = fmean(run.summary[name] for run in method.runs)
+    return Cell(mean, scaled(mean, unit))
+
+
+def _flops(method: MethodRuns) -> Cell:
+    return _total(method, "flops", "FLOP")
+
+
+def _busiest(method: MethodRuns) -> Cell:
+    """Up or down, whichever is more; beside it both."""
+    up, down = (max(run.summary[f"busiest_bytes_{way}"] for run in method.runs) for way in ("up", "down"))
+    parts = (f"up {scaled(up, 'B')}", f"down {scaled(down, 'B')}")
+    return Cell(max(up, down), scaled(max(up, down), "B"), parts=parts)
+
+
+def _seconds(method: MethodRuns) -> Cell:
+    return _over_seeds([run.summary["seconds"] for run in method.runs])
+
+
+def _over_seeds(values: Sequence[float | None], whole: bool = False) -> Cell:
+    """The mean over the seeds, if all of them have the number."""
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
+        return Cell(None, f"{len(known)} of {len(values)} seeds" if known else "-")
+    mean = fmean(known)
+    if len(known) == 1:
+        return Cell(mean, f"{mean:.0f}" if whole else f"{mean:,.1f}")
+    return Cell(mean, f"{mean:,.1f}", (("seeds", f"{pstdev(known):,.1f}"),))
