@@ -66,7 +66,7 @@ def test_shallow_clients_are_not_judged_by_heads_that_nobody_has() -> None:
 def test_depthfls_own_heads_have_their_published_size(depth: int, wanted: int) -> None:
     with torch.device("meta"):
         module = ct.models.build("resnet18-bn", classes=10, input_shape=(3, 32, 32))
-        small = with_depth(module, depth, heads="depthfl")
+        small = with_depth(module, depth, heads="gated")
     assert sum(p.numel() for p in small.parameters()) == wanted
 
 

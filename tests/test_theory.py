@@ -191,9 +191,15 @@ def _equation_32(du: float, dv: float, su2: float, sv2: float, g2: float, C: flo
 def test_the_inequality_of_a_round_is_that_of_the_proofs() -> None:
     du, dv = 1.7, 0.9
     rows = [
-        (bounds.dfedalt(L, STEPS, 0.3, 0.2, 0.5, 0.6), _equation_19(du, dv, 0.3, 0.2, 0.5, 0.6)),
-        (bounds.dfedsalt(L, STEPS, 0.1, 0.3, 0.2, 0.5, 0.6), _equations_27_and_32(du, dv, 0.1, 0.3, 0.2, 0.5, 0.6)),
-        (bounds.dfedpgp(L, STEPS, 0.3, 0.2, 0.5, 2.0, 0.4, 0.5), _equation_32(du, dv, 0.3, 0.2, 0.5, 2.0, 0.4, 0.5)),
+        (bounds.alternating(L, STEPS, 0.3, 0.2, 0.5, 0.6), _equation_19(du, dv, 0.3, 0.2, 0.5, 0.6)),
+        (
+            bounds.alternating_sam(L, STEPS, 0.1, 0.3, 0.2, 0.5, 0.6),
+            _equations_27_and_32(du, dv, 0.1, 0.3, 0.2, 0.5, 0.6),
+        ),
+        (
+            bounds.alternating_push(L, STEPS, 0.3, 0.2, 0.5, 2.0, 0.4, 0.5),
+            _equation_32(du, dv, 0.3, 0.2, 0.5, 2.0, 0.4, 0.5),
+        ),
     ]
     for d, expected in rows:
         assert d.floor - d.shared * du - d.personal * dv == pytest.approx(expected, rel=1e-12)
@@ -215,11 +221,11 @@ def test_theorem_4_1_without_perturbation_and_with_one_step() -> None:
     F0, Ls, lr, s2, B2, Phi, T = 3.0, 1.5, 0.05, 0.4, 2.0, 7.0, 11
     D = lr - 32 * lr**3 * Ls**2
     expected = (2 * F0 / T + 8 * lr**3 * Ls**2 * s2 + Phi * 512 * lr**5 * Ls**4 * (s2 + B2)) / D
-    assert bounds.dfedsam(F0, Ls, 1, lr, 0.0, s2, B2, Phi, T) == pytest.approx(expected, rel=1e-12)
+    assert bounds.sam(F0, Ls, 1, lr, 0.0, s2, B2, Phi, T) == pytest.approx(expected, rel=1e-12)
     full = (2 * F0 / T + 16 * lr**3 * Ls**2 * s2 + Phi * 512 * lr**5 * Ls**4 * (s2 + B2) + Ls * lr**2 * 3.3) / D
-    assert bounds.dfedsam_completed(F0, Ls, 1, lr, 0.0, s2, B2, 3.3, Phi, T) == pytest.approx(full, rel=1e-12)
-    assert bounds.dfedsam(F0, Ls, 1, 1.0, 0.0, s2, B2, Phi, T) == math.inf
-    more = [bounds.dfedsam(F0, Ls, 3, 0.02, rho, s2, B2, Phi, T) for rho in (0.0, 0.1, 0.2)]
+    assert bounds.sam_completed(F0, Ls, 1, lr, 0.0, s2, B2, 3.3, Phi, T) == pytest.approx(full, rel=1e-12)
+    assert bounds.sam(F0, Ls, 1, 1.0, 0.0, s2, B2, Phi, T) == math.inf
+    more = [bounds.sam(F0, Ls, 3, 0.02, rho, s2, B2, Phi, T) for rho in (0.0, 0.1, 0.2)]
     assert more == sorted(more)
     assert more[0] < more[2]
 
@@ -231,15 +237,15 @@ def test_the_theorems_around_a_server_give_their_corollaries() -> None:
     gamma = 1 / (32 * Ls * K + math.sqrt(3 * Ls * K * T / F0 * spread))
     outer = max(math.sqrt(m), math.sqrt(b2 * T / (Ls * F0)))
     corollary = 8 * math.sqrt(3 * spread * Ls * F0 / (K * T)) + 129 * Ls * F0 / T
-    assert 0.9 * corollary < bounds.fedavg_p(F0, Ls, K, gamma, outer, Cohort(m, n), b2, su2, sv2, T) <= corollary
+    assert 0.9 * corollary < bounds.joint(F0, Ls, K, gamma, outer, Cohort(m, n), b2, su2, sv2, T) <= corollary
     gamma = 1 / (84 * Ls * K + math.sqrt(11 * Ls * K * T / F0 * (su2 / n + sv2)))
     corollary = 8 * math.sqrt(11 * Ls * F0 / (K * T) * (su2 / n + sv2)) + 337 * Ls * F0 / T
-    assert 0.9 * corollary < bounds.fedavg_p_full(F0, Ls, K, gamma, n, su2, sv2, T) <= corollary
+    assert 0.9 * corollary < bounds.joint_full(F0, Ls, K, gamma, n, su2, sv2, T) <= corollary
     gamma = 1 / (72 * Ls * K * max(n ** (2 / 3) / m, 1) + math.sqrt(37 * Ls * K * T / F0 * (su2 / m + m * sv2 / n)))
     corollary = 8 * math.sqrt(37 * Ls * F0 / (K * T) * (su2 / m + sv2 * m / n)) + 288 * Ls * F0 / T * max(
         1, n ** (2 / 3) / m
     )
-    assert 0.9 * corollary < bounds.scaffold_p(F0, Ls, K, gamma, Cohort(m, n), su2, sv2, T) <= corollary
+    assert 0.9 * corollary < bounds.joint_controlled(F0, Ls, K, gamma, Cohort(m, n), su2, sv2, T) <= corollary
 
 
 REGIMES: dict[str, list[dict[str, Any]]] = {

@@ -46,8 +46,10 @@ def _equation_70(c: Factored, g: float) -> float:
 def test_the_bound_is_equation_70_over_gamma_to_the_q0() -> None:
     g, q0 = 0.02, 1.3
     assert C.floor(g) == pytest.approx(_equation_70(C, g), rel=1e-12)
-    assert bounds.fedlmt(C, 4.0, g, q0, 50) == pytest.approx((2 * 4.0 / 50 + _equation_70(C, g)) / g**q0, rel=1e-12)
-    assert bounds.fedlmt(C, 0.0, g, q0, 50, completed=True) == pytest.approx(2 * _equation_70(C, g) / g**q0, rel=1e-12)
+    assert bounds.low_rank(C, 4.0, g, q0, 50) == pytest.approx((2 * 4.0 / 50 + _equation_70(C, g)) / g**q0, rel=1e-12)
+    assert bounds.low_rank(C, 0.0, g, q0, 50, completed=True) == pytest.approx(
+        2 * _equation_70(C, g) / g**q0, rel=1e-12
+    )
 
 
 def test_the_bound_is_linear_in_the_whole_layers_and_falls_with_them() -> None:
@@ -55,7 +57,7 @@ def test_the_bound_is_linear_in_the_whole_layers_and_falls_with_them() -> None:
     q0 = 1.2
     small = 3 * (C.kappa_u**4 + C.kappa_v**4) / (4 * C.L_s * C.E**2)
     for g in (0.9 * small, small / 100):
-        each = [bounds.fedlmt(C._replace(rho=rho), 1.0, g, q0, 9) for rho in range(6)]
+        each = [bounds.low_rank(C._replace(rho=rho), 1.0, g, q0, 9) for rho in range(6)]
         np.testing.assert_allclose(np.diff(each), C.slope(g, q0), rtol=1e-9)
         assert C.slope(g, q0) < 0
     few = C._replace(kappa_u=0.1, kappa_v=0.1, kappa_uv=0.1)
@@ -150,7 +152,7 @@ def test_below_full_rank_the_lemma_fails_and_the_bound_is_wrong() -> None:
     assert o.measured[-1] == pytest.approx(2.0)  # two of four singular values of 1 are out of reach
     problem = matrices(4, 0, noise=0.0, spread=0.0, start=1.0)
     s, p = run(problem, rounds=2, steps=1, lr=0.01)
-    would = bounds.fedlmt(constants(problem, s, [p]), o.constant("F0"), 0.01, 1.0, 400, completed=True)
+    would = bounds.low_rank(constants(problem, s, [p]), o.constant("F0"), 0.01, 1.0, 400, completed=True)
     assert would < o.measured[-1]
 
 

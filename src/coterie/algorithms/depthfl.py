@@ -26,11 +26,14 @@ def _check(t: Training, feature_l2: float, distill: str) -> None:
         raise RequestError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
 
 
+KINDS = {"fedlmt": "plain", "depthfl": "gated"}  # of heads, by the paper that has them
+
+
 def _with_heads(
     model: Model, distill: str, teaching: float, tau: float, feature_l2: float, heads: str, answer: str
 ) -> Model:
     """The network with a head on every stage."""
-    whole = all_heads(model.module, answer == "deepest", heads, feature_l2 > 0)
+    whole = all_heads(model.module, answer == "deepest", KINDS[heads], feature_l2 > 0)
     if not feature_l2:
         return model.like(whole, deep_supervision)
     return model.like(whole, loss_of(distill, 0.0, teaching, tau, feature_l2, classes_of(whole)))

@@ -12,7 +12,7 @@ from .lowrank import check_regulariser, exchanged, low_rank
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
 
-SUITED: Presets = {
+PRESETS: Presets = {
     "small": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
     "text": {"clip": None, "init": "spectral"},  # as the released code starts its transformer
 }
@@ -42,7 +42,7 @@ def _rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | s
     check=check_regulariser,
     complete=_rank,
     adapt=low_rank,
-    presets=SUITED,
+    presets=PRESETS,
     theorem="low-rank",
     form="low rank",
 )

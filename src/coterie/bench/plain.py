@@ -33,10 +33,10 @@ def play(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterabl
     loaders = _loaders(w, federation)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)  # of the loaders' shuffling
-        return (ring if w.ring else fedavg)(w, model, loaders, cohorts)
+        return (ring if w.ring else star)(w, model, loaders, cohorts)
 
 
-def fedavg(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
+def star(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
     """A server sends its model to a cohort and averages what comes back, by number of samples."""
     server = copy.deepcopy(model)
 

@@ -284,7 +284,7 @@ def topology(
 @app.command()
 def theory(
     method: Annotated[
-        str, typer.Argument(help="dfedalt, dfedsalt, dfedpgp, dfedsam, dfedsam-mgs, fedavg-p, scaffold-p or fedlmt.")
+        str, typer.Argument(help="A method whose paper has a theorem; the answer to any other lists them.")
     ],
     clients: Annotated[int, typer.Option(help="How many clients.", min=2)] = 8,
     rounds: Annotated[int, typer.Option(help="How many rounds.", min=1)] = 100,

@@ -64,6 +64,7 @@ class Landscape(NamedTuple):
 
 def sharpness_aware(setup: Setup) -> bool:
     """Whether some method climbs before it descends."""
+    # Of the settings, because a page is made of run folders alone: nothing is bound, one's own method cannot be.
     return any(m.first.config["settings"].get("rho") for m in setup.methods)
 
 

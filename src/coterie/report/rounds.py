@@ -76,7 +76,7 @@ def exchanges(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Char
 
 
 def _over_exchanges(name: str, place: int, record: Record) -> dict[str, Any]:
-    steps = record.config["settings"].get("gossip_steps", 1)
+    steps = record.config["settings"].get("gossip_steps", 1)  # a run folder has no program to ask
     known = [(steps * row["round"], 100 * v) for row in record.history if (v := row["global_accuracy"]) is not None]
     return _trace(name, place, [x for x, _ in known], [y for _, y in known])
 

@@ -49,7 +49,7 @@ class Decrease(NamedTuple):
         return (F0 / T + self.floor) / least if least > 0 else math.inf
 
 
-def dfedsam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, phi: float, T: int) -> float:
+def sam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, phi: float, T: int) -> float:
     """Of min_t |grad f(mean x^t)|^2, as printed; spread2: sigma_g^2 + sigma_l^2.
 
     2 F0 / (T D) + alpha + Phi beta with D = lr K - 32 lr^3 K^2 L^2.
@@ -66,7 +66,7 @@ def dfedsam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, 
     return 2 * F0 / (T * D) + lr * L**2 * K**2 / D * local + phi * beta
 
 
-def dfedsam_completed(
+def sam_completed(
     F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, second2: float, phi: float, T: int
 ) -> float:
     """The same with what its proof loses; second2: the second moment of a stochastic gradient, B^2 + sigma_l^2.
@@ -88,7 +88,7 @@ def dfedsam_completed(
     return (2 * F0 / T + floor) / D
 
 
-def dfedalt(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta2: float, lam: float) -> Decrease:
+def alternating(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta2: float, lam: float) -> Decrease:
     """A round of DFedAlt.
 
     Reference: DFedAlt/DFedSalt, Appendix C, equation 19; its Theorem 1 has O(.).
@@ -104,7 +104,7 @@ def dfedalt(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta2: f
     )
 
 
-def dfedsalt(
+def alternating_sam(
     L: Smoothness, s: Steps, rho: float, sigma_u2: float, sigma_v2: float, delta2: float, lam: float
 ) -> Decrease:
     """A round of DFedSalt; rho: the radius on the shared part.
@@ -125,7 +125,7 @@ def dfedsalt(
     return Decrease(shared, _personal(L, s), floor + _floor(L, s, sigma_v2))
 
 
-def dfedpgp(
+def alternating_push(
     L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, sigma_g2: float, C: float, q: float, delta: float
 ) -> Decrease:
     """A round of DFedPGP.
@@ -161,7 +161,7 @@ class Cohort(NamedTuple):
     n: int
 
 
-def fedavg_p(
+def joint(
     F0: float, L: float, K: int, gamma: float, outer_lr: float, c: Cohort, b2: float, su2: float, sv2: float, T: int
 ) -> float:
     """Of (1/T) sum_t (G_u + (m/n) G_v); gamma = lr outer_lr; su2, sv2: sigma_u^2 and sigma_v^2.
@@ -173,7 +173,7 @@ def fedavg_p(
     return 4 * F0 / (T * K * gamma) + 12 * L * spread * gamma + drift
 
 
-def fedavg_p_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float, sv2: float, T: int) -> float:
+def joint_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float, sv2: float, T: int) -> float:
     """The same where everybody takes part and outer_lr >= T: without b.
 
     Reference: FedAvg-P/Scaffold-P, Theorem 3.11.
@@ -181,7 +181,7 @@ def fedavg_p_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float,
     return 4 * F0 / (T * K * gamma) + 44 * L * (su2 / n + sv2) * gamma + L * F0 / T
 
 
-def scaffold_p(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: float, sv2: float, T: int) -> float:
+def joint_controlled(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: float, sv2: float, T: int) -> float:
     """Of (1/T) sum_t (G_u + (m/n) G_v), without b.
 
     Reference: FedAvg-P/Scaffold-P, Theorem 4.5.
@@ -227,7 +227,7 @@ class Factored(NamedTuple):
         return float((self._replace(rho=1).floor(gamma) - self._replace(rho=0).floor(gamma)) / gamma**q0)
 
 
-def fedlmt(c: Factored, F0: float, gamma: float, q0: float, T: int, completed: bool = False) -> float:
+def low_rank(c: Factored, F0: float, gamma: float, q0: float, T: int, completed: bool = False) -> float:
     """Of (1/T) sum_t |grad f(w^(t-1))|^2 over T local steps, w recovered from the mean factors.
 
     2 F0 / (gamma^q0 T) + floor / gamma^q0; completed: twice the floor, as dividing equation 67 by gamma^q0 / 2 gives.

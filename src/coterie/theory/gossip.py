@@ -46,8 +46,8 @@ def beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[P
         constants=constants,
         conditions=held,
         measured=torch.cummin(norms, 0).values.tolist(),
-        bound=judged(held, [bounds.dfedsam(*given, c["Phi"], t) for t in rounds]),
-        completed=judged(held, [bounds.dfedsam_completed(*given, second2, c["Phi"], t) for t in rounds]),
+        bound=judged(held, [bounds.sam(*given, c["Phi"], t) for t in rounds]),
+        completed=judged(held, [bounds.sam_completed(*given, second2, c["Phi"], t) for t in rounds]),
         notes=NOTES,
     )
 

@@ -160,8 +160,8 @@ def beside(problem: Matrices, topology: None, bound: Bound, paths: Sequence[Fact
         constants=(*_known(c, F0, psi), *drawn(bound.settings["init"], paths[0]), *_powers(c, gamma, q0)),
         conditions=held,
         measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
-        bound=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t) for t in steps]),
-        completed=judged(held, [bounds.fedlmt(c, F0, gamma, q0, t, completed=True) for t in steps]),
+        bound=judged(held, [bounds.low_rank(c, F0, gamma, q0, t) for t in steps]),
+        completed=judged(held, [bounds.low_rank(c, F0, gamma, q0, t, completed=True) for t in steps]),
         notes=NOTES,
     )
 

@@ -66,20 +66,20 @@ def rates(
 def gossip_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Rates for DFedAlt."""
     L, lam = smoothness(problem), contraction(topology, rounds)
-    return rates(L, rounds, given, lambda s: bounds.dfedalt(L, s, 0, 0, 0, lam))
+    return rates(L, rounds, given, lambda s: bounds.alternating(L, s, 0, 0, 0, lam))
 
 
 def salt_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Rates for DFedSalt, and a radius that shrinks with the rounds as its theorem wants."""
     L, lam = smoothness(problem), contraction(topology, rounds)
-    chosen = rates(L, rounds, given, lambda s: bounds.dfedsalt(L, s, 0, 0, 0, 0, lam))
+    chosen = rates(L, rounds, given, lambda s: bounds.alternating_sam(L, s, 0, 0, 0, 0, lam))
     return {**chosen, "rho": rounds**-0.5}
 
 
 def push_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Rates for DFedPGP."""
     L, g = smoothness(problem), push_sum_constants(topology, rounds)
-    return rates(L, rounds, given, lambda s: bounds.dfedpgp(L, s, 0, 0, 0, g.C, g.q, g.delta), g.delta / 8)
+    return rates(L, rounds, given, lambda s: bounds.alternating_push(L, s, 0, 0, 0, g.C, g.q, g.delta), g.delta / 8)
 
 
 def _outcome(
@@ -139,9 +139,9 @@ def gossip_beside(
     delta2 = max(float(x.apart.mean(1).max()) for x in looks)
     lam, sigma2 = contraction(topology, T), problem.variance(bound.batch_size)
     d = (
-        bounds.dfedsalt(L, steps_of(bound), bound.part("u").rho, sigma2, sigma2, delta2, lam)
+        bounds.alternating_sam(L, steps_of(bound), bound.part("u").rho, sigma2, sigma2, delta2, lam)
         if salt
-        else bounds.dfedalt(L, steps_of(bound), sigma2, sigma2, delta2, lam)
+        else bounds.alternating(L, steps_of(bound), sigma2, sigma2, delta2, lam)
     )
     constants = (
         Constant("delta", delta2**0.5, SEEN, "partial gradient diversity"),
@@ -168,7 +168,7 @@ def push_beside(problem: Problem, topology: Topology, bound: Bound, paths: Seque
     looks, L, T = [seen(problem, p) for p in paths], smoothness(problem), len(paths[0].w) - 1
     g, steps, sigma2 = push_sum_constants(topology, T), steps_of(bound), problem.variance(bound.batch_size)
     sigma_g2 = max(float(x.apart.max()) for x in looks)
-    d = bounds.dfedpgp(L, steps, sigma2, sigma2, sigma_g2, g.C, g.q, g.delta)
+    d = bounds.alternating_push(L, steps, sigma2, sigma2, sigma_g2, g.C, g.q, g.delta)
     window = connected_window(topology, T)
     constants = (
         Constant("sigma_g", sigma_g2**0.5, SEEN, "partial gradient diversity of the client farthest off"),

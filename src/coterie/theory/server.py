@@ -158,10 +158,10 @@ def average_beside(problem: Problem, topology: None, bound: Bound, paths: Sequen
     large = max(x.T, math.sqrt(x.B0 * x.T / (x.L * x.F0)) if x.F0 else 0.0, math.sqrt(x.c.n))
     if x.c.m == x.c.n and x.eta_u * SLACK >= large:
         held = (*_common(x, bound), x.at_most(1 / (84 * x.L * x.K), "1 / (84 L K)"))
-        each = [bounds.fedavg_p_full(x.F0, x.L, x.K, x.gamma, x.c.n, x.su2, x.sv2, t) for t in rounds]
+        each = [bounds.joint_full(x.F0, x.L, x.K, x.gamma, x.c.n, x.su2, x.sv2, t) for t in rounds]
         return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.11")
     held = (*_common(x, bound), x.at_most(1 / (32 * x.L * x.K), "1 / (32 L K)"))
-    each = [bounds.fedavg_p(x.F0, x.L, x.K, x.gamma, x.eta_u, x.c, x.b2, x.su2, x.sv2, t) for t in rounds]
+    each = [bounds.joint(x.F0, x.L, x.K, x.gamma, x.eta_u, x.c, x.b2, x.su2, x.sv2, t) for t in rounds]
     return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.7")
 
 
@@ -177,5 +177,5 @@ def scaffold_beside(problem: Problem, topology: None, bound: Bound, paths: Seque
             "the control variates begin as gradients", bound.settings["c_init"] == "gradient", "set c_init=gradient"
         ),
     )
-    each = [bounds.scaffold_p(x.F0, x.L, x.K, x.gamma, x.c, x.su2, x.sv2, t) for t in range(1, x.T + 1)]
+    each = [bounds.joint_controlled(x.F0, x.L, x.K, x.gamma, x.c, x.su2, x.sv2, t) for t in range(1, x.T + 1)]
     return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 4.5")

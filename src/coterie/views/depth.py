@@ -94,7 +94,7 @@ def answering(stages: int, depth: int, deepest_only: bool) -> Tensor:
 
 
 def with_depth(
-    module: nn.Module, depth: int, deepest_only: bool = False, heads: str = "fedlmt", features: bool = False
+    module: nn.Module, depth: int, deepest_only: bool = False, heads: str = "plain", features: bool = False
 ) -> ManyHeads:
     """The first ``depth`` stages of a network with a head on each, in memory of their own.
 

@@ -1,11 +1,11 @@
 """The heads that DepthFL puts on the stages of a network: two kinds, both from c_s channels to c_S features.
 
-    fedlmt    pool(relu(norm(conv(h))))                       a 3 x 3 convolution to c_S channels, stride 2
-    depthfl   pool(sep(.. sep(h * sigmoid(up(relu(norm(sep(h)))))))   a gate, then a separable convolution a stage
+    plain     pool(relu(norm(conv(h))))                       a 3 x 3 convolution to c_S channels, stride 2
+    gated     pool(sep(.. sep(h * sigmoid(up(relu(norm(sep(h)))))))   a gate, then a separable convolution a stage
 
     sep(c -> d): relu(norm(conv1x1(conv3x3 a channel, stride 2))) at c channels, then the same to d with stride 1
 
-"fedlmt" are the heads that give the FLOPs of FedLMT's Table 1. "depthfl" are DepthFL's own, which it has from "Be Your
+"plain" are the heads that give the FLOPs of FedLMT's Table 1. "gated" are DepthFL's own, which it has from "Be Your
 Own Teacher"; ResNet-18 with them has 433,482, 1,254,996, 3,699,806 and 12,098,664 parameters at depths 1 to 4.
 """
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ..errors import unknown
 from .staged import linear_like, norm_like, same_for_all, stage_widths
 
-HEADS = ("fedlmt", "depthfl")
+HEADS = ("plain", "gated")
 
 
 class Gate(nn.Module):
@@ -48,7 +48,7 @@ def heads_of(module: nn.Module, kind: str) -> nn.ModuleDict:
     """A head for every stage but the last, with PyTorch's own initial values; the last layer of each is its linear one.
 
     >>> from coterie import models
-    >>> heads_of(models.build("resnet8-gn", classes=10, input_shape=(1, 8, 8)), "fedlmt")["1"].linear
+    >>> heads_of(models.build("resnet8-gn", classes=10, input_shape=(1, 8, 8)), "plain")["1"].linear
     Linear(in_features=64, out_features=10, bias=True)
     """
     if kind not in HEADS:
@@ -56,7 +56,7 @@ def heads_of(module: nn.Module, kind: str) -> nn.ModuleDict:
     widths, norm = stage_widths(module), module.get_submodule("norm")
 
     def head(stage: int) -> nn.Module:
-        body = _convolution(norm, widths[stage], widths[-1]) if kind == "fedlmt" else _gated(norm, widths[stage:])
+        body = _convolution(norm, widths[stage], widths[-1]) if kind == "plain" else _gated(norm, widths[stage:])
         end = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "linear": linear_like(module, widths[-1])}
         return nn.Sequential(OrderedDict(body | end))
 
