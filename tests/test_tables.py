@@ -112,7 +112,7 @@ class TestFormats:
 
 def test_equal_as_far_as_the_digits_tell() -> None:
     close = [result("a", (0.80001,)), result("b", (0.80002,)), result("c", (0.7,))]
-    assert Comparison(close).columns[0].winners(close) == [True, True, False]
+    assert [c.best for c in Comparison(close).columns[0].cells] == [True, True, False]
 
 
 def column(comparison: Comparison, title: str) -> Column:
@@ -122,8 +122,8 @@ def column(comparison: Comparison, title: str) -> Column:
 def test_a_target_that_some_seeds_reach() -> None:
     some = [result("a", (0.79, 0.81)), result("b", (0.9, 0.9))]
     rounds = column(Comparison(some), "rounds to 80 %")
-    assert rounds.cell(some[0]).text == "1 of 2 seeds"
-    assert column(Comparison(some, 40), "rounds to 40 %").cell(some[1]).text == "1.0"
+    assert rounds.cells[0].text == "1 of 2 seeds"
+    assert column(Comparison(some, 40), "rounds to 40 %").cells[1].text == "1.0"
 
 
 def lines_at(width: int) -> list[str]:
@@ -248,9 +248,8 @@ def test_terminal_and_page_show_the_same(cli: Cli, compared: Path) -> None:
 def test_the_worst_client_is_a_mean_over_seeds() -> None:
     """So that a number does not fall with every seed that is added, and it stands so in the protocol."""
     worst = column(COMPARED, "worst client")
-    for r in RESULTS:
+    for r, cell in zip(RESULTS, worst.cells, strict=True):
         lowest = [100 * run.history[-1]["personal_accuracy_after_mix_worst"] for run in r.runs]
-        cell = worst.cell(r)
         assert cell.value == pytest.approx(fmean(lowest))
         assert cell.spread == f"{pstdev(lowest):.1f}"
     assert "Worst client: the lowest accuracy of all clients after mixing; over several seeds, the mean" in " ".join(
@@ -262,7 +261,7 @@ def test_a_mean_is_over_all_seeds_or_none() -> None:
     """A run that lacks the number is told, not left out."""
     whole, part = result("a", (0.8, 0.9)), result("b", (0.8, 0.9))
     part.runs[0].summary["personal_accuracy"]["after_train"] = None
-    cells = [column(Comparison([whole, part]), "after training").cell(m) for m in (whole, part)]
+    cells = column(Comparison([whole, part]), "after training").cells
     assert [c.text for c in cells] == ["85.0", "1 of 2 seeds"]
     assert cells[1].value is None
 

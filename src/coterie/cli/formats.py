@@ -1,11 +1,8 @@
 """The table of a comparison as Markdown and as LaTeX, with all its columns."""
 
 import re
-from collections.abc import Callable
 
 from ..measure.compare import Cell, Comparison
-
-Write = Callable[[Cell, bool], str]
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -21,13 +18,13 @@ _LATEX = {
 def markdown(comparison: Comparison) -> str:
     """A table in GitHub's Markdown; the best of every column in bold, then verdict and protocol."""
 
-    def write(cell: Cell, won: bool) -> str:
+    def write(cell: Cell) -> str:
         text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread}"
-        return f"**{text}**" if won else text
+        return f"**{text}**" if cell.best else text
 
     headings = _headings(comparison)
     lines = [["method", *headings], ["---", *["---:"] * len(headings)]]
-    lines += [[_escaped(name), *cells] for name, cells in _rows(comparison, write)]
+    lines += [[_escaped(name), *map(write, cells)] for name, cells in comparison.rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([table, "", *(f"* {_escaped(s)}" for s in _sentences(comparison))])
 
@@ -35,11 +32,11 @@ def markdown(comparison: Comparison) -> str:
 def latex(comparison: Comparison) -> str:
     """A table for booktabs; the best of every column in bold, verdict and protocol in its caption."""
 
-    def write(cell: Cell, won: bool) -> str:
+    def write(cell: Cell) -> str:
         text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread)}"
-        return rf"\textbf{{{text}}}" if won else text
+        return rf"\textbf{{{text}}}" if cell.best else text
 
-    lines = [" & ".join((tex(name), *cells)) + r" \\" for name, cells in _rows(comparison, write)]
+    lines = [" & ".join((tex(name), *map(write, cells))) + r" \\" for name, cells in comparison.rows]
     headings = _headings(comparison)
     return "\n".join(
         [
@@ -83,11 +80,3 @@ def _headings(comparison: Comparison) -> list[str]:
 
 def _sentences(comparison: Comparison) -> list[str]:
     return [*comparison.verdict, *comparison.protocol(comparison.columns, "Bold:")]
-
-
-def _rows(comparison: Comparison, write: Write) -> list[tuple[str, list[str]]]:
-    winners = [c.winners(comparison.methods) for c in comparison.columns]
-    return [
-        (m.label, [write(c.cell(m), won[i]) for c, won in zip(comparison.columns, winners, strict=True)])
-        for i, m in enumerate(comparison.methods)
-    ]

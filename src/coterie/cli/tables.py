@@ -18,18 +18,18 @@ def results_table(comparison: Comparison, shown: Sequence[Column]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("method", no_wrap=True, vertical="bottom")
     for column in shown:
-        table.add_column("\n".join(column.heading), justify="right", no_wrap=True, vertical="bottom")
-    winners = [c.winners(comparison.methods) for c in shown]
+        table.add_column(column.title.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom")
+    marked = [any(cell.best for cell in column.cells) for column in shown]
     for i, method in enumerate(comparison.methods):
-        cells = [_cell(c.cell(method), won[i], any(won)) for c, won in zip(shown, winners, strict=True)]
+        cells = [_cell(column.cells[i], mark) for column, mark in zip(shown, marked, strict=True)]
         table.add_row(Text(method.label, "bold"), *cells)
     return table
 
 
-def _cell(cell: Cell, won: bool, marked: bool) -> Text:
+def _cell(cell: Cell, marked: bool) -> Text:
     """A number and its spread; where a column has a mark, the others leave room for it."""
     text = cell.text if cell.spread is None else f"{cell.text} ±{cell.spread}"
-    return Text(text + (BEST if won else " " if marked else ""), "bold green" if won else "")
+    return Text(text + (BEST if cell.best else " " if marked else ""), "bold green" if cell.best else "")
 
 
 def fitting(comparison: Comparison, width: int) -> list[Column]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..measure.compare import Comparison
+from ..measure.compare import Cell, Comparison
 from .charts import COLOURS, PROGRESS, Measure
 from .collect import collect
 from .groups import Curve, Method, setups
@@ -46,18 +46,18 @@ def card(run: "Run") -> str:
 
 def _table(method: Method) -> str:
     """The columns of the report's first table that this run can fill."""
-    wanted = [c for c in Comparison([method]).columns if c.cell(method).value is not None]
+    wanted = [c for c in Comparison([method]).columns if c.cells[0].value is not None]
     heads = "".join(
         f'<th scope="col" style="{_CELL}">{escape(c.title)}<br><span style="{_SOFT}">{escape(c.subtitle)}</span></th>'
         for c in wanted
     )
-    cells = "".join(_cell(cell.text, beside(cell)) for cell in (c.cell(method) for c in wanted))
+    cells = "".join(_cell(c.cells[0]) for c in wanted)
     return f'<div style="overflow-x:auto"><table style="border:0"><tr>{heads}</tr><tr>{cells}</tr></table></div>'
 
 
-def _cell(text: str, beside: Sequence[str]) -> str:
-    small = "".join(f'<br><span style="{_SOFT}">{escape(part)}</span>' for part in beside)
-    return f'<td style="{_CELL}">{escape(text)}{small}</td>'
+def _cell(cell: Cell) -> str:
+    small = "".join(f'<br><span style="{_SOFT}">{escape(part)}</span>' for part in beside(cell))
+    return f'<td style="{_CELL}">{escape(cell.text)}{small}</td>'
 
 
 def _lines(method: Method) -> list[Line]:

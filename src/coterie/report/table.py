@@ -1,9 +1,8 @@
 """The headline table in HTML, read without any script and sorted with one."""
 
-from collections.abc import Sequence
 from html import escape
 
-from ..measure.compare import Cell, Column, Comparison, MethodRuns
+from ..measure.compare import Cell, Column, Comparison
 
 STAR = '<span class="star" title="best of this column">★<span class="unseen"> best</span></span>'
 
@@ -11,8 +10,9 @@ STAR = '<span class="star" title="best of this column">★<span class="unseen"> 
 def headline_table(comparison: Comparison) -> str:
     """The headline table; it can be sorted by its headings, and read without."""
     heads = "".join(_head(c) for c in comparison.columns)
-    winners = [c.winners(comparison.methods) for c in comparison.columns]
-    rows = "".join(_row(m, comparison.columns, [w[i] for w in winners]) for i, m in enumerate(comparison.methods))
+    rows = "".join(
+        f'<tr><th scope="row">{escape(label)}</th>{"".join(map(_cell, cells))}</tr>' for label, cells in comparison.rows
+    )
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="Results of all methods">
 <table class="headline sortable"><thead><tr>{_heading("method", "", "text")}{heads}</tr></thead>
 <tbody>{rows}</tbody></table></div>
@@ -36,16 +36,12 @@ def _heading(title: str, below: str, kind: str) -> str:
     return f'<th scope="col" data-kind="{kind}"><button type="button">{escape(title)}</button>{small}</th>'
 
 
-def _row(method: MethodRuns, columns: Sequence[Column], won: Sequence[bool]) -> str:
-    cells = "".join(_cell(column.cell(method), best) for column, best in zip(columns, won, strict=True))
-    return f'<tr><th scope="row">{escape(method.label)}</th>{cells}</tr>'
-
-
-def _cell(cell: Cell, won: bool) -> str:
+def _cell(cell: Cell) -> str:
     """A number with its spread below it; the best one is marked by more than a color."""
-    attributes = ("" if cell.value is None else f' data-value="{cell.value!r}"') + (' class="best"' if won else "")
+    sorted_by = "" if cell.value is None else f' data-value="{cell.value!r}"'
+    attributes = sorted_by + (' class="best"' if cell.best else "")
     below = "".join(f"<small>{escape(part)}</small>" for part in beside(cell))
-    return f'<td{attributes}><span class="number">{STAR if won else ""}{escape(cell.text)}</span>{below}</td>'
+    return f'<td{attributes}><span class="number">{STAR if cell.best else ""}{escape(cell.text)}</span>{below}</td>'
 
 
 def beside(cell: Cell) -> list[str]:

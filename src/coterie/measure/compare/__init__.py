@@ -9,18 +9,7 @@ from .protocol import protocol
 from .runs import MethodRuns, RunData
 from .verdict import paired_test, verdict
 
-__all__ = [
-    "POINTS",
-    "TARGET",
-    "Cell",
-    "Column",
-    "Comparison",
-    "MethodRuns",
-    "RunData",
-    "check_target",
-    "paired_test",
-    "verdict",
-]
+__all__ = ["POINTS", "TARGET", "Cell", "Column", "Comparison", "MethodRuns", "RunData", "check_target", "paired_test"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +28,11 @@ class Comparison:
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test says to it, for whom, and at what cost."""
         return verdict(self.methods)
+
+    @cached_property
+    def rows(self) -> list[tuple[str, list[Cell]]]:
+        """The same by method, for writers of lines."""
+        return [(m.label, [c.cells[i] for c in self.columns]) for i, m in enumerate(self.methods)]
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Sentences: what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""

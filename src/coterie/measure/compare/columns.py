@@ -1,6 +1,6 @@
 """The columns of a comparison: one cell per method, and which cells are the best."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
@@ -12,20 +12,21 @@ from .runs import MethodRuns
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
 POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
 _MIXED = "personal_accuracy_after_mix"
-_POINTS_MEAN = {
+_MEANS = {
     "after_mix": "right after the exchange",
     "after_train": "right after local work, before the exchange; a client that did not take part counts with its "
     "latest training",
     FINETUNED: "tuned for the measurement only, for methods that do so",
+    "worst": "the lowest accuracy of all clients after mixing; over several seeds, the mean of each seed's lowest",
+    "p10": "the accuracy after mixing that a tenth of the clients stays below",
+    "global": "the mean of all models, or the server's, on all test samples together, after mixing",
+    "rounds": "the first evaluated round whose mean personal accuracy after mixing is that high; over several seeds, "
+    "the mean if all of them get there; -: not reached",
+    "sent": "over all links, both directions, all rounds",
+    "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
+    "flops": "forward and backward passes of all clients, all rounds",
+    "seconds": "training and mixing in all rounds, without evaluation",
 }
-_WORST = "the lowest accuracy of all clients after mixing; over several seeds, the mean of each seed's lowest"
-_TENTH = "the accuracy after mixing that a tenth of the clients stays below"
-_GLOBAL = "the mean of all models, or the server's, on all test samples together, after mixing"
-_REACHED = (
-    "the first evaluated round whose mean personal accuracy after mixing is that high; over several seeds, the mean if "
-    "all of them get there; -: not reached"
-)
-_NODE = "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed"
 
 
 class Cell(NamedTuple):
@@ -34,7 +35,8 @@ class Cell(NamedTuple):
     value: float | None
     text: str
     spreads: tuple[tuple[str, str], ...] = ()  # (over what, how far), the one first that is shown where one has room
-    parts: tuple[str, ...] = ()  # what else a renderer with room writes beside it
+    parts: tuple[str, ...] = ()  # what else is written beside it where there is room
+    best: bool = False  # of its column, as far as the printed digits tell
 
     @property
     def spread(self) -> str | None:
@@ -45,30 +47,24 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     """A number of every method."""
 
-    heading: tuple[str, ...]  # one or two words, one per line where there is little room
-    of: str  # what the number is of, where the heading does not tell
+    title: str
+    of: str  # what the number is of, where the title does not tell
     unit: str
-    best: Callable[[Sequence[float]], float]  # min or max
+    best: Callable[[Iterable[float]], float]  # min or max
     keep: int  # columns with the lowest number go first where not all have room
-    cell: Callable[[MethodRuns], Cell]
     means: str
-
-    @property
-    def title(self) -> str:
-        """The heading in one line."""
-        return " ".join(self.heading)
+    cells: Sequence[Cell]  # one per method
 
     @property
     def subtitle(self) -> str:
-        """What stands below the heading where there is room."""
+        """What stands below the title where there is room."""
         return ", ".join(filter(None, (self.of, self.unit)))
 
-    def winners(self, methods: Sequence[MethodRuns]) -> list[bool]:
-        """Who is best, as far as the printed digits tell; nobody where all are equal."""
-        cells = [self.cell(m) for m in methods]
-        known = {c.value: c.text for c in cells if c.value is not None}
-        best = known[self.best(list(known))] if len(set(known.values())) > 1 else None
-        return [c.value is not None and c.text == best for c in cells]
+    def marked(self) -> "Column":
+        """With the best cells marked: all that print the same as the best, and none where all do."""
+        known = {c.value: c.text for c in self.cells if c.value is not None}
+        best = known[self.best(known)] if len(set(known.values())) > 1 else None
+        return self._replace(cells=[c._replace(best=c.value is not None and c.text == best) for c in self.cells])
 
 
 def check_target(target: float) -> None:
@@ -79,26 +75,31 @@ def check_target(target: float) -> None:
 
 def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
     """All there are; fine-tuning only where a method does so."""
+
+    def of_last(name: str) -> list[Cell]:
+        return [_last(m, name) for m in methods]
+
+    def point(point: str, keep: int) -> Column:
+        cells = [accuracy(m, point) for m in methods]
+        return Column(POINTS[point], "personal accuracy", "%", max, keep, _MEANS[point], cells)
+
     tuned = any(FINETUNED in run.summary["personal_accuracy"] for m in methods for run in m.runs)
-    rounds = ("rounds", f"to {target:g} %")
-    return [
-        _point("after_mix", 10),
-        _point("after_train", 9),
-        *([_point(FINETUNED, 8)] if tuned else []),
-        Column(("worst", "client"), "after mixing", "%", max, 7, worst, _WORST),
-        Column(("10th", "percentile"), "after mixing", "%", max, 3, lambda m: _last(m, f"{_MIXED}_p10"), _TENTH),
-        Column(("global",), "accuracy", "%", max, 4, lambda m: _last(m, "global_accuracy"), _GLOBAL),
-        Column(rounds, "after mixing", "", min, 5, lambda m: _rounds(m, target), _REACHED),
-        Column(("sent",), "bytes", "", min, 6, sent, "over all links, both directions, all rounds"),
-        Column(("busiest", "node"), "bytes per round", "", min, 0, _busiest, _NODE),
-        Column(("FLOPs",), "training", "", min, 1, _flops, "forward and backward passes of all clients, all rounds"),
-        Column(("seconds",), "training", "", min, 2, _seconds, "training and mixing in all rounds, without evaluation"),
+    rounds, busiest = [_rounds(m, target) for m in methods], [_busiest(m) for m in methods]
+    flops, seconds = [_total(m, "flops", "FLOP") for m in methods], [_seconds(m) for m in methods]
+    every = [
+        point("after_mix", 10),
+        point("after_train", 9),
+        *([point(FINETUNED, 8)] if tuned else []),
+        Column("worst client", "after mixing", "%", max, 7, _MEANS["worst"], [worst(m) for m in methods]),
+        Column("10th percentile", "after mixing", "%", max, 3, _MEANS["p10"], of_last(f"{_MIXED}_p10")),
+        Column("global", "accuracy", "%", max, 4, _MEANS["global"], of_last("global_accuracy")),
+        Column(f"rounds to {target:g} %", "after mixing", "", min, 5, _MEANS["rounds"], rounds),
+        Column("sent", "bytes", "", min, 6, _MEANS["sent"], [sent(m) for m in methods]),
+        Column("busiest node", "bytes per round", "", min, 0, _MEANS["busiest"], busiest),
+        Column("FLOPs", "training", "", min, 1, _MEANS["flops"], flops),
+        Column("seconds", "training", "", min, 2, _MEANS["seconds"], seconds),
     ]
-
-
-def _point(point: str, keep: int) -> Column:
-    heading = tuple(POINTS[point].split(" "))
-    return Column(heading, "personal accuracy", "%", max, keep, lambda m: accuracy(m, point), _POINTS_MEAN[point])
+    return [column.marked() for column in every]
 
 
 def accuracy(method: MethodRuns, point: str) -> Cell:
@@ -133,10 +134,6 @@ def _rounds(method: MethodRuns, target: float) -> Cell:
 def _total(method: MethodRuns, name: str, unit: str) -> Cell:
     mean = fmean(run.summary[name] for run in method.runs)
     return Cell(mean, scaled(mean, unit))
-
-
-def _flops(method: MethodRuns) -> Cell:
-    return _total(method, "flops", "FLOP")
 
 
 def _busiest(method: MethodRuns) -> Cell:
