@@ -18,8 +18,9 @@ from torch import Tensor
 
 from coterie import topology as tp
 from coterie.cli.draw import draw_png, draw_terminal
-from coterie.cli.topology import readable, show_topology
+from coterie.cli.topology import show_topology
 from coterie.errors import RequestError
+from coterie.text import scaled
 
 TEXTS = [
     "ring",
@@ -554,5 +555,5 @@ def test_command_for_a_fixed_topology(capsys: pytest.CaptureFixture[str], tmp_pa
         show_topology("ring", 5, round=-1)
 
 
-def test_readable_bytes() -> None:
-    assert [readable(10**k) for k in (2, 3, 6, 18)] == ["100 B", "1.0 kB", "1.0 MB", "1000.0 PB"]
+def test_bytes_for_people() -> None:
+    assert [scaled(10**k, "B") for k in (2, 3, 6, 18)] == ["100 B", "1 kB", "1 MB", "1 EB"]

@@ -18,7 +18,7 @@ from rich.table import Table
 from ..data.catalogue import CATALOGUE, present
 from ..data.fetch import Patience, fetch
 from ..data.place import choose, data_dir
-from .topology import readable
+from ..text import scaled
 
 
 def show_dir(folder: Path | None) -> None:
@@ -38,7 +38,7 @@ def show_data(option: Path | None) -> None:
         table.add_column(heading, no_wrap=heading == "name")
     for name, entry in CATALOGUE.items():
         found = present(name, folder)
-        where = f"{_shared(found).relative_to(folder)}, {readable(_size(found))}" if found else "no"
+        where = f"{_shared(found).relative_to(folder)}, {scaled(_size(found), 'B')}" if found else "no"
         table.add_row(name, entry.what, where)
     Console(highlight=False).print(table)
 
@@ -83,5 +83,5 @@ class Transfer:
         if name not in self.tasks:
             self.tasks[name] = self.bar.add_task(name, total=total)
             if self.bar.disable:
-                print(f"{name}: {'unknown size' if total is None else readable(total)}", file=sys.stderr)
+                print(f"{name}: {'unknown size' if total is None else scaled(total, 'B')}", file=sys.stderr)
         self.bar.update(self.tasks[name], completed=done, total=total)

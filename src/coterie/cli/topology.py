@@ -7,6 +7,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..errors import RequestError
+from ..text import scaled
 from ..topology import Topology, build, degree, diameter, edges, spectral_gap
 from .draw import draw_png, draw_terminal
 
@@ -37,7 +38,7 @@ def show_topology(
     in-neighbours      2 least, 2 mean, 2 most
     diameter           2
     messages a round   8
-    bytes a round      32.0 MB, exactly 32,000,000 bytes
+    bytes a round      32 MB, exactly 32,000,000 bytes
                        8 messages x 1,000,000 parameters x 4 bytes
     ...
     """
@@ -90,15 +91,4 @@ def _cost(messages: int, parameters: int | None, bytes_each: int, model_name: st
     total = messages * parameters * bytes_each
     model = f" of {model_name}" if model_name else ""
     why = f"{messages:,} messages x {parameters:,} parameters{model} x {bytes_each} bytes"
-    return [("bytes a round", f"{readable(total)}, exactly {total:,} bytes"), ("", why)]
-
-
-def readable(count: int) -> str:
-    """A number of bytes in the largest decimal unit it fills.
-
-    >>> readable(44_675_328_000), readable(999)
-    ('44.7 GB', '999 B')
-    """
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
-    power = min((len(str(count)) - 1) // 3, len(units) - 1)
-    return f"{count / 1000**power:.1f} {units[power]}" if power else f"{count} B"
+    return [("bytes a round", f"{scaled(total, 'B')}, exactly {total:,} bytes"), ("", why)]
