@@ -194,6 +194,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg", {"lr_gamma": 0.5}, "lr_gamma"),
     ("fedavg", {"participation": 1, "weighting": "uniform"}, "weighting"),
     ("local", {"quantise": 8}, "quantise"),
+    ("dfedavgm-p", {"personal": "*", "quantise": 8, "topology": "ring"}, "quantise"),
     ("dfedalt", {"personal": "none", "personal_lr": 0.5}, "personal_lr"),
     ("dfedpgp", {"personal": "none", "personal_epochs": 2}, "personal_epochs"),
     ("fedrep", {"personal": "none", "personal_steps": 2}, "personal_steps"),

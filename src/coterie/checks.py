@@ -20,6 +20,8 @@ def check_asked(e: "Experiment") -> None:
     """Refuses what does not fit together or changes nothing."""
     check_used(e.algorithm)
     check_used_on(e.algorithm, e.model.module)
+    if e.program.training.quantise is not None and not e.program.message(e.model.start):
+        raise RequestError(f"quantise changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     graph = e.program.topology
     if e.program.fresh_graph and graph is not None and graph.fixed and not e.silent:
         raise RequestError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")

@@ -84,8 +84,6 @@ def check_used(algorithm: Algorithm) -> None:
     """Refuses a setting that changes nothing, in one sentence; a method of one's own is left alone."""
     if algorithm.name not in BUILDERS:
         return
-    if algorithm.name == "local" and algorithm.settings["quantise"] is not None:
-        raise RequestError("quantise changes nothing, because local sends nothing: leave it out")
     for name, rule in unused(algorithm.name, algorithm.settings).items():
         raise RequestError(f"{name} changes nothing, because {rule.because}: leave it out, or {rule.instead}")
 
