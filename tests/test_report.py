@@ -481,6 +481,7 @@ class TestWithoutPlotly:
 WRONG = {
     "nothing there": (("nowhere",), ("nowhere", "holds no run", "comparison")),
     "an empty folder": (("empty",), ("empty", "holds no run")),
+    "no accuracy": (("empty", "--target", "0"), ("--target 0", "above 0", "100")),
     "no page": (("empty", "--out", "page.pdf"), ("page.html",)),
     "a damaged configuration": (("damaged",), ("damaged/config.json", "JSON")),
     "half a configuration": (("half",), ("half/config.json", "not complete")),

@@ -21,7 +21,7 @@ _MEANS = {
     "p10": "the accuracy after mixing that a tenth of the clients stays below",
     "global": "the mean of all models, or the server's, on all test samples together, after mixing",
     "rounds": "the first evaluated round whose mean personal accuracy after mixing is that high; over several seeds, "
-    "the mean if all of them get there; -: not reached",
+    "the mean if all of them get there; -: not reached (--target counts to another)",
     "sent": "over all links, both directions, all rounds",
     "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
     "flops": "forward and backward passes of all clients, all rounds",
