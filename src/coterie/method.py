@@ -26,7 +26,7 @@ What is here:
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
 * Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
-  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped`` and
+  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped``, ``both_ways`` and
   ``to_server``, which count what is sent.
 * Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
   such views for every round.
@@ -43,7 +43,7 @@ from .algorithms.options import Count, Fraction, Options, Participation, Positiv
 from .algorithms.peers import Peers, decentralised
 from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.quantised import quantised
-from .algorithms.server import Server, federated
+from .algorithms.server import Server, both_ways, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
 from .algorithms.update import LocalUpdate, lasting, looked_up, message_of
 from .batches import Amount, Batch
@@ -115,6 +115,7 @@ __all__ = [
     "around",
     "average",
     "beside",
+    "both_ways",
     "control_variate",
     "count",
     "debiased",

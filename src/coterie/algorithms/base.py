@@ -154,7 +154,7 @@ class Trained(NamedTuple):
 class Program(NamedTuple, Generic[S]):
     """Pure functions over a state; the state is a NamedTuple of (stacked) tensors and nothing hides elsewhere."""
 
-    shared: frozenset[str]  # what travels; the rest never leaves its client
+    shared: frozenset[str]  # the part of a deployed model that is mixed; the rest is its client's own
     phases: Sequence[Phase]  # the local work
     training: Training  # what all methods have in common: rates, batches, fine-tuning, bits
     init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: that of everybody who lies here

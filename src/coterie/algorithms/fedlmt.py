@@ -8,7 +8,7 @@ from ..topology import Topology
 from .base import Problem, Program
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
 from .facts import Presets
-from .lowrank import check_regulariser, exchanged, low_rank
+from .lowrank import coefficients, exchanged, low_rank
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
 
@@ -18,8 +18,11 @@ PRESETS: Presets = {
 }
 
 
-def _rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None) -> dict[str, Any]:
+def _rank(
+    capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None, regulariser: str
+) -> dict[str, Any]:
     """Layers that stay whole and rank ratio: as given, else for the smallest capacity."""
+    coefficients(regulariser)
     refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:
         refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
@@ -37,15 +40,7 @@ def _rank(capacities: str | None, rank_ratio: float | None, keep_layers: int | s
     }
 
 
-@method(
-    LMT_PAPER,
-    check=check_regulariser,
-    complete=_rank,
-    adapt=low_rank,
-    presets=PRESETS,
-    theorem="low-rank",
-    form="low rank",
-)
+@method(LMT_PAPER, complete=_rank, adapt=low_rank, presets=PRESETS, theorem="low-rank", form="low rank")
 def fedlmt(
     p: Problem,
     t: Training,

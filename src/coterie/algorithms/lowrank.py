@@ -35,11 +35,6 @@ def coefficients(text: str) -> dict[str, float]:
         ) from None
 
 
-def check_regulariser(regulariser: str) -> None:
-    """Refuses what is no list of terms."""
-    coefficients(regulariser)
-
-
 def low_rank(
     model: Model, rank_ratio: float, keep_layers: int | str, init: str, regulariser: str, rank_mode: str
 ) -> Model:
