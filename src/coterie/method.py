@@ -26,8 +26,8 @@ What is here:
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
 * Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
-  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped``, ``both_ways`` and
-  ``to_server``, which count what is sent.
+  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped``,
+  ``to_server`` and ``both_ways``, which count what is sent.
 * Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
   such views for every round.
 * Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``dot``, ``split``, ``rows``, ``put``,
