@@ -9,7 +9,7 @@ SCRIPTS := bin
 endif
 BIN := $(VENV)/$(SCRIPTS)
 
-.PHONY: demo test lint types docs browser bench-peers release-check licences setup clean
+.PHONY: demo test lint types docs browser bench-peers release-check licenses setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -50,9 +50,9 @@ release-check: setup
 	$(EMPTY)/$(SCRIPTS)/coterie --version
 	$(EMPTY)/$(SCRIPTS)/coterie run dfedsalt --clients 6 --rounds 2 --out $(EMPTY)/run
 
-# The licences of all that is installed with Coterie and its extras; others than those known to be free end it.
-licences: setup
-	$(BIN)/python tests/licences.py
+# The licenses of all that is installed with Coterie and its extras; others than those known to be free end it.
+licenses: setup
+	$(BIN)/python tests/licenses.py
 
 setup: $(VENV)/.ready
 

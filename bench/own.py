@@ -10,12 +10,12 @@ from torch import Tensor, nn
 import work
 from coterie import fit, models
 from coterie.algorithms.base import Algorithm, Problem, Program, Round, Trained
-from coterie.batches import Integers
 from coterie.bench import Workload, plain
 from coterie.bench.measure import mean_loss
 from coterie.bench.workloads import SEED, make_algorithm
+from coterie.core.tensors import Tensors
 from coterie.data import Federation
-from coterie.tensors import Tensors
+from coterie.data.batches import Integers
 
 Played = tuple[Tensors, str]
 """The server's model after the last round, and how clients were run."""

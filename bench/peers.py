@@ -20,9 +20,9 @@ import table
 import work
 from coterie.bench import Workload, find, machine
 from coterie.bench.workloads import make_cohorts, make_federation, make_model
+from coterie.core.errors import RequestError, unknown
+from coterie.core.files import write_json
 from coterie.data import Federation
-from coterie.errors import RequestError, unknown
-from coterie.store.files import write_json
 from environments import HERE, UnavailableError, prepare
 from processes import play
 from sides import WARM_UP, Side

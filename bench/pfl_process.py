@@ -29,7 +29,7 @@ class Classifier(nn.Module):
         self.module = module
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """What is minimised."""
+        """What is minimized."""
         return F.cross_entropy(self.module(x), y)
 
     @torch.no_grad()

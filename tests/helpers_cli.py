@@ -26,8 +26,8 @@ import pytest
 import typer
 from safetensors.torch import load_file
 
-from coterie.errors import RequestError
-from coterie.tensors import Tensors
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors
 
 BESIDE = Path(sys.executable).parent  # where the coterie script lies
 ENVIRONMENT = {

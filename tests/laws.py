@@ -140,7 +140,7 @@ LAWS = (
         {
             "dfedavgm": {"topology": "random:2", "steps": 3},
             "dfedavgm, lasting": {**RINGED, "epochs": 1, **LAST},
-            "dfedavgm, quantised": {"epochs": 1, **RINGED, "quantise": 8},
+            "dfedavgm, quantized": {"epochs": 1, **RINGED, "quantize": 8},
         },
         ClosedForm(
             {**RINGED, "momentum": 0.9}, each_round(lambda u, v: (RING @ momentum(u, a, b), RING @ momentum(v, c, d)))
@@ -152,10 +152,10 @@ LAWS = (
                 ("dfedavg", RINGED),
                 base={},
             ),
-            identity("without neighbours is local", {"topology": "none"}, ("local", {})),
+            identity("without neighbors is local", {"topology": "none"}, ("local", {})),
             Reduction(
                 "with very fine messages is dfedavgm",
-                {"topology": "random:2", "quantise": 16},
+                {"topology": "random:2", "quantize": 16},
                 ("dfedavgm", {"topology": "random:2"}),
                 2e-4,
             ),
@@ -207,7 +207,7 @@ LAWS = (
             identity("at rho 0 is dfedavg", {**RINGED, "rho": 0.0}, ("dfedavg", RINGED)),
             Reduction("on the full graph is fedsam", {**FULL, "rho": 0.1}, ("fedsam", {**EQUAL, "rho": 0.1}), 1e-6),
             identity(
-                "without neighbours is dfedsalt without neighbours",
+                "without neighbors is dfedsalt without neighbors",
                 {"topology": "none", "rho": 0.1},
                 ("dfedsalt", {"topology": "none", "rho": 0.1, "personal": "none"}),
             ),
@@ -281,7 +281,7 @@ LAWS = (
             "scaffold": {**PLAIN, "steps": 3, **THREE},
             "scaffold, option I": {**PLAIN, "epochs": 1, "option": "I", **THREE},
             "scaffold, unequally fast": {**PLAIN, "epochs": (1, 3), **THREE},
-            "scaffold, quantised": {**PLAIN, "steps": 2, "quantise": 8, **THREE},
+            "scaffold, quantized": {**PLAIN, "steps": 2, "quantize": 8, **THREE},
         },
         ClosedForm({"participation": 1.0}, each_round(controlled_both, np.zeros(4), np.zeros(4))),
     ),
@@ -333,7 +333,7 @@ LAWS = (
         {
             "fedamp": {"epochs": 2, "sigma": 2.0},
             "fedamp, ring": {"epochs": 1, "sigma": 2.0, **RINGED, **LAST},
-            "fedamp, quantised": {"epochs": 1, "sigma": 2.0, "topology": "random-pull:2", "quantise": 8},
+            "fedamp, quantized": {"epochs": 1, "sigma": 2.0, "topology": "random-pull:2", "quantize": 8},
         },
         "test_oracles_personal.py::test_fedamp",
         (
@@ -363,7 +363,7 @@ LAWS = (
         {
             "dfedpgp": {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03},
             "dfedpgp, row": {"topology": "random-pull:2", "epochs": 1, "personal_lr": 0.03},
-            "dfedpgp, quantised": {"topology": "random-push:2", "epochs": 1, "quantise": 6},
+            "dfedpgp, quantized": {"topology": "random-push:2", "epochs": 1, "quantize": 6},
         },
         ClosedForm(
             {"topology": lambda t: torch.from_numpy(PUSH), **OWN},
@@ -420,11 +420,11 @@ LAWS = (
                 "keep_layers": 1,
                 **THREE,
                 "init": "spectral",
-                "regulariser": "frobenius=0.1,l2=0.01",
+                "regularizer": "frobenius=0.1,l2=0.01",
             },
             "fedlmt, ring": {"epochs": 1, **RINGED, "rank_ratio": 0.5, "keep_layers": 1},
         },
-        "test_unequal.py::TestLowRank::test_fedlmt_is_fedavg_on_the_factorised_module",
+        "test_unequal.py::TestLowRank::test_fedlmt_is_fedavg_on_the_factorized_module",
         (
             identity("without low-rank layers is fedavg", {"keep_layers": 17, **THREE}, ("fedavg", THREE)),
             Reduction(
@@ -441,10 +441,10 @@ LAWS = (
         {
             "pfedlmt": {"epochs": 1, "keep_layers": 1, "capacities": "1-0.5-0.25", **THREE},
             "pfedlmt, alternate": {**LOW, "schedule": "alternate", **THREE},
-            "pfedlmt, ring": {**LOW, **RINGED, "regulariser": "frobenius=0.1"},
+            "pfedlmt, ring": {**LOW, **RINGED, "regularizer": "frobenius=0.1"},
             "pfedlmt, push-sum": {**LOW, "topology": "random-push:2"},
         },
-        "test_unequal.py::TestLowRank::test_pfedlmt_with_one_rank_is_fedper_on_the_factorised_module",
+        "test_unequal.py::TestLowRank::test_pfedlmt_with_one_rank_is_fedper_on_the_factorized_module",
         (identity("without low-rank layers is fedper", {"keep_layers": 17, **THREE}, ("fedper", THREE)),),
     ),
     Law(
@@ -484,7 +484,7 @@ LAWS = (
         {
             "feddropout": {**NARROW, **THREE},
             "feddropout, by layer": {**NARROW, "aligned": False, **THREE},
-            "feddropout, quantised": {**NARROW, "quantise": 8, **THREE},
+            "feddropout, quantized": {**NARROW, "quantize": 8, **THREE},
         },
         "test_unequal.py::TestWidths::test_every_entry_by_hand",
         (

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coterie as ct
-from coterie.engines import Engine, Serial, Vectorised
+from coterie.core.tensors import VECTOR
+from coterie.engines import Engine, Serial, Vectorized
 from coterie.engines.graphed import Graphed
-from coterie.tensors import VECTOR
 from toys import experiment, play
 
 CPU = torch.device("cpu")
@@ -63,8 +63,8 @@ def is_last(v: Tensor) -> bool:
 def engines() -> Iterator[Engine]:
     """All that run on a CPU; the graphed one plays its steps as they are."""
     yield Serial()
-    yield Vectorised(1, True, CPU, True)
-    yield Vectorised(2, True, CPU)
+    yield Vectorized(1, True, CPU, True)
+    yield Vectorized(2, True, CPU)
     yield Graphed(1, True, CPU, lambda body, tensors: lambda: body(*tensors))
 
 

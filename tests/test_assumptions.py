@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.batches import Samples
-from coterie.engines import Serial, Vectorised
-from coterie.experiment import Experiment
+from coterie.data.batches import Samples
+from coterie.engines import Serial, Vectorized
 from coterie.measure.assumptions import estimate
 from coterie.measure.sharpness import top_eigenvalue
-from coterie.problem import Model, cross_entropy
+from coterie.models.model import Model, cross_entropy
 from coterie.theory.partial import seen, smoothness
 from coterie.theory.played import path
 from coterie.theory.quadratic import quadratic
 from coterie.theory.server import norms
+from coterie.training.experiment import Experiment
 from helpers_cli import SMALL, Cli
 from toys import net, ragged
 
@@ -30,7 +30,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(4)])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(4)])
 def test_deltas_are_taken_where_the_papers_take_them(engine: Any) -> None:
     problem = quadratic(clients=4, seed=3)
     alg = ct.algorithms.dfedpgp(topology="random-push:2", personal_steps=2, personal_lr=0.05, **PLAIN)
@@ -58,10 +58,10 @@ def test_around_a_server_the_deltas_have_the_old_shared_and_the_new_personal_par
     assert row["delta_u"] != pytest.approx(float(norms(problem, p).shared[0]))
 
 
-def test_push_sums_mass_is_seen_behind_quantised_messages() -> None:
+def test_push_sums_mass_is_seen_behind_quantized_messages() -> None:
     problem = quadratic(clients=4)
     alg = ct.algorithms.osgp(
-        topology="random-push:2", **{k: v for k, v in PLAIN.items() if k != "personal"}, quantise=8
+        topology="random-push:2", **{k: v for k, v in PLAIN.items() if k != "personal"}, quantize=8
     )
     e = Experiment.of(problem.model, problem.federation, alg, Serial(), 0, 1, record=["mass"])
     e.check()
@@ -69,7 +69,7 @@ def test_push_sums_mass_is_seen_behind_quantised_messages() -> None:
     assert row["mass_least"] < 1 < row["mass_greatest"]
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(4)])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(4)])
 def test_constants_of_the_quadratic(engine: Any) -> None:
     problem = quadratic(clients=3, seed=2, dim=3, noise=0.6, spread=0.8, coupling=0.3)
     g = torch.Generator().manual_seed(0)
@@ -90,7 +90,7 @@ def test_constants_of_the_quadratic(engine: Any) -> None:
 @pytest.mark.parametrize("kind", ["mlp", "groupnorm"])
 def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients(kind: str) -> None:
     fed, rows = ragged(kind), []
-    for engine in (Serial(), Vectorised(4)):
+    for engine in (Serial(), Vectorized(4)):
         e = Experiment.of(
             Model(net(kind), cross_entropy),
             fed,

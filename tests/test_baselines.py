@@ -11,8 +11,8 @@ import coterie as ct
 from coterie.algorithms.dispfl import erk, regrown
 from coterie.algorithms.fedrod import TwoHeads
 from coterie.algorithms.options import cosine
-from coterie.engines import Vectorised
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
+from coterie.engines import Vectorized
 from coterie.store import flatten
 from laws import COMMON
 from test_oracles import ENGINES, K_U, b, close, plain, s
@@ -95,7 +95,7 @@ class TestFedRoD:
         heads = TwoHeads(nn.Linear(2, 3, dtype=torch.float64), gamma=1.0, hyper=False)
         heads.counts = torch.tensor([3.0, 0.0, 5.0], dtype=torch.float64)
         z = torch.tensor([[0.3, -0.2, 0.7]], dtype=torch.float64, requires_grad=True)
-        loss = ct.problem.cross_entropy(heads.balanced(z), torch.tensor([2]))
+        loss = ct.models.model.cross_entropy(heads.balanced(z), torch.tensor([2]))
         (g,) = torch.autograd.grad(loss, z)
         share = heads.counts * z.detach().exp()[0] / (heads.counts * z.detach().exp()[0]).sum()
         close(g[0], share - torch.tensor([0, 0, 1.0], dtype=torch.float64))
@@ -103,7 +103,7 @@ class TestFedRoD:
         assert bool(loss.isfinite())
 
     @pytest.mark.parametrize("kind", ["mlp", "batchnorm", "tokens"])
-    @pytest.mark.parametrize("engine", [None, Vectorised(2, exact=True)], ids=["serial", "vectorised"])
+    @pytest.mark.parametrize("engine", [None, Vectorized(2, exact=True)], ids=["serial", "vectorized"])
     def test_at_gamma_zero_the_generic_model_is_that_of_fedavg(self, kind: str, engine: Any) -> None:
         settings = {**COMMON, "epochs": 2, "participation": 3}
         e = experiment(net(kind), ragged(kind), alg.fedrod(**settings, gamma=0.0), engine)
@@ -184,7 +184,7 @@ class TestFedRoD:
 
     def test_another_loss_is_refused(self) -> None:
         with pytest.raises(RequestError, match="cross-entropy"):
-            alg.fedrod().adapt(ct.problem.Model(net("mlp"), mean_output))
+            alg.fedrod().adapt(ct.models.model.Model(net("mlp"), mean_output))
 
 
 class TestDisPFL:

@@ -13,9 +13,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.errors import RequestError
-from coterie.tensors import Tensors, entries, stack
-from coterie.views.basis import BasisConv2d, bank_names, composed, orthogonality
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, entries, stack
+from coterie.submodels.basis import BasisConv2d, bank_names, composed, orthogonality
 
 NETS = ["resnet8-gn:width=8,groups=2", "resnet8-bn:width=8", "resnet18-bn:width=8"]
 
@@ -87,7 +87,7 @@ def test_what_is_new_is_always_the_same_and_disturbs_nobody() -> None:
     assert not composed(module.eval(), 0.5).training
 
 
-def test_kinds_of_normalisation_stay() -> None:
+def test_kinds_of_normalization_stay() -> None:
     for name, kind in ((NETS[0], nn.GroupNorm), (NETS[1], nn.BatchNorm2d)):
         norms = [m for m in composed(small(name), 1.5).modules() if isinstance(m, nn.GroupNorm | nn.BatchNorm2d)]
         assert {type(m) for m in norms} == {kind}

@@ -12,8 +12,8 @@ import coterie as ct
 from coterie.bench import WORKLOADS, Result, Side, Workload, find, measure, measure_memory, plain
 from coterie.bench.workloads import SEED, make_algorithm, make_cohorts, make_federation, make_model
 from coterie.cli import bench as command
+from coterie.core.errors import RequestError
 from coterie.data import Federation
-from coterie.errors import RequestError
 
 # Two passes over one full batch: the order of the samples does not matter, the number of steps does.
 TINY = {
@@ -31,7 +31,7 @@ def unequal(w: Workload) -> Federation:
     return replace(full, train=train, test_x=full.test_x[:1], test_y=full.test_y[:1], test=tests)
 
 
-@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize("engine", ["serial", "vectorized"])
 @pytest.mark.parametrize("w", TINY.values(), ids=TINY)
 def test_coterie_and_the_plain_loop_end_at_the_same_models(w: Workload, engine: str) -> None:
     federation = unequal(w)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import coterie as ct
-from coterie.batches import Amount, Batches, Integers, Samples
 from coterie.data import partition
-from coterie.engines import Serial, Vectorised
+from coterie.data.batches import Amount, Batches, Integers, Samples
+from coterie.engines import Serial, Vectorized
 from coterie.engines.buckets import buckets
 from toys import experiment, models, net, ragged
 
@@ -80,7 +80,7 @@ def test_many_unequal_clients_equal_one_after_another(kind: str, chunk: int) -> 
     alg = ct.algorithms.dfedavg(topology="ring", epochs=(1, 2), batch_size=4, lr=0.05)
     slow, fast = (
         models(experiment(net(kind), ragged(kind, sizes=sizes), alg, engine), 2)
-        for engine in (Serial(), Vectorised(chunk, exact=kind == "batchnorm"))
+        for engine in (Serial(), Vectorized(chunk, exact=kind == "batchnorm"))
     )
     for name in slow:
         torch.testing.assert_close(fast[name], slow[name], rtol=1e-10, atol=1e-10)

@@ -10,11 +10,11 @@ from torch import Tensor
 import coterie as ct
 from coterie.algorithms.capacities import RANKS, WIDTHS, Share, levels, shares
 from coterie.algorithms.forms import held_at_the_end
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.problem import Model, cross_entropy
-from coterie.views.stages import stage_lengths
+from coterie.core.errors import RequestError
+from coterie.engines import Serial, Vectorized
+from coterie.models.model import Model, cross_entropy
+from coterie.submodels.stages import stage_lengths
+from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, net, play, ragged
 
@@ -107,7 +107,7 @@ def test_the_channels_of_each_stage(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*NARROWING, "fedhm", "depthfl", "flanc"])
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 def test_a_stage_is_the_plain_run(name: str, engine: Any) -> None:
     """One stage is the run without stages, bit for bit; of two stages each is a plain run from where it starts."""
     kind = "residual" if name in ("depthfl", "flanc") else "groupnorm"

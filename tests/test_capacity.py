@@ -12,14 +12,14 @@ import torch
 
 from coterie import models
 from coterie.algorithms import BUILDERS
+from coterie.algorithms.costs import Row, capacity_table, communication, computation
 from coterie.algorithms.facts import facts
 from coterie.algorithms.settings import settings_of
-from coterie.capacity import Row, capacity_table, communication, computation
 from coterie.cli.capacity import show_capacity
-from coterie.errors import RequestError
-from coterie.tensors import entries
-from coterie.views import factorise
-from coterie.views.stages import stage_lengths
+from coterie.core.errors import RequestError
+from coterie.core.tensors import entries
+from coterie.submodels import factorize
+from coterie.submodels.stages import stage_lengths
 
 FAMILIES = {
     "FedAvg": ["full"] * 4,
@@ -203,7 +203,7 @@ def test_totals_of_the_transformer() -> None:
     assert round(communication(full.parameters, 5, 200), 2) == 10.36
     assert round(computation(full.flops, 5, 200), 2) == 0.39
     with torch.device("meta"):
-        low = factorise(models.build("transformer-mlm", classes=33_279, input_shape=(64,)), 30 / 128, "*.attention.*")
+        low = factorize(models.build("transformer-mlm", classes=33_279, input_shape=(64,)), 30 / 128, "*.attention.*")
     assert round(communication(entries(low.parameters()), 5, 200), 2) == 2.65
 
 
@@ -213,7 +213,7 @@ def test_totals_of_the_transformer() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "reasons"),
     [
-        ("logreg", (64,), {"low rank": "no layer is left to factorise", "width": "model logreg has no option rate"}),
+        ("logreg", (64,), {"low rank": "no layer is left to factorize", "width": "model logreg has no option rate"}),
         ("mlp", (64,), {"depth": "the model is not built in stages", "basis": "the model is not built in stages"}),
         (
             "resnet8-gn",
@@ -221,7 +221,7 @@ def test_totals_of_the_transformer() -> None:
             {
                 "width": "groups=8 does not divide a layer's 4 channels",
                 "basis": "groups=8 does not divide a layer's 4 channels",
-                "rank by client": "no layer is left to factorise",
+                "rank by client": "no layer is left to factorize",
             },
         ),
         ("vgg11-gn", (3, 32, 32), {"stages": "the model is not built in stages"}),
@@ -236,7 +236,7 @@ def test_rows_say_why_there_is_no_such_form(name: str, shape: tuple[int, ...], r
 
 
 def test_images_that_shrink_to_one_number() -> None:
-    """Batch normalisation refuses a single number a channel, so that the count needs more than one sample."""
+    """Batch normalization refuses a single number a channel, so that the count needs more than one sample."""
     rows = capacity_table("resnet8-bn", 10, (1, 4, 4))
     assert not [row for row in rows if row.why and row.family != "rank by client"]
 

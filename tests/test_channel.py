@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.algorithms.quantised import SCALE_BYTES, quantised, rounded
+from coterie.algorithms.quantized import SCALE_BYTES, quantized, rounded
+from coterie.core.errors import RequestError
+from coterie.core.tensors import replicate
 from coterie.engines import Serial
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.problem import Model
-from coterie.tensors import replicate
+from coterie.models.model import Model
+from coterie.training.experiment import Experiment
 from laws import COMMON, METHODS, STAGES, build
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import PUSH, column, shared_only
@@ -116,7 +116,7 @@ class TestSilence:
         assert 0 < run.summary["bytes_sent"] < whole.summary["bytes_sent"]
 
 
-class TestQuantised:
+class TestQuantized:
     """Few bits a number, and what rounding takes goes into the next message."""
 
     def test_rounding(self) -> None:
@@ -130,7 +130,7 @@ class TestQuantised:
 
     @ENGINES
     def test_one_round_in_closed_form(self, engine: Any) -> None:
-        """Vectors of three: the neighbours' rounded models are mixed, the remainders stay behind."""
+        """Vectors of three: the neighbors' rounded models are mixed, the remainders stay behind."""
         start = torch.tensor([[1.0, 0.3, -0.2], [0.5, -1.0, 0.1], [2.0, 0.9, 0.0]], dtype=torch.float64)
         W = ct.topology.full(3)(0)
         e, state = self.averaging(start, 3, engine)
@@ -144,7 +144,7 @@ class TestQuantised:
         pair = (torch.zeros(1, start.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
         pairs = [pair] * len(start)
         module = torch.nn.Linear(start.shape[1], 1, bias=False, dtype=torch.float64)
-        algorithm = plain("dfedavg", topology="full", steps=0, quantise=bits)
+        algorithm = plain("dfedavg", topology="full", steps=0, quantize=bits)
         e = experiment(module, ct.data.from_tensors(pairs, pairs), algorithm, engine)
         state = e.start().state
         return e, state._replace(inner=state.inner._replace(x={"weight": start[:, None, :]}))
@@ -160,16 +160,16 @@ class TestQuantised:
             close(whole[:, 0].mean(0), start.mean(0))
 
     def test_push_sum_pushes_few_bits_and_keeps_its_mass(self) -> None:
-        e = experiment(Quadratic(), golden(), plain("dfedpgp", topology=column, personal="v", quantise=4))
+        e = experiment(Quadratic(), golden(), plain("dfedpgp", topology=column, personal="v", quantize=4))
         now = play(e, 5)
         close(now.state.inner.mu.sum(), 4)
 
     def test_without_feedback_the_mean_would_be_another(self) -> None:
         """F_i = |u - c_i|^2 / 2 with 2 bits a number: u hovers about the mean of the c_i, the fixed point of FedAvg."""
         torch.manual_seed(0)
-        centre = torch.randn(4, 8, dtype=torch.float64)
-        pairs = [(torch.eye(8, dtype=torch.float64), c) for c in centre]
-        settings = {"participation": 1.0, "weighting": "uniform", "lr": 0.2, "steps": 3, "quantise": 2}
+        center = torch.randn(4, 8, dtype=torch.float64)
+        pairs = [(torch.eye(8, dtype=torch.float64), c) for c in center]
+        settings = {"participation": 1.0, "weighting": "uniform", "lr": 0.2, "steps": 3, "quantize": 2}
         model = Model(torch.nn.Linear(8, 1, bias=False, dtype=torch.float64), squared)
         fed, algorithm = ct.data.from_tensors(pairs, pairs), plain("fedavg", **settings)
         e = Experiment.of(model, fed, algorithm, Serial(), seed=0, rounds=400)
@@ -181,7 +181,7 @@ class TestQuantised:
                 residue = {k: feedback * v for k, v in now.state.residue.items()}
                 now = now._replace(state=now.state._replace(residue=residue))
                 seen.append(now.state.inner.u["weight"][0])
-            return float((torch.stack(seen[100:]).mean(0) - centre.mean(0)).abs().max())
+            return float((torch.stack(seen[100:]).mean(0) - center.mean(0)).abs().max())
 
         assert hovers_about(feedback=1.0) < 0.01
         assert hovers_about(feedback=0.0) > 0.05
@@ -196,10 +196,10 @@ class TestQuantised:
             return e.program.traffic(e.start().state, e.round(0))
 
         message = -(-sum(sizes) * bits // 8) + SCALE_BYTES * len(sizes)
-        assert sent("dfedavg", topology="ring", quantise=bits).bytes == 10 * message
-        assert sent("osgp", topology="ring", quantise=bits).bytes == 10 * (message + 8)
-        assert sent("fedavg", participation=3, quantise=bits).bytes == 3 * (message + 4 * sum(sizes))
-        several = sent("dfedsam", topology="ring", gossip_steps=3, quantise=bits)
+        assert sent("dfedavg", topology="ring", quantize=bits).bytes == 10 * message
+        assert sent("osgp", topology="ring", quantize=bits).bytes == 10 * (message + 8)
+        assert sent("fedavg", participation=3, quantize=bits).bytes == 3 * (message + 4 * sum(sizes))
+        several = sent("dfedsam", topology="ring", gossip_steps=3, quantize=bits)
         assert several.bytes == 10 * message + 20 * 4 * sum(sizes)
         assert several.parameters == 30 * sum(sizes)
         assert sent("dfedavg", topology="ring").bytes == 10 * 4 * sum(sizes)
@@ -211,7 +211,7 @@ class TestQuantised:
         known |= {"depthfl": {"capacities": "2-1"}, "flanc": {"n_basis": 0.5, "basis_fraction": 0.5}}.get(name, {})
         module, rounds = net("residual" if name in STAGES else "mlp"), {}
         for bits in (None, 16, 4):
-            e = experiment(module, ragged("mlp"), alg.build(name, quantise=bits, batch_size=4, epochs=1, **known))
+            e = experiment(module, ragged("mlp"), alg.build(name, quantize=bits, batch_size=4, epochs=1, **known))
             rounds[bits] = e.program.models(play(e, 2).state)
         differences = [
             max(float((rounds[bits][k] - v).abs().max()) for k, v in rounds[None].items()) for bits in (16, 4)
@@ -221,14 +221,14 @@ class TestQuantised:
 
     @pytest.mark.parametrize("bits", [1, 17, 0])
     def test_bits_out_of_range_are_refused(self, bits: int) -> None:
-        with pytest.raises(RequestError, match="quantise"):
-            alg.dfedavg(quantise=bits)
+        with pytest.raises(RequestError, match="quantize"):
+            alg.dfedavg(quantize=bits)
 
     def test_it_wraps_any_program(self) -> None:
         """The wrapper by itself, around a program bound by hand."""
         e = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring"))
-        asked = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring", quantise=5))
-        program = quantised(e.program, 5)
+        asked = experiment(net("mlp"), ragged("mlp"), alg.dfedavg(**COMMON, topology="ring", quantize=5))
+        program = quantized(e.program, 5)
         state = program.init(e.model.start, replicate(e.model.start, 5))
         r = e.round(0)
         by_hand = program.models(program.exchange(state, program.train(state, r), r))

@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "offline-of-servers": ("compare fedavg fedsam --offline 0.2", ("fedavg, fedsam", "participation")),
     "silence-of-servers": ("compare fedlmt fedavg --silent 0.2", ("fedlmt, fedavg", "participation", "--silent")),
     "silence-is-a-probability": ("run dfedavg --silent 1.2", ("silent=1.2", "between 0 and 1")),
-    "bits": ("run dfedavg --set quantise=1", ("quantise=1", "between 2 and 16")),
+    "bits": ("run dfedavg --set quantize=1", ("quantize=1", "between 2 and 16")),
     "a-width-above-one": ("run heterofl --capacities 1-1.5", ("rate=1.5", "at most 1")),
     "a-rank-of-zero": ("run fedhm --capacities 0-1", ("rank_ratio=0.0", "above 0")),
     "more-stages-than-there-are": ("run depthfl --capacities 4-1", ("4 stages", "has 3")),
@@ -99,13 +99,13 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "model-option": ("run fedavg --model mlp:depth=3", ("mlp", "depth", "width")),
     "model-plain-value": ("run fedavg --model mlp:128", ("mlp", "128", "width")),
     "model-of-nothing": ("run fedavg --model mlp:width=0", ("mlp", "width")),
-    "engine": ("run fedavg --engine vectorized", ("engine", "'vectorized'", "did you mean vectorised")),
-    "engine-chunk": ("run fedavg --engine vectorised:0", ("vectorised:16",)),
+    "engine": ("run fedavg --engine vectorised", ("engine", "'vectorised'", "did you mean vectorized")),
+    "engine-chunk": ("run fedavg --engine vectorized:0", ("vectorized:16",)),
     "engine-without-chunk": ("run fedavg --engine serial:3", ("serial", "3")),
     "device": ("run fedavg --device tpu", ("device", "'tpu'", "auto", "cpu", "cuda")),
     "device-of-another-machine": ("run fedavg --device hpu", ("hpu", "cpu")),
     "device-without-values": ("run fedavg --device meta", ("meta", "cpu")),
-    "set-unknown": ("run fedavg --set lrr=1", ("'lrr'", "fedavg", "lr,", "momentum", "participation", "weighting")),
+    "set-unknown": ("run fedavg --set lrr=1", ("'lrr'", "fedavg", "did you mean lr")),
     "set-ill-typed": ("run fedavg --set lr=abc", ("lr='abc'", "fedavg", "a number")),
     "set-fraction": ("run fedavg --set epochs=1.5", ("epochs='1.5'", "a whole number")),
     "set-no-switch": ("run fedavg --set persistent_momentum=1", ("persistent_momentum='1'", "true or false")),
@@ -130,7 +130,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "dirichlet-zero": ("run fedavg --partition dirichlet:0", ("alpha", "above 0", "not 0")),
     "dirichlet-negative": ("run fedavg --partition dirichlet:-1", ("alpha", "above 0", "not -1")),
     "dirichlet-without-alpha": ("run fedavg --partition dirichlet", ("alpha", "dirichlet:")),
-    "neighbours": ("run dfedavg --topology random:10 --clients 8", ("random:10", "random:7 or fewer", "11 clients")),
+    "neighbors": ("run dfedavg --topology random:10 --clients 8", ("random:10", "random:7 or fewer", "11 clients")),
     "push-without-weights": ("run dfedavg --topology random-push:3", ("random-push:3", "column", "random-pull")),
     "personal-nothing": (
         "run fedper --model mlp --set personal=fc*",
@@ -144,7 +144,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "config-missing": ("run nowhere/config.json", ("nowhere/config.json", "No such file", "run folder")),
     "out-below-a-device": (f"run fedavg {' '.join(DATA)} --out /dev/null/a", ("/dev/null/a", "Not a directory")),
     # Found before the first method is trained, not hours later when its turn comes.
-    "compared-neighbours": ("compare fedavg dfedavg --topology random:10 --clients 8", ("random:7 or fewer",)),
+    "compared-neighbors": ("compare fedavg dfedavg --topology random:10 --clients 8", ("random:7 or fewer",)),
     "compared-personal": ("compare fedavg fedper --set fedper.personal=fc*", ("'fc*'", "0.weight")),
     "compared-participation": ("compare local fedavg --set participation=30", ("participation=30",)),
 }  # fmt: skip
@@ -163,7 +163,7 @@ def test_a_wrong_request_names_the_fix(cli: Cli, tmp_path: Path, typed: str, nam
         ("run fedavg --rounds many", "--rounds"),
         ("run fedavg --evaluate-every 0", "--evaluate-every"),
         ("compare local --seeds 0", "--seeds"),
-        ("run fedavg --colour red", "--colour"),
+        ("run fedavg --color red", "--color"),
         ("run", "method"),
     ],
 )
@@ -191,7 +191,7 @@ DIVERGING = (*SMALL, "--set", "lr_decay=1e30", "--set", "clip=none")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dfedavg"])
-@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize("engine", ["serial", "vectorized"])
 def test_divergence_keeps_the_rounds_before(cli: Cli, tmp_path: Path, method: str, engine: str) -> None:
     names = ("client 0", "round 2", "lower lr", "clip")
     first = cli.refuse(
@@ -353,7 +353,7 @@ def test_a_config_that_is_not_complete(cli: Cli, whole: Path, tmp_path: Path, ke
         ("data", []),
         ("data", {"source": "digits", "clients": "many"}),
         ("data", {"source": "digits", "clients": 5, "partition": 3}),
-        ("data", {"source": "digits", "colour": 5}),
+        ("data", {"source": "digits", "color": 5}),
         ("model", {"name": "mlp"}),
         ("model", {"name": "mlp", "classes": 4, "input_shape": 20}),
         ("model", {"name": "logreg", "classes": 4, "input_shape": [7]}),

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from coterie.engines import Serial
-from coterie.experiment import Experiment
-from coterie.problem import Model, cross_entropy
+from coterie.models.model import Model, cross_entropy
 from coterie.recipes import Published, load, names, published
 from coterie.recipes.across import Runs
 from coterie.recipes.compared import Compared, compared, told
 from coterie.recipes.sizes import counted
 from coterie.recipes.words import protocol
 from coterie.report.drawn import drawn
+from coterie.training.experiment import Experiment
 from test_recipes import one_sample_each
 
 

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.batches import Samples
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, replicate
 from coterie.data import Federation
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
+from coterie.data.batches import Samples
+from coterie.engines import Serial, Vectorized
 from coterie.measure import sharpness as landscape
 from coterie.measure.convergence import MEASURES, gradient_norms, met
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
 from coterie.measure.singular import smallest_singular_value
-from coterie.problem import Loss, Model, cross_entropy
-from coterie.tensors import Tensors, replicate
+from coterie.models.model import Loss, Model, cross_entropy
 from laws import build, kind_like
 from toys import V0, A, B, C, Coupled, D, Quadratic, experiment, golden, mean_output, net, ragged, scattered
 
-BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 KINDS = pytest.mark.parametrize("kind", ["mlp", "groupnorm", "batchnorm", "tokens"])
 a, b, c, d = (torch.tensor(values, dtype=torch.float64) for values in (A, B, C, D))
 EMPTY = torch.empty(0, dtype=torch.int64)
@@ -255,7 +255,7 @@ class TestSharpness:
     def test_both_engines_and_by_hand(self, kind: str) -> None:
         model, samples = Model(net(kind), cross_entropy), owned(ragged(kind))
         models = varied(model.module, 5)
-        slow, fast = (sharpness(e, model, models, samples, 0.1) for e in (Serial(), Vectorised(3)))
+        slow, fast = (sharpness(e, model, models, samples, 0.1) for e in (Serial(), Vectorized(3)))
         assert float((slow - fast).abs().max()) < 1e-10
         for i in range(5):
             here, g = by_hand(net(kind), models, i, samples, cross_entropy)
@@ -281,7 +281,7 @@ class TestSharpness:
     def test_top_eigenvalue_of_the_whole_hessian(self) -> None:
         module, samples = net("mlp"), owned(ragged("mlp"))
         model, models = Model(module, cross_entropy), varied(net("mlp"), 5)
-        slow, fast = (top_eigenvalue(e, model, models, samples, iterations=200) for e in (Serial(), Vectorised(2)))
+        slow, fast = (top_eigenvalue(e, model, models, samples, iterations=200) for e in (Serial(), Vectorized(2)))
         assert float((slow - fast).abs().max()) < 1e-10
         names, shapes = zip(*((k, v.shape[1:]) for k, v in models.items()), strict=True)
 
@@ -314,7 +314,7 @@ class TestSharpness:
     def test_slices_agree_between_engines(self) -> None:
         model, samples = Model(net("batchnorm"), cross_entropy), owned(ragged("batchnorm"))
         models, grid = varied(model.module, 5), [-0.5, 0.0, 1.0]
-        slow, fast = (loss_slice(e, model, models, samples, grid) for e in (Serial(), Vectorised(2)))
+        slow, fast = (loss_slice(e, model, models, samples, grid) for e in (Serial(), Vectorized(2)))
         assert float((slow - fast).abs().max()) < 1e-10
         for i in range(5):
             assert float(slow[i, 1, 1]) == pytest.approx(
@@ -346,7 +346,7 @@ def test_the_noise_of_sampling_clients(m: int) -> None:
 def test_what_is_recorded_for_methods_with_modules_of_their_own(row: str) -> None:
     """Evaluation has one answer where training has several, and every engine finds the same numbers."""
     rows = []
-    for engine in (Serial(), Vectorised(2)):
+    for engine in (Serial(), Vectorized(2)):
         e = experiment(net(kind_like(row, "groupnorm")), ragged("mlp"), build(row), engine)
         state = e.play(e.start(), 0, evaluate=False)[0].state
         rows.append(MEASURES["gradients"](e, state) | MEASURES["sharpness"](e, state))
@@ -386,7 +386,7 @@ def test_singular_values_by_block() -> None:
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 def test_train_accuracy_is_that_of_the_mean_model_on_all_training_samples(engine: Any) -> None:
     alg = ct.algorithms.dfedavg(topology="ring", epochs=2, batch_size=4, lr=0.1)
     fed = ragged("mlp")

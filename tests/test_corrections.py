@@ -10,20 +10,20 @@ import torch
 
 from coterie.algorithms.base import Algorithm, Problem, Program
 from coterie.algorithms.options import Training
-from coterie.algorithms.peers import decentralised
+from coterie.algorithms.peers import decentralized
 from coterie.algorithms.pushsum import push_sum
 from coterie.algorithms.server import federated
-from coterie.corrections import control_variate, debiased, masked, proximal, sam
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.local import Correction, Phase
+from coterie.core.errors import RequestError
+from coterie.engines import Serial, Vectorized
+from coterie.local.corrections import control_variate, debiased, masked, proximal, sam
+from coterie.local.steps import Correction, Phase
 from law import PUSH, RING, Floats, a, b, descend
 from test_engines import graphed_for
 from test_oracles_papers import shared_only
 from toys import PLAIN, experiment, golden
 
 ENGINES = pytest.mark.parametrize(
-    "engine", [Serial(), Vectorised(3), graphed_for("mlp", 3)], ids=["serial", "vectorised", "graphed"]
+    "engine", [Serial(), Vectorized(3), graphed_for("mlp", 3)], ids=["serial", "vectorized", "graphed"]
 )
 RHO, LAM, LR, STEPS = 0.1, 0.5, 0.05, 3
 CONTROL = np.array([0.3, -30.0, 0.4, -0.1])  # the second outweighs its gradient
@@ -83,7 +83,7 @@ def between_peers(order: tuple[str, ...]) -> Algorithm:
             "control": lambda s, r: {"u": torch.from_numpy(CONTROL)},
             "weight": lambda s, r: torch.from_numpy(MU),
         }
-        return decentralised(p, [phase], T, "ring", p.names, aux=aux)
+        return decentralized(p, [phase], T, "ring", p.names, aux=aux)
 
     return Algorithm("between-peers", T._asdict(), bind)
 
@@ -150,7 +150,7 @@ def test_push_sum_takes_whatever_is_followed_at_its_ratio(inner: tuple[str, ...]
 
 
 FAMILIES: dict[str, Callable[[Problem, Sequence[Phase]], Program[Any]]] = {
-    "between peers": lambda p, phases: decentralised(p, phases, T, "ring", p.names),
+    "between peers": lambda p, phases: decentralized(p, phases, T, "ring", p.names),
     "around a server": lambda p, phases: federated(p, phases, T, p.names),
     "push-sum": lambda p, phases: push_sum(p, phases, T, "ring", p.names),
 }

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.batches import Batch
+from coterie.core.tensors import Tensors
+from coterie.data.batches import Batch
 from coterie.engines import Serial
 from coterie.engines.base import Seen
-from coterie.engines.choose import Work, choose
 from coterie.engines.crew import threads_each
-from coterie.problem import Model, cross_entropy, draws
-from coterie.tensors import Tensors
+from coterie.models.model import Model, cross_entropy, draws
+from coterie.training.choose import Work, choose
 
 CLIENTS = 6
 KEYS = list(range(100, 100 + CLIENTS))

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.chance import generator
+from coterie.core.errors import RequestError
+from coterie.core.rng import generator
 from coterie.data import PARTITIONS, SOURCES, Federation, builtin, federate, from_tensors, partition
 from coterie.data.builtin import digits
-from coterie.errors import RequestError
 
 Ints = NDArray[np.int64]
 quick = settings(max_examples=40, deadline=None)
@@ -114,7 +114,7 @@ def test_pathological_sizes_are_equal_when_everything_divides() -> None:
     assert {len(part) for part in parts} == {50}
 
 
-def test_pathological_neighbours_may_share_classes() -> None:
+def test_pathological_neighbors_may_share_classes() -> None:
     labels = balanced_labels(1000, 10)
     parts = partition.split("pathological:2", labels, 100, seed=0)
     shared = [bool(set(labels[a]) & set(labels[b])) for a, b in pairwise(parts)]
@@ -292,7 +292,7 @@ def test_digits_are_the_known_ones() -> None:
     assert images.shape == (1797, 1, 8, 8)
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert images.dtype == torch.float32
-    pixels = 16 * (images * builtin.STD + builtin.MEAN)  # standardised back to 0..16
+    pixels = 16 * (images * builtin.STD + builtin.MEAN)  # standardized back to 0..16
     assert torch.allclose(pixels, pixels.round(), atol=1e-4)
     assert (pixels.round().min(), pixels.round().max(), pixels.round().sum()) == (0, 16, 561718)
     assert abs(images.mean()) < 0.01

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.views.depth import deepest, with_depth
-from coterie.views.heads import Gate
+from coterie.core.errors import RequestError
+from coterie.engines import Serial, Vectorized
+from coterie.submodels.depth import deepest, with_depth
+from coterie.submodels.heads import Gate
 from laws import COMMON
 from toys import experiment, net, play, ragged
 
@@ -30,7 +30,7 @@ def heads_of(u: dict[str, Tensor], x: Tensor = X) -> Tensor:
     """[B, 2, C] what both heads answer, from a network built anew."""
     whole = with_depth(net("residual"), 2)
     whole.load_state_dict({k: v for k, v in u.items() if k != "answering"})
-    return whole.train()(x).detach()  # group normalisation answers alike in both modes
+    return whole.train()(x).detach()  # group normalization answers alike in both modes
 
 
 @pytest.mark.parametrize(("answer", "wanted"), [("mean", [0.5, 0.5]), ("deepest", [0.0, 1.0])])
@@ -102,7 +102,7 @@ SETTINGS: dict[str, Algorithm] = {
 
 @pytest.mark.parametrize("which", SETTINGS)
 def test_engines_agree(which: str) -> None:
-    left, right = (play(run(SETTINGS[which], engine), 4).state.u for engine in (Serial(), Vectorised(2)))
+    left, right = (play(run(SETTINGS[which], engine), 4).state.u for engine in (Serial(), Vectorized(2)))
     for k, v in left.items():
         torch.testing.assert_close(right[k], v, rtol=1e-9, atol=1e-10)
 

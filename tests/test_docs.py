@@ -8,7 +8,7 @@ import pytest
 
 import coterie as ct
 import methods
-from coterie.engines import Serial, Vectorised
+from coterie.engines import Serial, Vectorized
 from toys import experiment, models, net, ragged
 
 ROOT = Path(__file__).parent.parent
@@ -51,7 +51,7 @@ def test_a_method_in_three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     lazygossip = run(code)["lazygossip"]
     monkeypatch.setitem(ct.algorithms.BUILDERS, "lazygossip", lazygossip)
     alg = ct.algorithms.build("lazygossip", topology="ring", epochs=1, batch_size=4)
-    slow, fast = (models(experiment(net("mlp"), ragged("mlp"), alg, e), 2) for e in (Serial(), Vectorised(3)))
+    slow, fast = (models(experiment(net("mlp"), ragged("mlp"), alg, e), 2) for e in (Serial(), Vectorized(3)))
     alone = ct.algorithms.build("lazygossip", topology="none", epochs=1, batch_size=4)
     own = ct.algorithms.local(epochs=1, batch_size=4)
     left, right = (models(experiment(net("mlp"), ragged("mlp"), a), 2) for a in (alone, own))
@@ -69,7 +69,7 @@ def test_a_method_of_your_own() -> None:
     dfedpgp_sam = run(code[1])["dfedpgp_sam"]
     common = {"topology": "random-push:2", "lr": 0.05, "epochs": 1, "batch_size": 4}
     slow, fast = (
-        models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common), e), 2) for e in (Serial(), Vectorised(3))
+        models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common), e), 2) for e in (Serial(), Vectorized(3))
     )
     known = models(experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedpgp(**common, personal_lr=0.05)), 2)
     plain = models(experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, rho=0.0)), 2)
@@ -77,6 +77,6 @@ def test_a_method_of_your_own() -> None:
         assert float((slow[name] - fast[name]).abs().max()) < 1e-10
         assert float((plain[name] - known[name]).abs().max()) == 0
     assert any(float((slow[name] - known[name]).abs().max()) > 1e-3 for name in slow)
-    e = experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, quantise=8))
+    e = experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, quantize=8))
     sent = e.program.traffic(e.start().state, e.round(0))
     assert sent.bytes < sent.parameters * 2  # of 8 bytes each

@@ -15,7 +15,7 @@ import torch
 
 import coterie as ct
 from coterie import recipes
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.recipes.across import across
 from coterie.recipes.own import with_own
 from helpers_cli import Cli, Finished, assert_same_run, contents
@@ -25,7 +25,7 @@ MINE = """
 from typing import Literal, Unpack
 import torch
 from coterie.method import Algorithm, Options, Peers, Phase, Problem, Program, Rate, Training
-from coterie.method import decentralised, method, topology as topologies
+from coterie.method import decentralized, method, topology as topologies
 
 @method(Training(momentum=0.0))
 def lazy_gossip(
@@ -48,7 +48,7 @@ def lazy_gossip(
     '''
     graph = topologies.build(topology, p.clients, p.seed)
     lazy = topologies.build(lambda r: (1 - keep) * graph(r) + keep * torch.eye(p.clients), p.clients)
-    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, lazy, shared=p.names)
+    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, lazy, shared=p.names)
 
 def net(shape, classes):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(torch.Size(shape).numel(), classes))
@@ -233,7 +233,7 @@ class TestPython:
         code = "import coterie as ct; print(*dir(ct)); [getattr(ct, name) for name in dir(ct)]"
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         assert set(ct.__all__) <= set(told)
-        assert {"fit", "algorithms", "views", "measure"} <= set(told)
+        assert {"fit", "algorithms", "submodels", "measure"} <= set(told)
         assert not {"Any", "TYPE_CHECKING", "import_module"} & set(told)
         assert {name.replace("-", "_") for name in ct.algorithms.BUILDERS} < set(dir(ct.algorithms))
         assert not {"Callable", "unknown", "peers", "pushsum"} & set(dir(ct.algorithms))

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie import algorithms
-from coterie.batches import Amount, Batch
-from coterie.engines import Graphed, Serial, Vectorised, norms
+from coterie.core.tensors import rows, stack
+from coterie.data.batches import Amount, Batch
+from coterie.engines import Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import eager, flat
-from coterie.engines.choose import Work, choose
 from coterie.engines.crew import threads_each
-from coterie.problem import Model, couples_samples, cross_entropy
-from coterie.tensors import rows, stack
+from coterie.models.model import Model, couples_samples, cross_entropy
+from coterie.training.choose import Work, choose
 from laws import LAWS, METHODS, OF, build, kind_like, kinds
 from toys import ZOO, experiment, models, net, ragged
 
@@ -26,8 +26,8 @@ EVERY = [(row, kind) for row in METHODS for kind in kinds(row)]
 TURNS = EVERY if ALL else [(row, kinds(row)[turn % len(kinds(row))]) for turn, row in enumerate(METHODS)]
 
 
-def engine_for(kind: str, chunk: int) -> Vectorised:
-    return Vectorised(chunk, exact=kind == "batchnorm")
+def engine_for(kind: str, chunk: int) -> Vectorized:
+    return Vectorized(chunk, exact=kind == "batchnorm")
 
 
 def graphed_for(kind: str, chunk: int) -> Graphed:
@@ -48,18 +48,18 @@ def test_every_method_has_a_row() -> None:
     assert len(METHODS) == sum(len(law.cases) for law in LAWS)  # no name stands twice
 
 
-def vectorised(row: str, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
+def vectorized(row: str, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
     return models(experiment(net(kind, dtype), ragged(kind, dtype), build(row), engine_for(kind, chunk=3)), rounds=2)
 
 
 @pytest.mark.parametrize(("row", "kind"), EVERY)
 def test_engines_agree(row: str, kind: str) -> None:
-    assert_same(vectorised(row, kind, torch.float64), one_by_one(row, kind, torch.float64), 1e-10)
+    assert_same(vectorized(row, kind, torch.float64), one_by_one(row, kind, torch.float64), 1e-10)
 
 
 @pytest.mark.parametrize(("row", "kind"), TURNS)
 def test_engines_agree_in_single_precision(row: str, kind: str) -> None:
-    assert_same(vectorised(row, kind, torch.float32), one_by_one(row, kind, torch.float32), 1e-5)
+    assert_same(vectorized(row, kind, torch.float32), one_by_one(row, kind, torch.float32), 1e-5)
 
 
 @pytest.mark.parametrize(("row", "kind"), TURNS)
@@ -169,8 +169,8 @@ def test_the_number_of_workers_does_not_matter(row: str) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 5, 50])
 def test_the_chunk_does_not_matter(chunk: int) -> None:
-    whole = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(5)), 2)
-    parts = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(chunk)), 2)
+    whole = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorized(5)), 2)
+    parts = models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorized(chunk)), 2)
     for name in whole:
         torch.testing.assert_close(parts[name], whole[name], rtol=1e-10, atol=1e-10)
 
@@ -188,10 +188,10 @@ class Dropping(nn.Module):
 
 @pytest.mark.parametrize(
     "engine",
-    [Serial(), Serial(workers=2), Vectorised(4), Vectorised(2)],
-    ids=["serial", "workers", "vectorised", "chunks"],
+    [Serial(), Serial(workers=2), Vectorized(4), Vectorized(2)],
+    ids=["serial", "workers", "vectorized", "chunks"],
 )
-def test_dropout_is_repeatable_and_differs_between_clients(engine: Serial | Vectorised) -> None:
+def test_dropout_is_repeatable_and_differs_between_clients(engine: Serial | Vectorized) -> None:
     x, y = torch.randn(8, 6, dtype=torch.float64), torch.arange(8) % 3
     fed = ct.data.from_tensors(train=[(x, y)] * 4, test=[(x, y)] * 4)
     alg = ct.algorithms.local(lr=0.1, momentum=0.0, weight_decay=0.0, clip=None, batch_size=None, epochs=1)
@@ -208,7 +208,7 @@ def test_dropout_is_repeatable_and_differs_between_clients(engine: Serial | Vect
 
 def test_the_surrounding_random_state_is_left_alone() -> None:
     before = torch.random.get_rng_state()
-    models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorised(5)), 1)
+    models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorized(5)), 1)
     models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Serial()), 1)
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -238,7 +238,7 @@ class TestChoice:
         return choice.engine.name, choice.reason
 
     def test_small_models_run_together(self) -> None:
-        assert self.choose("auto", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorised:20"
+        assert self.choose("auto", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:20"
 
     def test_large_convolutions_run_alone(self) -> None:
         name, reason = self.choose("auto", ct.models.build("cnn", classes=10), (1, 28, 28), 50)
@@ -257,14 +257,14 @@ class TestChoice:
 
         name, reason = self.choose("auto", Branching(), (4,))
         assert name == "serial"
-        assert "cannot be vectorised" in reason
+        assert "cannot be vectorized" in reason
         with pytest.raises(ct.RequestError, match="use the serial engine"):
-            self.choose("vectorised", Branching(), (4,))
+            self.choose("vectorized", Branching(), (4,))
 
     def test_a_chunk_is_taken_as_given(self) -> None:
-        assert self.choose("vectorised:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorised:7"
+        assert self.choose("vectorized:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:7"
         with pytest.raises(ct.RequestError, match="whole number of clients"):
-            self.choose("vectorised:none", ct.models.build("logreg", classes=10), (1, 28, 28))
+            self.choose("vectorized:none", ct.models.build("logreg", classes=10), (1, 28, 28))
 
     def test_few_clients_share_the_cores(self) -> None:
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
@@ -273,7 +273,7 @@ class TestChoice:
         assert {n: (e.workers, e.threads) for n, e in engines.items()} == {1: (1, 7), 2: (2, 3), 3: (3, 2), 20: (7, 1)}
 
     def test_less_memory_fewer_workers_and_the_same_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 2500)
+        monkeypatch.setattr("coterie.training.choose.free_memory", lambda device: 2500)
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
         with threads_each(7):
             few = self.serial(probe, 20)
@@ -286,9 +286,9 @@ class TestChoice:
         return engine
 
     def test_less_memory_smaller_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("coterie.engines.choose.free_memory", lambda device: 3_500_000)
-        name, _ = self.choose("vectorised", ct.models.build("logreg", classes=10), (1, 28, 28))
-        assert name == "vectorised:5"  # half of it, at 6 * 31,400 bytes of weights and 3 * 4 * 794 * 16 of activations
+        monkeypatch.setattr("coterie.training.choose.free_memory", lambda device: 3_500_000)
+        name, _ = self.choose("vectorized", ct.models.build("logreg", classes=10), (1, 28, 28))
+        assert name == "vectorized:5"  # half of it, at 6 * 31,400 bytes of weights and 3 * 4 * 794 * 16 of activations
 
 
 class Shift(NamedTuple):

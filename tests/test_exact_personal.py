@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms.fedavg_p import P_PAPER
-from coterie.batches import Batches
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
+from coterie.core.errors import RequestError
+from coterie.data.batches import Batches
+from coterie.engines import Serial, Vectorized
+from coterie.training.experiment import Experiment
 from toys import experiment, net, play, ragged
 
 SIZES, BATCH, K, ROUNDS = (5, 9, 4), 3, 4, 3
@@ -55,7 +55,7 @@ def orders(e: Experiment, t: int, stream: int, batch_size: int | None) -> list[l
 
 
 @pytest.mark.parametrize("method", ["fedavg-p", "scaffold-p"])
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(3)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(3)], ids=["serial", "vectorized"])
 def test_against_a_second_implementation(method: str, engine: Any) -> None:
     fed, data = problem()
     e = experiment(Split(), fed, ct.algorithms.build(method, participation=1.0, **SETTINGS), engine)

@@ -22,7 +22,7 @@ from coterie.cli.request import Plan, Wishes
 from coterie.data import Federation, Preparation
 from coterie.export import formats
 from coterie.export.deployed import Deployed
-from coterie.views import LowRank, recover
+from coterie.submodels import LowRank, recover
 from helpers_cli import Cli
 
 PREPARATION = Preparation(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), pad=1, flip=True)
@@ -148,7 +148,7 @@ print(float(right.double().mean()), json.loads(known["coterie.json"])["accuracy"
     assert [float(v) for v in printed.split()] == [recorded(ct.load(folder))] * 2
 
 
-def test_torchscript_refuses_what_it_would_normalise_wrongly(folder: Path, tmp_path: Path) -> None:
+def test_torchscript_refuses_what_it_would_normalize_wrongly(folder: Path, tmp_path: Path) -> None:
     model = scripted(ct.export.save(folder, CLIENT, tmp_path / "mine.pt"))
     with pytest.raises(torch.jit.Error, match="uint8"):
         model(own_tests()[0] / 255)
@@ -210,13 +210,13 @@ def test_low_rank_models_in_both_forms(method: str, tmp_path: Path) -> None:
     dense.load_state_dict(load_file(file))
     torch.testing.assert_close(dense(x), own(x))
     assert json.loads(metadata(file)["accuracy"]) == accuracy(lambda x: dense(PREPARATION.plain(x))) == recorded(run)
-    file = ct.export.save(run, CLIENT, tmp_path / "low.safetensors", form="factorised")
+    file = ct.export.save(run, CLIENT, tmp_path / "low.safetensors", form="factorized")
     low = ct.export.load(file)
     assert ranks(low) == [8, 16]  # a quarter of 32 channels and of 64 hidden units
     torch.testing.assert_close(low(x), own(x))
     assert torch.linalg.matrix_rank(recover(low).get_parameter("7.weight")) <= 16
     assert json.loads(metadata(file)["accuracy"]) == accuracy(lambda x: low(PREPARATION.plain(x))) == recorded(run)
-    answer = scripted(ct.export.save(run, CLIENT, tmp_path / "low.pt", form="factorised"))
+    answer = scripted(ct.export.save(run, CLIENT, tmp_path / "low.pt", form="factorized"))
     torch.testing.assert_close(answer(own_tests()[0]), low(x))
 
 
@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "format": ("a --client 0 --format onxx --out x", ("format", "'onxx'", "did you mean onnx")),
     "format-of-a-name": ("a --client 0 --out x.bin", ("x.bin", "--format", "onnx", "safetensors", "torchscript")),
     "form": ("a --client 0 --form recoverd --out x.pt", ("form", "'recoverd'", "did you mean recovered")),
-    "no-factors": ("a --client 0 --form factorised --out x.pt", ("dfedalt", "low rank", "leave --form out")),
+    "no-factors": ("a --client 0 --form factorized --out x.pt", ("dfedalt", "low rank", "leave --form out")),
     "exists": ("a --client 0 --out there.pt", ("there.pt", "already exists", "--force")),
     "a-folder": ("a --client 0 --format onnx --out a", ("a is a folder", "--client all")),
 }

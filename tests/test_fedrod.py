@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
+from coterie.core.errors import RequestError
+from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, net, play, ragged
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.data import catalogue
-from coterie.data.catalogue import CATALOGUE, Entry, Remote
+from coterie.core.errors import RequestError
+from coterie.data import catalog
+from coterie.data.catalog import CATALOG, Entry, Remote
 from coterie.data.fetch import Patience, download, fetch
-from coterie.errors import RequestError
 from helpers_cli import tmpfs
 from test_surface import coterie
 
@@ -223,7 +223,7 @@ def words(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A data set that is an archive, at a home of ours."""
     home.content = zipped("words/a.txt", "words/deep/b.txt")
     remote = Remote(home.url, None, "words")
-    monkeypatch.setitem(CATALOGUE, "words", Entry("words", ".", (), (("words",),), (remote,)))
+    monkeypatch.setitem(CATALOG, "words", Entry("words", ".", (), (("words",),), (remote,)))
     return home
 
 
@@ -247,8 +247,8 @@ def test_a_damaged_archive_leaves_nothing(words: Home, tmp_path: Path, spoilt: s
     assert "words" in names(tmp_path)
 
 
-def test_every_file_of_the_catalogue_is_one_that_its_set_needs() -> None:
-    for name, entry in CATALOGUE.items():
+def test_every_file_of_the_catalog_is_one_that_its_set_needs() -> None:
+    for name, entry in CATALOG.items():
         assert len(entry.remotes) == len(entry.needs), name
         for remote, group in zip(entry.remotes, entry.needs, strict=True):
             assert (remote.unpacked or remote.name) in group
@@ -284,7 +284,7 @@ def test_status_2_and_one_sentence(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, habit: str
 ) -> None:
     entry = Entry("a set", "set", (), (("set.bin",),), (Remote(home.url, MD5),))
-    monkeypatch.setitem(catalogue.CATALOGUE, "set", entry)
+    monkeypatch.setitem(catalog.CATALOG, "set", entry)
     typed = ["data", "fetch", "set", "--data-dir", str(tmp_path), "--timeout", "0.3", "--attempts", "1"]
     home.habits = [habit]
     status, _, err = coterie(capsys, monkeypatch, *typed)

@@ -8,11 +8,11 @@ import torch
 
 import coterie as ct
 from coterie.algorithms import finetuned
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.run import Run
+from coterie.core.errors import RequestError
+from coterie.engines import Serial, Vectorized
 from coterie.store import flatten
+from coterie.training.experiment import Experiment
+from coterie.training.run import Run
 from laws import COMMON, METHODS, STAGES
 from test_owners import answers
 from toys import PLAIN, Quadratic, experiment, golden, net, play, ragged
@@ -32,7 +32,7 @@ def descended(x: torch.Tensor, slope: torch.Tensor, middle: torch.Tensor, lr: fl
     return x
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "dfedalt", "dfedpgp", "scaffold", "ditto"])
 def test_in_closed_form(method: str, engine: Any) -> None:
     """From each client's own model after mixing, whatever the method made of it; lr where no other is given."""
@@ -106,7 +106,7 @@ def test_small_clients_tune_what_they_hold() -> None:
 def test_a_run_with_it_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own protocol in every evaluated row, clients as they were measured, and the same bits when continued."""
     fed = ct.data.federate("synthetic:size=200", clients=4, partition="dirichlet:0.5")
-    algorithm = alg.fedavg(participation=2, epochs=1, batch_size=16, lr=0.05, quantise=8, finetune_epochs=2)
+    algorithm = alg.fedavg(participation=2, epochs=1, batch_size=16, lr=0.05, quantize=8, finetune_epochs=2)
 
     def run(folder: str, resume: bool = False) -> Run:
         how: dict[str, Any] = {"rounds": 4, "progress": False, "evaluate_every": 2, "resume": resume}

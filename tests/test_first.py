@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie import chance
 from coterie.algorithms import Algorithm
 from coterie.cluster.shard import outline
-from coterie.engines import Engine, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.first import first_models
+from coterie.core import rng as chance
+from coterie.core.errors import RequestError
+from coterie.engines import Engine, Vectorized
 from coterie.store import RunFolder
+from coterie.training.experiment import Experiment
+from coterie.training.first import first_models
 from laws import COMMON, METHODS, OF, build, kind_like
 from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
 from toys import STAGED, ZOO, experiment, net, play, ragged
@@ -66,7 +66,7 @@ def test_around_a_server_only_what_is_personal_is_the_clients_own() -> None:
 @pytest.mark.parametrize("row", METHODS)
 def test_every_method_begins_apart_or_says_that_it_cannot(row: str) -> None:
     e = scattered(kind_like(row, "groupnorm"), build(row))
-    if row in OF[row].stateless or METHODS[row][0] in KEEPING or row == "feddropout, quantised":
+    if row in OF[row].stateless or METHODS[row][0] in KEEPING or row == "feddropout, quantized":
         with pytest.raises(RequestError, match="leave init out"):
             e.check()
         return
@@ -79,7 +79,7 @@ def test_every_method_begins_apart_or_says_that_it_cannot(row: str) -> None:
 def test_engines_and_shards_agree(row: str) -> None:
     e = scattered("mlp", build(row))
     now = play(e, 2)
-    other = replace(e, engine=Vectorised(3))
+    other = replace(e, engine=Vectorized(3))
     assert_close(other.saved(play(other, 2)), e.saved(now))
     shards = shards_of(e, OWNERS[2])
     conduct(shards, "start")

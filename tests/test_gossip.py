@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.topology import clique
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import shared_only
@@ -59,7 +59,7 @@ def test_turns_take_clients_that_had_none(n: int) -> None:
 @pytest.mark.parametrize("bits", [None, 8])
 def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None) -> None:
     """DFedSAM's Appendix B.4 with groups of 2 and 2 steps: every message is one client's own trained model."""
-    settings = {"epochs": 1, "batch_size": 4, "quantise": bits}
+    settings = {"epochs": 1, "batch_size": 4, "quantize": bits}
     e, once = (
         experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedsam_mgs(topology=topology, **own, **settings), seed=3)
         for topology, own in (

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.batches import Batch
+from coterie.data.batches import Batch
 from coterie.engines import Graphed, Serial
 from coterie.engines.capture import Body, captured, flat, recorded
-from coterie.engines.choose import Work, choose
-from coterie.problem import Model, cross_entropy
+from coterie.models.model import Model, cross_entropy
+from coterie.training.choose import Work, choose
 from laws import METHODS, build, kinds
 from test_engines import assert_same
 from toys import experiment, models, net, ragged
@@ -68,7 +68,7 @@ def test_resnet_in_full_precision_agrees() -> None:
         ("resnet18-gn", 100_000, "graphed"),
         ("resnet18-gn", 100, "serial"),
         ("cnn", 100_000, "graphed"),
-        ("logreg", 100, "vectorised"),
+        ("logreg", 100, "vectorized"),
     ],
 )
 def test_the_engine_is_chosen(name: str, steps: int, expected: str) -> None:

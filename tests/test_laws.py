@@ -12,11 +12,11 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.base import Problem, Program
 from coterie.cluster.shard import outline
-from coterie.engines import Serial, Vectorised
-from coterie.experiment import Experiment, Progressed
+from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
 from coterie.measure.report import accuracy_row
 from coterie.store import flatten, unflatten
+from coterie.training.experiment import Experiment, Progressed
 from law import TWICE as COMMON
 from laws import EQUAL, FIRST, METHODS, OF, REDUCTIONS, SIMPLE, build, kind_like, sides
 from test_engines import ALL
@@ -47,7 +47,7 @@ def test_reductions(law: str, kind: str) -> None:
     [(law, k) for i, law in enumerate(REDUCTIONS) for k in (KINDS if ALL else (KINDS[i % len(KINDS)],))],
 )
 def test_reductions_with_clients_side_by_side(law: str, kind: str) -> None:
-    same(*(outcome(side, kind, Vectorised(2, exact=True)) for side in sides(law)), REDUCTIONS[law][1].tolerance)
+    same(*(outcome(side, kind, Vectorized(2, exact=True)) for side in sides(law)), REDUCTIONS[law][1].tolerance)
 
 
 OUTCOMES: dict[str, dict[str, Tensor]] = {}  # many laws speak of the same few methods

@@ -8,27 +8,27 @@ from hypothesis import strategies as st
 from torch import nn
 
 import coterie as ct
-from coterie.batches import Amount, Batch, Batches, Samples, Stream
-from coterie.engines import Serial, Vectorised
-from coterie.local import Descent, Group, Held, Phase, Sgd, Start
-from coterie.problem import Model, cross_entropy
-from coterie.tensors import Tensors, split
+from coterie.core.tensors import Tensors, split
+from coterie.data.batches import Amount, Batch, Batches, Samples, Stream
+from coterie.engines import Serial, Vectorized
+from coterie.local.steps import Descent, Group, Held, Phase, Sgd, Start
+from coterie.models.model import Model, cross_entropy
 from toys import ZOO, experiment, net, ragged
 
 
 def torch_steps(module: nn.Module, batches: list[Batch], sgd: Sgd, trains: set[str]) -> nn.Module:
-    """The same steps with PyTorch's own optimiser and clipping."""
+    """The same steps with PyTorch's own optimizer and clipping."""
     for name, p in module.named_parameters():
         p.requires_grad_(name in trains)
     moving = [p for p in module.parameters() if p.requires_grad]
-    optimiser = torch.optim.SGD(moving, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
+    optimizer = torch.optim.SGD(moving, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
     module.train()
     for batch in batches:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(batch.x), batch.y).backward()
         if sgd.clip is not None:
             torch.nn.utils.clip_grad_norm_(moving, sgd.clip)
-        optimiser.step()
+        optimizer.step()
     return module
 
 
@@ -81,14 +81,14 @@ def test_groups_equal_those_of_torch_optim(apart: bool) -> None:
     stream = stream_of(Samples(fed.x, fed.y, fed.train))
     mine = walked(model, Phase(frozenset(model.parameters), Amount(steps=6), 0.1, group=sgd.group), sgd, stream)
     own, rest = ([p for k, p in theirs.named_parameters() if (k in head) == wanted] for wanted in (True, False))
-    optimiser = torch.optim.SGD([{"params": own, "lr": 0.02}, {"params": rest}], lr=0.1, momentum=0.9, weight_decay=0.2)
+    optimizer = torch.optim.SGD([{"params": own, "lr": 0.02}, {"params": rest}], lr=0.1, momentum=0.9, weight_decay=0.2)
     for k in range(stream.steps):
         batch = stream.batch(k)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(theirs(batch.x), batch.y).backward()
         for norm_of in [own, rest] if apart else [own + rest]:
             torch.nn.utils.clip_grad_norm_(norm_of, 0.3)
-        optimiser.step()
+        optimizer.step()
     for name, value in theirs.named_parameters():
         torch.testing.assert_close(mine[name], value, rtol=1e-12, atol=1e-13, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -115,7 +115,7 @@ def test_gradients_of_both_engines_agree() -> None:
     batch = Batch(fed.x[:6], fed.y[:6], None)
     moving, held = split(model.start, model.parameters)
     slow, seen = Serial().gradient(model.objective)(moving, held, batch)
-    fast, also = Vectorised(1).gradient(model.objective)(moving, held, batch)
+    fast, also = Vectorized(1).gradient(model.objective)(moving, held, batch)
     for name in slow:
         torch.testing.assert_close(slow[name], fast[name], rtol=1e-12, atol=1e-14)
     assert float(seen.loss) == pytest.approx(float(also.loss), rel=1e-12)
@@ -191,7 +191,7 @@ def test_shuffles_are_uniform() -> None:
 
 def test_a_client_without_data_makes_no_step_and_counts_nothing() -> None:
     fed = ragged("mlp", sizes=(6, 0, 5))
-    for engine in (Serial(), Vectorised(3)):
+    for engine in (Serial(), Vectorized(3)):
         alg = ct.algorithms.fedavg(participation=1.0, epochs=2, batch_size=4)
         e = experiment(net("mlp"), fed, alg, engine)
         now, row = e.play(e.start(), 0, evaluate=True)

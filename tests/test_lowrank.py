@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from coterie import algorithms, models, views
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.tensors import Tensors, entries, stack
-from coterie.views.factors import matrices, product, spectral, unrolled
+from coterie import algorithms, models
+from coterie import submodels as views
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, entries, stack
+from coterie.engines import Serial, Vectorized
+from coterie.submodels.factors import matrices, product, spectral, unrolled
 from toys import experiment, ragged
 from toys import models as played
 
@@ -82,7 +83,7 @@ MODULES: dict[str, tuple[Any, Any]] = {
     ],
 )
 def test_table_1_of_fedlmt(keep: int, ratio: float, parameters: int, millions: float) -> None:
-    low = views.factorise(meta("resnet18-bn", 10, (3, 32, 32)), ratio, keep)
+    low = views.factorize(meta("resnet18-bn", 10, (3, 32, 32)), ratio, keep)
     assert entries(low.parameters()) == parameters
     price = models.cost(low, torch.zeros(1, 3, 32, 32, device="meta"))
     assert price.flops / 1e6 == pytest.approx(millions, abs=0.005)
@@ -95,7 +96,7 @@ def test_table_1_of_fedlmt(keep: int, ratio: float, parameters: int, millions: f
 def test_the_rank_of_definition_3_1(keep: int, ratio: float, parameters: int) -> None:
     """r = round(ratio min(3 c_out, 3 c_in)) a 3 x 3 kernel, which then has 3 r (c_in + c_out) entries."""
     full = meta("resnet18-bn", 10, (3, 32, 32))
-    low = views.factorise(full, ratio, keep, rank_mode="definition")
+    low = views.factorize(full, ratio, keep, rank_mode="definition")
     assert entries(low.parameters()) == parameters
     kernels = [v.shape for k, v in full.named_parameters() if v.dim() == 4 and v.shape[-1] == 3][keep:]
     by_hand = [3 * round(ratio * 3 * min(o, i)) * (i + o) - 9 * i * o for o, i, _, _ in kernels]
@@ -104,45 +105,45 @@ def test_the_rank_of_definition_3_1(keep: int, ratio: float, parameters: int) ->
 
 def test_definition_3_1_is_about_kernels_only_and_exact_at_1() -> None:
     net = conv_net()
-    matrices = [views.factorise(net, 0.5, "0, 2", rank_mode=mode) for mode in ("channels", "definition")]
+    matrices = [views.factorize(net, 0.5, "0, 2", rank_mode=mode) for mode in ("channels", "definition")]
     assert [v.shape for v in matrices[0].parameters()] == [v.shape for v in matrices[1].parameters()]
-    whole = views.recover(views.factorise(net, 1.0, "none", rank_mode="definition"))
+    whole = views.recover(views.factorize(net, 1.0, "none", rank_mode="definition"))
     for k, v in net.named_parameters():
         torch.testing.assert_close(whole.get_parameter(k), v, rtol=1e-5, atol=1e-6)
 
 
 def test_a_hundred_classes() -> None:
-    assert entries(views.factorise(meta("resnet18-gn", 100, (3, 32, 32)), 0.15, 3).parameters()) == 1_476_708
+    assert entries(views.factorize(meta("resnet18-gn", 100, (3, 32, 32)), 0.15, 3).parameters()) == 1_476_708
 
 
 @pytest.mark.parametrize(("keep", "ranks"), [(1, {2, 4, 8, 15}), (3, {2, 4, 8, 15}), (13, {15})])
 def test_ranks_follow_the_output_channels(keep: int, ranks: set[int]) -> None:
-    low = views.factorise(meta("resnet18-bn", 10, (3, 32, 32)), 0.03, keep)
+    low = views.factorize(meta("resnet18-bn", 10, (3, 32, 32)), 0.03, keep)
     assert {low.get_parameter(p.U).shape[1] for p in views.factor_pairs(low)} == ranks
     assert len(views.factor_pairs(low)) == 17 - keep
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.15, 0.6, 1.4])
 def test_the_common_front_of_pfedlmt(ratio: float) -> None:
-    low = views.factorise(meta("resnet18-bn", 10, (3, 32, 32)), ratio, 9)
+    low = views.factorize(meta("resnet18-bn", 10, (3, 32, 32)), ratio, 9)
     assert entries(v for k, v in low.named_parameters() if k in views.front_names(low)) == 675_392
 
 
 def test_the_front_of_a_whole_model_is_all_but_the_head() -> None:
     module = meta("resnet18-bn", 10, (3, 32, 32))
-    front = views.front_names(views.factorise(module, 0.5, 17))
+    front = views.front_names(views.factorize(module, 0.5, 17))
     assert {k for k, _ in module.named_parameters()} - front == {"linear.weight", "linear.bias"}
 
 
 def test_the_transformer_at_rank_30() -> None:
-    low = views.factorise(meta("transformer-mlm", 33_279, (64,)), 30 / 128, keep_layers="*.attention.*")
+    low = views.factorize(meta("transformer-mlm", 33_279, (64,)), 30 / 128, keep_layers="*.attention.*")
     assert entries(low.parameters()) == 2_646_817
     price = models.cost(low, torch.zeros(1, 64, dtype=torch.int64, device="meta"))
     assert price.flops / 1e6 == pytest.approx(106, abs=0.5)
     assert {low.get_parameter(p.U).shape[1] for p in views.factor_pairs(low)} == {30, 15}
 
 
-# --- what is factorised ----------------------------------------------------------------------------------------------
+# --- what is factorized ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_the_transformer_at_rank_30() -> None:
     ],
 )
 def test_which_layers_stay_whole(keep: Any, layers: list[str]) -> None:
-    low = views.factorise(conv_net(), 0.5, keep)
+    low = views.factorize(conv_net(), 0.5, keep)
     assert [p.weight for p in views.factor_pairs(low)] == [f"{name}.weight" for name in layers]
 
 
@@ -172,7 +173,7 @@ def test_layers_that_only_look_alike_are_left_alone() -> None:
             "head": nn.Linear(4, 2),
         }
     )
-    assert [p.weight for p in views.factor_pairs(views.factorise(module, 0.5, "none"))] == [
+    assert [p.weight for p in views.factor_pairs(views.factorize(module, 0.5, "none"))] == [
         "stem.weight",
         "head.weight",
     ]
@@ -197,7 +198,7 @@ def tied() -> nn.Module:
         (
             lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=2)),
             {},
-            "layer '1' cannot be factorised because of its 2 groups: name it in keep_layers",
+            "layer '1' cannot be factorized because of its 2 groups: name it in keep_layers",
         ),
         (
             lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, padding_mode="circular")),
@@ -210,13 +211,13 @@ def tied() -> nn.Module:
 )
 def test_wrong_requests_are_one_sentence(module: Any, request_: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RequestError) as refused:
-        views.factorise(module(), **{"rank_ratio": 0.5, **request_})
+        views.factorize(module(), **{"rank_ratio": 0.5, **request_})
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_what_is_kept_may_be_tied_or_grouped() -> None:
-    low = views.factorise(tied(), 0.5, "0, 2")
+    low = views.factorize(tied(), 0.5, "0, 2")
     assert low[0].weight is low[2].weight  # type: ignore[index]
 
 
@@ -233,7 +234,7 @@ def test_what_is_kept_may_be_tied_or_grouped() -> None:
     st.booleans(),
     st.integers(0, 999),
 )
-def test_a_factorised_convolution_is_the_convolution(
+def test_a_factorized_convolution_is_the_convolution(
     channels: tuple[int, int],
     kernel: tuple[int, int],
     stride: tuple[int, int],
@@ -269,7 +270,7 @@ def test_padding_by_name(padding: str) -> None:
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0])
 def test_recovered_modules_give_the_same_outputs(kind: str, dtype: torch.dtype, ratio: float) -> None:
     build, sample = MODULES[kind]
-    low = views.factorise(build().to(dtype), ratio, "none").eval()
+    low = views.factorize(build().to(dtype), ratio, "none").eval()
     whole = views.recover(low)
     x = sample() if kind == "transformer" else sample().to(dtype)
     close(whole(x), low(x), 1e-5 if dtype is torch.float32 else 1e-12)
@@ -282,7 +283,7 @@ def test_recovered_modules_give_the_same_outputs(kind: str, dtype: torch.dtype, 
 def test_full_rank_changes_nothing(kind: str) -> None:
     build, sample = MODULES[kind]
     module = build().eval()
-    low = views.factorise(module, 4.0, "none")
+    low = views.factorize(module, 4.0, "none")
     close(low(sample()), module(sample()), 1e-11)
 
 
@@ -314,10 +315,10 @@ def test_the_layout_is_the_papers() -> None:
 def test_kaiming_factors_depend_on_the_seed_alone() -> None:
     net = nn.Sequential(nn.Conv2d(3, 3, 3), nn.Conv2d(64, 64, 3), nn.Embedding(500, 64), nn.Linear(400, 300))
     state = torch.get_rng_state()
-    first = views.factorise(net, 0.5, "stem", init="kaiming", seed=1)
+    first = views.factorize(net, 0.5, "stem", init="kaiming", seed=1)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(1)
-    again, other = (views.factorise(net, 0.5, "stem", init="kaiming", seed=s) for s in (1, 2))
+    again, other = (views.factorize(net, 0.5, "stem", init="kaiming", seed=s) for s in (1, 2))
     same = zip(first.parameters(), again.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
     assert not torch.equal(first[1].U, other[1].U)  # type: ignore[index]
@@ -328,7 +329,7 @@ def test_kaiming_factors_depend_on_the_seed_alone() -> None:
 
 def test_an_embedding_keeps_its_padding_row() -> None:
     table = nn.Embedding(6, 4, padding_idx=2).double()
-    low = views.factorise(table, 1.0, "none")
+    low = views.factorize(table, 1.0, "none")
     assert low(torch.tensor([2])).abs().max() < 1e-12
     low(torch.tensor([2, 3])).sum().backward()
     assert not low.get_parameter("U").grad[2].any()  # type: ignore[index]
@@ -341,7 +342,7 @@ def test_an_embedding_keeps_its_padding_row() -> None:
 def test_the_given_module_stays_as_it_is() -> None:
     module = conv_net()
     before = copy.deepcopy(module.state_dict())
-    low = views.factorise(module, 0.5)
+    low = views.factorize(module, 0.5)
     with torch.no_grad():
         for value in low.parameters():
             value.zero_()
@@ -351,13 +352,13 @@ def test_the_given_module_stays_as_it_is() -> None:
 def test_states_copies_modes_and_frozen_layers() -> None:
     module = conv_net().eval()
     module[7].requires_grad_(False)  # type: ignore[index]
-    low = views.factorise(module, 0.5)
+    low = views.factorize(module, 0.5)
     assert not any(layer.training for layer in low.modules())
     assert {k for k, v in low.named_parameters() if not v.requires_grad} == {"7.U", "7.V", "7.bias"}
     with torch.no_grad():
         whole = views.recover(low)
     assert {k for k, v in whole.named_parameters() if not v.requires_grad} == {"7.weight", "7.bias"}
-    other = views.factorise(conv_net(), 0.5, init="kaiming")
+    other = views.factorize(conv_net(), 0.5, init="kaiming")
     other.load_state_dict(low.state_dict())
     x = draw(2, 2, 4, 4)
     assert torch.equal(other(x), low(x))
@@ -367,12 +368,12 @@ def test_states_copies_modes_and_frozen_layers() -> None:
 def test_a_view_of_a_named_model_does_not_claim_to_be_it() -> None:
     module = models.build("mlp", classes=3, input_shape=(4,))
     assert hasattr(module, "origin")
-    assert not hasattr(views.factorise(module, 0.5), "origin")
+    assert not hasattr(views.factorize(module, 0.5), "origin")
 
 
 def test_code_that_reads_the_weight_still_works() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double().eval()
-    low = views.factorise(layer, 0.5, "none")
+    low = views.factorize(layer, 0.5, "none")
     x = draw(2, 3, 8)
     with torch.no_grad():  # a fused kernel reads linear1.weight here
         close(low(x), views.recover(low)(x))
@@ -381,7 +382,7 @@ def test_code_that_reads_the_weight_still_works() -> None:
 @pytest.mark.parametrize("kind", MODULES)
 def test_low_rank_modules_can_be_lifted_over_clients(kind: str) -> None:
     build, sample = MODULES[kind]
-    low, x = views.factorise(build(), 0.5, "none").eval(), sample()
+    low, x = views.factorize(build(), 0.5, "none").eval(), sample()
     clients = [{k: (v + 0.01 * i).detach() for k, v in low.named_parameters()} for i in range(3)]
 
     def loss(tensors: Tensors) -> Tensor:
@@ -401,9 +402,9 @@ def test_engines_agree_on_low_rank_modules() -> None:
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
     )
-    low = views.factorise(net.double(), 0.5)
+    low = views.factorize(net.double(), 0.5)
     alg = algorithms.build("fedavg", lr=0.05, batch_size=4, epochs=2, participation=1.0)
-    slow, fast = (played(experiment(low, ragged("groupnorm"), alg, e), 2) for e in (Serial(), Vectorised(3)))
+    slow, fast = (played(experiment(low, ragged("groupnorm"), alg, e), 2) for e in (Serial(), Vectorized(3)))
     assert "1.U" in slow
     for name in slow:
         close(fast[name], slow[name], 1e-10)
@@ -417,8 +418,8 @@ def test_tensors_go_the_way_of_modules(kind: str) -> None:
     build, _ = MODULES[kind]
     module = build()
     full = {k: v.detach() for k, v in module.named_parameters()}
-    low = views.factorise(module, 0.5)
-    factors = views.factorise_tensors(low, full)
+    low = views.factorize(module, 0.5)
+    factors = views.factorize_tensors(low, full)
     assert list(factors) == [k for k, _ in low.named_parameters()]
     assert all(torch.equal(v, factors[k]) for k, v in low.named_parameters())
     back = views.recover_tensors(low, factors)
@@ -428,16 +429,16 @@ def test_tensors_go_the_way_of_modules(kind: str) -> None:
 
 
 def test_the_nearest_model_of_a_rank_is_its_own_nearest() -> None:
-    low = views.factorise(conv_net(), 0.3)
+    low = views.factorize(conv_net(), 0.3)
     full = {k: v.detach() for k, v in conv_net().named_parameters()}
-    once = views.recover_tensors(low, views.factorise_tensors(low, full))
-    twice = views.recover_tensors(low, views.factorise_tensors(low, once))
+    once = views.recover_tensors(low, views.factorize_tensors(low, full))
+    twice = views.recover_tensors(low, views.factorize_tensors(low, once))
     assert not torch.allclose(once["2.weight"], full["2.weight"])
     for k in once:
         close(twice[k], once[k])
 
 
-# --- regularisers ----------------------------------------------------------------------------------------------------
+# --- regularizers ----------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=40)
@@ -464,7 +465,7 @@ def test_decays_of_spectral_factors_are_sums_of_singular_values() -> None:
 
 
 def test_the_penalty_is_the_weighted_sum_over_layers() -> None:
-    low = views.factorise(conv_net(), 0.5)
+    low = views.factorize(conv_net(), 0.5)
     pairs, x = views.factor_pairs(low), low.state_dict()
     terms = {"frobenius": 1e-3, "l2": 1e-2, "kronecker": 1e-4}
     by_hand = [
@@ -478,7 +479,7 @@ def test_the_penalty_is_the_weighted_sum_over_layers() -> None:
 
 @pytest.mark.parametrize("terms", [{}, {"frobenius": 0.0, "l2": 0.0}])
 def test_no_coefficients_leave_the_loss_as_it_is(terms: dict[str, float]) -> None:
-    low = views.factorise(conv_net(), 0.5)
+    low = views.factorize(conv_net(), 0.5)
     loss = low(draw(2, 2, 4, 4)).square().mean()
     extra = views.penalty(views.factor_pairs(low), terms)(low.state_dict())
     assert torch.equal(loss + extra, loss)
@@ -488,7 +489,7 @@ def test_no_coefficients_leave_the_loss_as_it_is(terms: dict[str, float]) -> Non
     ("terms", "sentence"),
     [({"frobenus": 1.0}, "did you mean frobenius?"), ({"l2": -1.0}, "the coefficient -1.0 of l2 must be at least 0")],
 )
-def test_wrong_regularisers_are_one_sentence(terms: dict[str, float], sentence: str) -> None:
+def test_wrong_regularizers_are_one_sentence(terms: dict[str, float], sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence):
         views.penalty([], terms)
 

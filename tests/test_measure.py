@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie import measure
-from coterie.batches import Samples
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
+from coterie.core.tensors import replicate
+from coterie.data.batches import Samples
+from coterie.engines import Serial, Vectorized
 from coterie.measure.perplexity import global_perplexity, perplexities
 from coterie.models import cost
-from coterie.problem import Model, cross_entropy
-from coterie.tensors import replicate
+from coterie.models.model import Model, cross_entropy
 from toys import experiment, net, ragged
 
-BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+BOTH = pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 
 
 class Constant(nn.Module):
@@ -155,9 +155,9 @@ def test_recorded_perplexity() -> None:
     ]
     assert row["perplexity"] == pytest.approx(np.mean([float(p.overall) for p in own]), rel=1e-6)
     assert row["perplexity_chunks"] == pytest.approx(np.mean([float(p.chunks) for p in own]), rel=1e-6)
-    centre = torch.stack([c.shared["scores"] for c in run.clients]).mean(0)
+    center = torch.stack([c.shared["scores"] for c in run.clients]).mean(0)
     common = global_perplexity(
-        Model(Table(centre), cross_entropy), {"scores": centre}, Samples(fed.test_x, fed.test_y, ())
+        Model(Table(center), cross_entropy), {"scores": center}, Samples(fed.test_x, fed.test_y, ())
     )
     assert row["global_perplexity"] == pytest.approx(float(common.overall), rel=1e-6)
     assert row["global_perplexity_chunks"] == pytest.approx(float(common.chunks), rel=1e-6)

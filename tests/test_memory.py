@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from coterie import memory
+from coterie.training import memory
 
 resource = pytest.importorskip("resource", reason="this system does not count page faults")
 

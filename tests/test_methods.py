@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import coterie as ct
-from coterie import corrections
 from coterie.algorithms import BUILDERS
+from coterie.local import corrections
 
 PACKAGE = Path(ct.__file__).parent
 LIMITS = {

@@ -12,11 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coterie as ct
 from coterie import models
-from coterie.batches import Batch
-from coterie.errors import RequestError
-from coterie.problem import Model, couples_samples, cross_entropy
-from coterie.split import head
-from coterie.tensors import Tensors, entries, stack
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, entries, stack
+from coterie.data.batches import Batch
+from coterie.local.personal import head
+from coterie.models.model import Model, couples_samples, cross_entropy
 
 IMAGE = (3, 32, 32)
 SMALL: dict[str, dict[str, Any]] = {
@@ -110,7 +110,7 @@ def initial(name: str, classes: int) -> Tensors:
     return models.build(name, classes=classes, input_shape=IMAGE).state_dict()
 
 
-def test_initial_values_with_batch_normalisation() -> None:
+def test_initial_values_with_batch_normalization() -> None:
     x = initial("resnet18-bn", 10)
     assert float(x["stages.3.1.conv2.weight"].std()) == pytest.approx(math.sqrt(2 / (512 * 9)), rel=0.01)
     norms = {k: v for k, v in x.items() if "norm" in k or "shortcut.1" in k}
@@ -118,7 +118,7 @@ def test_initial_values_with_batch_normalisation() -> None:
     assert all(torch.equal(v, torch.full_like(v, k.endswith("weight"))) for k, v in norms.items())
 
 
-def test_initial_values_with_group_normalisation() -> None:
+def test_initial_values_with_group_normalization() -> None:
     bound = 1 / math.sqrt(32 * 9)  # PyTorch's own: uniform
     assert bound * 0.99 < float(initial("resnet8-gn", 10)["stages.1.0.conv2.weight"].abs().max()) <= bound
     x = initial("vgg11-gn", 100)
@@ -163,7 +163,7 @@ def test_models_train_on_every_engine(name: str) -> None:
     alg = ct.algorithms.fedavg(epochs=1, batch_size=3, lr=0.01, participation=1.0)
     options = {**SMALL[name], "dropout": 0.0} if name == "transformer-mlm" else SMALL[name]
     ends = []
-    for engine in ("serial", "vectorised:2"):
+    for engine in ("serial", "vectorized:2"):
         module = models.build(name, classes=5, **options).double()
         run = ct.fit(module, fed, alg, rounds=2, engine=engine, progress=False)
         ends.append(run.clients[0].module().state_dict())
@@ -171,7 +171,7 @@ def test_models_train_on_every_engine(name: str) -> None:
         torch.testing.assert_close(ends[1][k], v, rtol=1e-9, atol=1e-10)
 
 
-def test_batch_normalisation_uses_the_batch_in_training_and_in_evaluation() -> None:
+def test_batch_normalization_uses_the_batch_in_training_and_in_evaluation() -> None:
     module, x = small("resnet8-bn"), samples("resnet8-bn")
     assert not dict(module.named_buffers())
     assert torch.equal(module.train()(x), module.eval()(x))
@@ -274,15 +274,15 @@ class TestSplitLogistic:
         assert torch.allclose(self.value(u, v), torch.log(1 + torch.exp(-c * margin)).mean() + 0.01 * R)
         assert torch.autograd.gradcheck(self.value, (u, v))
 
-    def test_the_regulariser_lets_large_weights_go(self) -> None:
-        def regulariser(u: Tensor) -> Tensor:
+    def test_the_regularizer_lets_large_weights_go(self) -> None:
+        def regularizer(u: Tensor) -> Tensor:
             return self.value(u, torch.zeros(4).double(), rho=1.0) - self.value(u, torch.zeros(4).double(), rho=0.0)
 
         u = torch.full((5,), 1e4, dtype=torch.float64, requires_grad=True)
-        assert regulariser(u).item() == pytest.approx(1)
-        assert torch.autograd.grad(regulariser(u), u)[0].norm() < 1e-10
+        assert regularizer(u).item() == pytest.approx(1)
+        assert torch.autograd.grad(regularizer(u), u)[0].norm() < 1e-10
         small = torch.linspace(-1, 1, 5).double()
-        assert torch.allclose(regulariser(small), regulariser(-small))
+        assert torch.allclose(regularizer(small), regularizer(-small))
 
     @pytest.mark.parametrize("wrong", [{"classes": 3}, {"classes": 2, "rho": -1.0}])
     def test_it_says_what_it_is_for(self, wrong: dict[str, Any]) -> None:

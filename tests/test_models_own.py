@@ -9,7 +9,7 @@ from torch import nn
 
 import coterie as ct
 from coterie import models
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from helpers_cli import SMALL, Cli, assert_same_run
 
 MINE = """

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.errors import RequestError
-from coterie.tensors import rows
+from coterie.core.errors import RequestError
+from coterie.core.tensors import rows
 from test_oracles import ENGINES, ETA_U, ETA_V, K_U, a, b, c, close, d, plain, u0
 from test_oracles_papers import OWN, PUSH, column, shared_only
 from toys import Quadratic, experiment, golden, net, play, ragged, scattered

@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 import coterie as ct
-from coterie.errors import RequestError
-from coterie.run import Run
+from coterie.core.errors import RequestError
+from coterie.training.run import Run
 from pages import Element, parsed
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
@@ -55,8 +55,8 @@ def test_what_is_shown_loads_nothing_and_runs_nothing(run: Run) -> None:
     html = run._repr_html_()
     assert len(html) < 10_000
     assert not re.search(r"https?:|url\(|<script|<style|<link|<img|@import|\bon\w+=", html)
-    colours = set(re.findall(r"#[0-9a-f]{3,8}\b", html))
-    assert colours <= {"#0072b2", "#d55e00"}  # ink is that of the notebook, by day and by night
+    colors = set(re.findall(r"#[0-9a-f]{3,8}\b", html))
+    assert colors <= {"#0072b2", "#d55e00"}  # ink is that of the notebook, by day and by night
     assert "currentColor" in html
 
 

@@ -9,10 +9,10 @@ import torch
 
 import coterie as ct
 from coterie.cluster.shard import outline
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
+from coterie.core.tensors import rows
+from coterie.engines import Serial, Vectorized
 from coterie.store import RunFolder, flatten
-from coterie.tensors import rows
 from coterie.topology import ring, silenced, without_absent
 from laws import build, kind_like
 from test_channel import PEERS
@@ -113,8 +113,8 @@ def test_gossip_on_a_symmetric_graph_finds_the_mean_too() -> None:
 
 
 def test_a_round_with_nobody() -> None:
-    engines = (Serial(), Vectorised(3), graphed_for("mlp", 2), Vectorised(3))
-    for row, engine in zip(("dfedpgp", "dispfl", "dfedavgm, quantised", "local"), engines, strict=True):
+    engines = (Serial(), Vectorized(3), graphed_for("mlp", 2), Vectorized(3))
+    for row, engine in zip(("dfedpgp", "dispfl", "dfedavgm, quantized", "local"), engines, strict=True):
         e = replace(partly(row, 1.0), engine=engine)
         before = e.start()
         now, measured = e.play(before, 0, evaluate=True)
@@ -129,7 +129,7 @@ def test_a_round_with_nobody() -> None:
         "dfedpgp",
         "osgp, overlapping",
         "dfedavgm, lasting",
-        "dfedavgm, quantised",
+        "dfedavgm, quantized",
         "dispfl",
         "dpsgd, lian",
         "pfedlmt, push-sum",
@@ -138,7 +138,7 @@ def test_a_round_with_nobody() -> None:
 def test_engines_and_shards_agree(row: str) -> None:
     e = partly(row)
     now, expected = e.play(play(e, 1), 1, evaluate=True)
-    for engine in (Vectorised(3), graphed_for("mlp", 2)):
+    for engine in (Vectorized(3), graphed_for("mlp", 2)):
         other = replace(e, engine=engine)
         assert_close(other.saved(play(other, 2)), other.saved(now))
     shards = shards_of(e, OWNERS[5])  # some with nobody

@@ -9,11 +9,11 @@ import torch
 import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.options import Training
-from coterie.engines import Serial, Vectorised
+from coterie.engines import Serial, Vectorized
 from laws import BY_METHOD, LAWS
 from toys import PLAIN, U0, A, B, C, Coupled, D, Quadratic, experiment, golden, play, scattered
 
-ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorised(3)], ids=["serial", "vectorised"])
+ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorized(3)], ids=["serial", "vectorized"])
 ETA_U, ETA_V, K_U, K_V = 0.1, 0.2, 2, 1
 a, b, c, d, u0 = (torch.tensor(x, dtype=torch.float64) for x in (A, B, C, D, U0))
 s = (1 - ETA_U * a) ** K_U  # what is left of u - b after the shared phase

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.batches import Amount
-from coterie.corrections import Sam
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.problem import Model
+from coterie.core.errors import RequestError
+from coterie.data.batches import Amount
+from coterie.engines import Serial, Vectorized
+from coterie.local.corrections import Sam
+from coterie.models.model import Model
+from coterie.training.experiment import Experiment
 from test_oracles import ENGINES, ETA_V, K_U, K_V, RING, a, b, c, close, d, plain, printed, s, u0
 from toys import Coupled, Quadratic, experiment, golden, mean_output, net, play, ragged, scattered
 
@@ -237,7 +237,7 @@ class TestScaffold:
 
 
 class TestScaffoldP:
-    """The paper's own initialisation and two step sizes."""
+    """The paper's own initialization and two step sizes."""
 
     def run(self, engine: Any, rounds: int, **settings: Any) -> Any:
         settings = {"participation": 1.0, "personal": "v", "personal_lr": ETA_V, "outer_lr": 1.0, **settings}
@@ -425,7 +425,7 @@ class TestPushSum:
 
     def test_weights_stay_positive_and_sum_to_n(self) -> None:
         alg = ct.algorithms.dfedpgp(topology="random-push:2", lr=0.05, batch_size=4, epochs=1)
-        e = experiment(net("mlp"), ragged("mlp"), alg, Vectorised(5))
+        e = experiment(net("mlp"), ragged("mlp"), alg, Vectorized(5))
         now = e.start()
         for t in range(10):
             now, _ = e.play(now, t, evaluate=False)

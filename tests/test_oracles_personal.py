@@ -16,19 +16,19 @@ from torch.nn import functional
 
 import coterie as ct
 from coterie.algorithms.base import Problem
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.problem import Model, cross_entropy
-from coterie.tensors import Tensors, rows
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, rows
+from coterie.engines import Serial, Vectorized
+from coterie.models.model import Model, cross_entropy
+from coterie.training.experiment import Experiment
 from test_engines import graphed_for
 from toys import PLAIN, A, B, C, D, Quadratic, experiment, golden, net, play, ragged
 
 Array = NDArray[np.float64]
 ENGINES = pytest.mark.parametrize(
     "engine",
-    [Serial, partial(Vectorised, 3), partial(graphed_for, "mlp", 2)],
-    ids=["serial", "vectorised", "graphed"],
+    [Serial, partial(Vectorized, 3), partial(graphed_for, "mlp", 2)],
+    ids=["serial", "vectorized", "graphed"],
 )
 # Both coordinates of everybody's model side by side, [4, 2]: curvatures and minima.
 CURVES, LEAST = np.array([A, C]).T, np.array([B, D]).T

@@ -10,12 +10,12 @@ import torch
 
 import coterie as ct
 from coterie.algorithms import forms
-from coterie.engines import Serial, Vectorised
-from coterie.experiment import Experiment
+from coterie.core.tensors import rows
+from coterie.engines import Serial, Vectorized
 from coterie.measure.accuracy import right_together
-from coterie.run import Run
-from coterie.tensors import rows
-from coterie.views import LowRank, factorise_tensors
+from coterie.submodels import LowRank, factorize_tensors
+from coterie.training.experiment import Experiment
+from coterie.training.run import Run
 from laws import COMMON
 from toys import experiment, net, play, ragged
 
@@ -49,7 +49,7 @@ def answers(e: Experiment, client: Any, i: int) -> float:
     return float(np.mean(right))
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 @pytest.mark.parametrize("name", OWN)
 def test_what_is_returned_is_what_was_measured_after_mixing(name: str, engine: Any) -> None:
     e = problem(name, engine)
@@ -96,7 +96,7 @@ def test_a_low_rank_model_is_the_nearest_one() -> None:
     now = play(e, 3)
     client = e.clients(now.state)[4]
     low = client.module()
-    wanted = factorise_tensors(low, now.state.u)
+    wanted = factorize_tensors(low, now.state.u)
     assert all(torch.equal(client.shared[k], v) for k, v in wanted.items())
     (layer,) = [m for m in low.modules() if isinstance(m, LowRank)]
     W, rank = now.state.u["4.weight"], layer.U.shape[1]

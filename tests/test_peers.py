@@ -19,7 +19,7 @@ import torch_model
 import work
 from coterie.bench import WORKLOADS
 from coterie.bench.workloads import make_model
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from environments import HERE, UnavailableError, prepare
 from sides import Side
 

@@ -1,4 +1,4 @@
-"""Stored images as models see them: normalised, and for training alone cropped and flipped, alike on every engine."""
+"""Stored images as models see them: normalized, and for training alone cropped and flipped, alike on every engine."""
 
 import json
 from dataclasses import replace
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import coterie as ct
-from coterie import config
-from coterie.batches import Amount, Batches, Samples, Stream
 from coterie.data import Federation, Preparation
-from coterie.engines import Serial, Vectorised
+from coterie.data.batches import Amount, Batches, Samples, Stream
+from coterie.engines import Serial, Vectorized
+from coterie.training import config
 from toys import experiment, models
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -38,7 +38,7 @@ def samples(sizes: tuple[int, ...] = (8, 8, 8, 8), preparation: Preparation = RA
 
 
 def by_hand(image: Tensor, p: Preparation, dy: int, dx: int, flipped: bool) -> Tensor:
-    """One image: a frame around it, a window cut out, its columns reversed, then normalised."""
+    """One image: a frame around it, a window cut out, its columns reversed, then normalized."""
     c, h, w = image.shape
     frame = torch.tensor(p.mean if p.border == "mean" else (0.0,) * c, dtype=torch.float64)
     framed = 255 * frame[:, None, None].repeat(1, h + 2 * p.pad, w + 2 * p.pad)
@@ -55,7 +55,7 @@ def inputs(stream: Stream) -> Tensor:
 
 
 def federation(preparation: Preparation | None = PLAIN, sizes: tuple[int, ...] = (9, 4, 13, 2, 8)) -> Federation:
-    """Clients of unequal size; without a preparation, the same images normalised in advance."""
+    """Clients of unequal size; without a preparation, the same images normalized in advance."""
 
     def pair(n: int, seed: int) -> tuple[Tensor, Tensor]:
         y = torch.arange(n) % 3
@@ -179,7 +179,7 @@ def test_rounds_and_streams_differ() -> None:
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 def test_engines_augment_alike_bit_for_bit(chunk: int) -> None:
     batches = Batches(samples(), np.arange(4), Amount(epochs=2), 3, key=5)
-    slow, fast = (e.map(inputs, batches, keys=[0] * 4) for e in (Serial(), Vectorised(chunk)))
+    slow, fast = (e.map(inputs, batches, keys=[0] * 4) for e in (Serial(), Vectorized(chunk)))
     assert torch.equal(slow, fast)
     one = batches.one(2)
     assert one.draw is not None
@@ -189,17 +189,17 @@ def test_engines_augment_alike_bit_for_bit(chunk: int) -> None:
         torch.testing.assert_close(slow[2, 3 + i].double(), image, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", [Vectorised(1), Vectorised(2), Vectorised(5), Vectorised(5, exact=True)])
-def test_training_on_augmented_images_is_alike_on_every_engine(engine: Vectorised) -> None:
+@pytest.mark.parametrize("engine", [Vectorized(1), Vectorized(2), Vectorized(5), Vectorized(5, exact=True)])
+def test_training_on_augmented_images_is_alike_on_every_engine(engine: Vectorized) -> None:
     slow = models(experiment(net(), federation(RANDOM), algorithm(), Serial()), 2)
     fast = models(experiment(net(), federation(RANDOM), algorithm(), engine), 2)
     for name in slow:
         torch.testing.assert_close(fast[name], slow[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorised(3)], ids=["serial", "vectorised"])
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(3)], ids=["serial", "vectorized"])
 def test_raw_images_train_and_measure_as_prepared_ones(engine: Any) -> None:
-    """The same numbers as with floating images normalised in advance."""
+    """The same numbers as with floating images normalized in advance."""
     measured = ["gradients", "sharpness"]
     played = []
     for preparation in (PLAIN, None):
@@ -230,7 +230,7 @@ def test_images_are_held_once_as_they_are_stored() -> None:
     """Nothing as large as the whole set is made of it, neither for training nor for measuring."""
     sizes = (600, 500, 900)
     fed = federation(RANDOM, sizes)
-    e = experiment(net(), fed, algorithm(epochs=1, batch_size=50), Vectorised(3))
+    e = experiment(net(), fed, algorithm(epochs=1, batch_size=50), Vectorized(3))
     assert e.train.x is fed.x
     assert e.tests.x is fed.test_x
     assert fed.x.dtype == fed.to("cpu").x.dtype == torch.uint8

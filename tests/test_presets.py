@@ -4,10 +4,10 @@ import pytest
 
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.facts import Facts, facts
+from coterie.cli.presets import PRESETS
 from coterie.cli.request import Plan, Wishes
-from coterie.errors import RequestError
-from coterie.presets import PRESETS
-from coterie.problem import Model, cross_entropy
+from coterie.core.errors import RequestError
+from coterie.models.model import Model, cross_entropy
 from toys import net
 
 PAPERS = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "tiny-imagenet")  # data sets the papers run on

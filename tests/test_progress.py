@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie import cli
-from coterie.progress import APART, LONGEST, Pace, Progress, Rhythm
+from coterie.track.progress import APART, LONGEST, Pace, Progress, Rhythm
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "3"]
 
@@ -68,7 +68,7 @@ def test_plain_lines_tell_everything(capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert out == ""
     first, last = err.splitlines()
-    where = "vectorised:4 on cpu"
+    where = "vectorized:4 on cpu"
     assert re.fullmatch(
         rf"dfedavg, seed 0 \(2 of 6\): round 1/3, train loss \d\.\d{{3}}, [\d.]+ kB sent, ETA 0:00:\d\d, {where}", first
     )
@@ -91,7 +91,7 @@ def test_the_bar_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert max(map(len, lines)) <= 80
-    assert re.fullmatch(r"dfedavg, seed 0 \(2 of 6\) ━+ 3/3 took 0:00:\d\d vectorised:4 on cpu", lines[-2])
+    assert re.fullmatch(r"dfedavg, seed 0 \(2 of 6\) ━+ 3/3 took 0:00:\d\d vectorized:4 on cpu", lines[-2])
     assert re.fullmatch(r"  personal accuracy after mixing .* %, train loss .*, [\d.]+ kB sent", lines[-1])
 
 

@@ -25,10 +25,10 @@ from coterie.cluster.conductor import Conductor
 from coterie.cluster.shard import outline
 from coterie.cluster.spread import Spread, check_store, luggage
 from coterie.cluster.start import Hired, _connect, greeted, hired, kind
-from coterie.cluster.wanted import Wanted
+from coterie.core.errors import RequestError
 from coterie.engines import Serial
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
+from coterie.training.experiment import Experiment
+from coterie.training.wanted import Wanted
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from laws import FIRST, METHODS, build, kind_like
 from test_shards import assert_close, close
@@ -246,7 +246,7 @@ CHANGES = {
 MINE = """
 from dataclasses import dataclass
 from typing import Unpack
-from coterie.method import Correction, Options, Peers, Phase, Problem, Program, Training, decentralised, method
+from coterie.method import Correction, Options, Peers, Phase, Problem, Program, Training, decentralized, method
 
 @dataclass(frozen=True)
 class Half(Correction):
@@ -258,7 +258,7 @@ class Half(Correction):
 
 @method()
 def gossip(p: Problem, t: Training, *, topology: str = "ring", **options: Unpack[Options]) -> Program[Peers]:
-    return decentralised(p, [Phase(p.parameters, t.amount, t.lr, (Half(),))], t, topology, p.names)
+    return decentralized(p, [Phase(p.parameters, t.amount, t.lr, (Half(),))], t, topology, p.names)
 """
 
 
@@ -290,7 +290,7 @@ class TestRuns:
 
         first, before, then, after = change
         with monkeypatch.context() as patch:
-            patch.setattr("coterie.progress.Progress.update", update)
+            patch.setattr("coterie.track.progress.Progress.update", update)
             with pytest.raises(Interrupted):
                 self.fit(4, tmp_path / "a", first, workers=before)
         assert len(list((tmp_path / "a/checkpoint").glob("round-000002*"))) == 1 + (before or 1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from coterie.core.errors import RequestError
 from coterie.data import Preparation
-from coterie.errors import RequestError
 from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Said, load, names
 from coterie.recipes.reading import merged
 

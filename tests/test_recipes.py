@@ -8,14 +8,14 @@ import torch
 
 from coterie import algorithms, models, topology
 from coterie.algorithms.capacities import WIDTHS, shares
+from coterie.algorithms.costs import communication
 from coterie.algorithms.settings import settings_of
-from coterie.capacity import communication
+from coterie.core.errors import RequestError
+from coterie.core.spec import parse
 from coterie.data import PARTITIONS, Federation, Preparation
 from coterie.engines import Serial
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
 from coterie.measure import MEASURES
-from coterie.problem import Model, cross_entropy
+from coterie.models.model import Model, cross_entropy
 from coterie.recipes import READINGS, Case, Recipe, load, names, papers, published
 from coterie.recipes.across import across
 from coterie.recipes.compared import compared
@@ -24,8 +24,8 @@ from coterie.recipes.estimate import estimate
 from coterie.recipes.outcome import value
 from coterie.recipes.shorten import Changes, changed, shortenings
 from coterie.recipes.sources import SOURCES, source
-from coterie.text import parse
-from coterie.views.stages import stage_lengths
+from coterie.submodels.stages import stage_lengths
+from coterie.training.experiment import Experiment
 
 RECIPES = [load(name) for name in names()]
 

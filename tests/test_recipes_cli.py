@@ -117,7 +117,7 @@ WRONG = {
     "classes of words": (("run", "dfedpgp-f4", "--data", "text", "--clients", "3"), ("text",)),
     "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),
     "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
-    "a setting that nobody has": (("run", "dfedalt-t3", *SHORT, "--set", "gamma=1"), ("gamma", "rho")),
+    "a setting that nobody has": (("run", "dfedalt-t3", *SHORT, "--set", "zzz=1"), ("zzz", "rho")),
     "a setting of a method not chosen": (
         ("run", "dfedalt-t3", *SHORT, "--methods", "dfedalt", "--set", "rho=0.1"),
         ("rho", "dfedalt", "personal_lr"),

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import coterie
-from licences import closure, others
+from licenses import closure, others
 
 ROOT = Path(__file__).parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coterie.chance import generator
+from coterie.core.rng import generator
 from coterie.data import federate, partition
 from test_data import assert_cover, balanced_labels, fractions
 

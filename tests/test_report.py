@@ -15,7 +15,7 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.measure.compare import Comparison
 from coterie.report.collect import Record, collect
 from coterie.report.graph import gap_of

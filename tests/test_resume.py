@@ -19,9 +19,9 @@ from torch import nn
 import coterie as ct
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors
 from coterie.store import RunFolder
-from coterie.tensors import Tensors
 from helpers_cli import (
     DATA,
     ENVIRONMENT,
@@ -335,7 +335,7 @@ def test_the_installed_script_and_a_shell(cli: Cli, tmp_path: Path) -> None:
 # Once more, from what was saved
 
 
-@pytest.mark.parametrize("engine", ["auto", "serial", "vectorised:2"])
+@pytest.mark.parametrize("engine", ["auto", "serial", "vectorized:2"])
 @pytest.mark.parametrize("method", ["fedper", "dfedalt"])
 def test_a_saved_configuration_repeats_its_run(cli: Cli, tmp_path: Path, method: str, engine: str) -> None:
     more = ("--set", "participation=0.5") if method == "fedper" else ("--topology", "random:2")

@@ -10,12 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import coterie as ct
-from coterie import rhythm
 from coterie.algorithms.base import Algorithm
-from coterie.attendance import Attendance
 from coterie.cli.app import app
 from coterie.data import Federation
-from coterie.experiment import Experiment
+from coterie.training import evaluation as rhythm
+from coterie.training.experiment import Experiment
+from coterie.training.participation import Attendance
 from toys import experiment, net, ragged
 
 ROUNDS = 7

@@ -12,12 +12,12 @@ import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, defaults
+from coterie.cli.presets import PRESETS
 from coterie.cli.request import Plan, Wishes, check_settings
-from coterie.errors import RequestError
-from coterie.presets import PRESETS
+from coterie.core.errors import RequestError
+from coterie.core.tensors import leaves
 from coterie.recipes import load, names
-from coterie.run import client_tensors
-from coterie.tensors import leaves
+from coterie.training.run import client_tensors
 from toys import experiment, net, ragged
 
 STAGED = ("flanc", "depthfl", "progfed")
@@ -52,7 +52,7 @@ OTHER: dict[str, Any] = {
     "batch_size": 2,
     "epochs": 2,
     "steps": 3,
-    "quantise": 4,
+    "quantize": 4,
     "participation": 2,
     "outer_lr": 0.5,
     "personal": "*.bias",
@@ -80,7 +80,7 @@ OTHER: dict[str, Any] = {
     "keep_layers": 2,
     "rank_mode": "definition",
     "init": "spectral",
-    "regulariser": "frobenius=0.1",
+    "regularizer": "frobenius=0.1",
     "scaler": True,
     "mask_ce": True,
     "direction": -1,
@@ -193,8 +193,8 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg", {"lr_decay": 0.5, "lr_min": 0.1}, "lr_decay"),
     ("fedavg", {"lr_gamma": 0.5}, "lr_gamma"),
     ("fedavg", {"participation": 1, "weighting": "uniform"}, "weighting"),
-    ("local", {"quantise": 8}, "quantise"),
-    ("dfedavgm-p", {"personal": "*", "quantise": 8, "topology": "ring"}, "quantise"),
+    ("local", {"quantize": 8}, "quantize"),
+    ("dfedavgm-p", {"personal": "*", "quantize": 8, "topology": "ring"}, "quantize"),
     ("dfedalt", {"personal": "none", "personal_lr": 0.5}, "personal_lr"),
     ("dfedpgp", {"personal": "none", "personal_epochs": 2}, "personal_epochs"),
     ("fedrep", {"personal": "none", "personal_steps": 2}, "personal_steps"),
@@ -208,7 +208,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("dfedsam", {"topology": "none", "gossip_steps": 3}, "gossip_steps"),
     ("dfedsam-mgs", {"topology": "ring", "fresh_graph": True}, "fresh_graph"),
     ("osgp", {"topology": "none", "tau": 2}, "tau"),
-    ("dfedavg", {"topology": "none", "quantise": 8}, "quantise"),
+    ("dfedavg", {"topology": "none", "quantize": 8}, "quantize"),
     ("dpsgd", {"form": "lian", "epochs": 3}, "epochs"),
     ("dpsgd", {"form": "lian", "steps": 3}, "steps"),
     ("ditto", {"lam": 0.0, "prox": "split"}, "prox"),

@@ -14,11 +14,11 @@ from coterie.cluster.packed import pack, unpack
 from coterie.cluster.script import Done, Failed, Script, Swap, Total
 from coterie.cluster.shard import Scene, Shard, outline, tree
 from coterie.cluster.sharded import Sharded, paths_of
-from coterie.engines import Serial, Vectorised, base
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, add, rows
+from coterie.engines import Serial, Vectorized, base
 from coterie.measure.parts import joined
-from coterie.tensors import Tensors, add, rows
+from coterie.training.experiment import Experiment
 from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged
 
@@ -135,7 +135,7 @@ def test_a_diverging_client_is_named() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_only_what_is_heard_travels(sparse: bool) -> None:
-    """A ring of 6 on two shards of neighbours: two clients of each are heard on the other, whatever the form of W."""
+    """A ring of 6 on two shards of neighbors: two clients of each are heard on the other, whatever the form of W."""
     W = topology.build("ring", 6)(0)
     paths = paths_of(W.to_sparse() if sparse else W, np.array([0, 0, 0, 1, 1, 1]), 0)
     assert {d: at.tolist() for d, at in paths.out.items()} == {1: [0, 2]}
@@ -161,7 +161,7 @@ def test_a_statistic_of_every_link_is_known_everywhere(graph: str, sparse: bool)
         (a, b), (c, d) = ((x["a"][k].numpy(), x["b"][k].numpy()) for k in (i, j))
         expected[i, j] = ((a - 2 * c) ** 2).sum() + (b * d).sum()
     W = W.to_sparse() if sparse else W
-    found = [Serial().pairwise(distance, W, x), Vectorised(2).pairwise(distance, W, x)]
+    found = [Serial().pairwise(distance, W, x), Vectorized(2).pairwise(distance, W, x)]
     for owner in OWNERS.values():
         scripts = [Script() for _ in range(owner.max() + 1)]
         engines = [Sharded(Serial(), script, k, owner) for k, script in enumerate(scripts)]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import RequestError
 from coterie.data import Federation, Preparation, federate
-from coterie.data.mat import read_mat
-from coterie.errors import RequestError
+from coterie.data.readers.mat import read_mat
 from published import IDX, cifar_batch, images, mat, python2_pickle, tar_gz, write_idx
 
 

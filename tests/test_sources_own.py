@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 import coterie as ct
+from coterie.cli.presets import PRESETS
+from coterie.core.errors import RequestError
 from coterie.data import Preparation, federate
 from coterie.data.place import choose, config_file, data_dir
-from coterie.data.text import END, UNKNOWN
-from coterie.errors import RequestError
-from coterie.presets import PRESETS
+from coterie.data.readers.text import END, UNKNOWN
 from published import images
 from test_surface import coterie
 
@@ -41,7 +41,7 @@ def picture(path: Path, pixels: np.ndarray, **options: Any) -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Three kinds of four images, two of them grey, as the archive has them."""
+    """Three kinds of four images, two of them gray, as the archive has them."""
     root = tmp_path / "tiny-imagenet-200"
     for k, kind in enumerate(("n03", "n01", "n02")):
         for i in range(4):
@@ -136,7 +136,7 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
     assert (fed.preparation.pad, fed.preparation.flip) == (4, True)
 
 
-def test_grey_images_have_one_channel_unless_one_is_coloured(tmp_path: Path) -> None:
+def test_gray_images_have_one_channel_unless_one_is_colored(tmp_path: Path) -> None:
     for i in range(8):
         picture(tmp_path / "ab"[i % 2] / f"{i}.png", images(4, 4, seed=i))
     assert federate(f"image-folder:{tmp_path}", clients=2, partition="iid").input_shape == (1, 4, 4)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import topology
+from coterie.core.errors import RequestError
 from coterie.engines import Serial
-from coterie.errors import RequestError
 from coterie.topology import draws, facts, graphs, parse, sparse
 from laws import METHODS, build, kind_like
 from toys import experiment, net, play, ragged
@@ -59,7 +59,7 @@ def test_sparse_graphs_are_the_dense_ones(text: str, few: None, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("text", "axis", "kind"), [("random-pull:4", 1, "row"), ("random-push:4", 0, "column")])
-def test_drawn_neighbours(text: str, axis: int, kind: str, few: None) -> None:
+def test_drawn_neighbors(text: str, axis: int, kind: str, few: None) -> None:
     seen = torch.zeros(N, N)
     for t, W in enumerate(matrices(text, 300)):
         full = W.to_dense()
@@ -107,7 +107,7 @@ def test_ten_thousand_clients_have_no_dense_matrix() -> None:
     torch.testing.assert_close(mixed.mean(0), x.mean(0), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("look", [topology.spectral_gap, topology.degree, topology.diameter, topology.in_neighbours])
+@pytest.mark.parametrize("look", [topology.spectral_gap, topology.degree, topology.diameter, topology.in_neighbors])
 def test_what_needs_the_whole_matrix_is_refused(look: Any) -> None:
     with pytest.raises(RequestError, match="too large"):
         look(topology.ring(3000)(0))

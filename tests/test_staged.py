@@ -14,12 +14,12 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.errors import RequestError
-from coterie.split import head_layer
-from coterie.tensors import Tensors, entries, stack
-from coterie.views.depth import deep_supervision, deepest, divergence, mutual, ramp, with_depth
-from coterie.views.staged import norm_like, stage_widths
-from coterie.views.stages import STAGE, at_stage, stage_lengths, stage_of, staged
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, entries, stack
+from coterie.local.personal import head_layer
+from coterie.submodels.depth import deep_supervision, deepest, divergence, mutual, ramp, with_depth
+from coterie.submodels.staged import norm_like, stage_widths
+from coterie.submodels.stages import STAGE, at_stage, stage_lengths, stage_of, staged
 
 
 class Mine(nn.Module):

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from safetensors.torch import save as library_bytes
 from torch import Tensor
 
-from coterie.errors import RequestError
-from coterie.store import RunFolder, Writer, checkpoint, serialised, writer
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors
+from coterie.store import RunFolder, Writer, checkpoint, serialized, writer
 from coterie.store.saving import save_tensors
-from coterie.tensors import Tensors
 from helpers_cli import contents, saved_rounds
 
 # The format
@@ -67,11 +67,11 @@ def in_memory_of_its_own(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("piece", [16, 24, 100, 2**20])
-@pytest.mark.parametrize("dtype", serialised.NAMES, ids=str)
+@pytest.mark.parametrize("dtype", serialized.NAMES, ids=str)
 def test_files_are_the_library_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, piece: int
 ) -> None:
-    monkeypatch.setattr(serialised, "PIECE", piece)
+    monkeypatch.setattr(serialized, "PIECE", piece)
     tensors = laid_out(dtype)
     sha256 = save_tensors(tmp_path / "a", tensors)
     content = (tmp_path / "a").read_bytes()
@@ -85,7 +85,7 @@ def test_files_are_the_library_s(
 
 def test_many_types_and_what_they_are_about(tmp_path: Path) -> None:
     """Wide types come first, so that every tensor lies at a multiple of its width."""
-    mixed = {f'{i}: "{dtype}" für 🐑\n': noise(dtype, 3) for i, dtype in enumerate(reversed(serialised.NAMES))}
+    mixed = {f'{i}: "{dtype}" für 🐑\n': noise(dtype, 3) for i, dtype in enumerate(reversed(serialized.NAMES))}
     about = {"what": 'a "test" für 🐑'}
     save_tensors(tmp_path / "a", mixed, about)
     assert (tmp_path / "a").read_bytes() == library_bytes(in_memory_of_its_own(mixed), metadata=about)
@@ -103,12 +103,12 @@ def test_parameters_need_no_detaching(tmp_path: Path) -> None:
 
 def test_nothing_is_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what lies in order, no byte is copied; of the rest, a piece at a time."""
-    monkeypatch.setattr(serialised, "PIECE", 64)
+    monkeypatch.setattr(serialized, "PIECE", 64)
     plain, turned = torch.zeros(30, 20), torch.zeros(30, 20).t()
     for tensor, copied in ((plain, False), (plain[0].expand(9, 20), False), (turned, True)):
         memory = tensor.untyped_storage()
         held = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes())
-        _, *parts = serialised.serialised({"x": tensor})
+        _, *parts = serialized.serialized({"x": tensor})
         assert max(len(part) for part in parts) <= 64
         places = [np.frombuffer(part, np.uint8).ctypes.data for part in parts]
         assert [place in held for place in places] == [not copied] * len(places)

@@ -14,7 +14,7 @@ from torch import nn
 import coterie as ct
 from coterie import cli
 from coterie.algorithms.settings import settings_of
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "2"]
 
@@ -66,7 +66,7 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("engine", ["auto", "serial", "vectorised"])
+@pytest.mark.parametrize("engine", ["auto", "serial", "vectorized"])
 @pytest.mark.parametrize("unfit", UNFIT)
 def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence(unfit: str, engine: str) -> None:
     fed = ct.data.federate("synthetic:size=80,classes=4", clients=2, partition="iid")
@@ -254,7 +254,7 @@ def test_what_a_pipe_cannot_show_is_replaced() -> None:
     assert b"spectral gap" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+@pytest.mark.parametrize("engine", ["serial", "vectorized"])
 def test_a_first_round_does_not_wait_for_the_compiler(engine: str) -> None:
     code = f"""
 import sys, coterie as ct

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.batches import Batch
-from coterie.engines import Vectorised, narrow, tape
-from coterie.engines.choose import Work, choose
-from coterie.engines.vectorised import lift
-from coterie.problem import Model, cross_entropy, familiar
-from coterie.tensors import Tensors
+from coterie.core.tensors import Tensors
+from coterie.data.batches import Batch
+from coterie.engines import Vectorized, narrow, tape
+from coterie.engines.vectorized import lift
+from coterie.models.model import Model, cross_entropy, familiar
+from coterie.training.choose import Work, choose
 from laws import build
 from test_engines import engine_for
 from toys import experiment, models, net, ragged
@@ -139,7 +139,7 @@ class TestFamiliar:
     def test_the_engine_is_told(self, module: nn.Module, expected: bool) -> None:
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
         engine = choose("auto", Model(module, cross_entropy), probe, Work(20, 8, 100), torch.device("cpu")).engine
-        assert isinstance(engine, Vectorised)
+        assert isinstance(engine, Vectorized)
         assert engine.taped is expected
 
 

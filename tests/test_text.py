@@ -12,11 +12,11 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import cli
-from coterie.batches import Amount, Batches, Samples
+from coterie.core.errors import RequestError
 from coterie.data import Federation, federate
+from coterie.data.batches import Amount, Batches, Samples
 from coterie.data.masking import Masking
-from coterie.data.text import END, UNKNOWN, cut, encoded, hidden, numbered
-from coterie.errors import RequestError
+from coterie.data.readers.text import END, UNKNOWN, cut, encoded, hidden, numbered
 
 LOW = {"rank_ratio": 0.5, "keep_layers": "*.attention.*", "init": "spectral"}
 
@@ -231,7 +231,7 @@ def test_the_transformer_learns_alike_on_both_engines(story: Path, method: str) 
     alg = ct.algorithms.build(method, **training, **(LOW if method == "fedlmt" else {}))
     slow, fast = (
         ct.fit(transformer(fed), fed, alg, rounds=4, engine=engine, progress=False, record=["perplexity"])
-        for engine in ("serial", "vectorised:2")
+        for engine in ("serial", "vectorized:2")
     )
     for a, b in zip(slow.history, fast.history, strict=True):
         assert {k: v for k, v in b.items() if k != "seconds"} == pytest.approx(
@@ -273,7 +273,7 @@ def test_narrow_transformers_train_alike_on_both_engines(story: Path, method: st
     alg = ct.algorithms.build(method, **training, **own)
     slow, fast = (
         ct.fit(transformer(fed), fed, alg, rounds=2, engine=engine, progress=False)
-        for engine in ("serial", "vectorised:2")
+        for engine in ("serial", "vectorized:2")
     )
     for a, b in zip(slow.history, fast.history, strict=True):
         assert b["train_loss"] == pytest.approx(a["train_loss"], rel=1e-9)

@@ -14,7 +14,7 @@ from coterie.algorithms.base import Problem, Program
 from coterie.algorithms.facts import facts
 from coterie.algorithms.method import method
 from coterie.algorithms.options import Training
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.measure.convergence import gradient_norms
 from coterie.theory import THEOREMS, bounds, examine, theorem_of
 from coterie.theory.bounds import Cohort, Decrease, Smoothness, Steps
@@ -148,7 +148,7 @@ def test_what_is_bounded_is_what_the_package_measures() -> None:
     e = experiment_of(problem.model, problem.federation, alg, 3, 0)
     found, own = seen(problem, p), norms(problem, p)
     for t in range(3):
-        there = {"u": p.centre[t, :4].expand(4, -1), "v": p.w[t + 1][:, 4:]}
+        there = {"u": p.center[t, :4].expand(4, -1), "v": p.w[t + 1][:, 4:]}
         here = {"u": p.w[t][:, :4], "v": p.w[t][:, 4:]}
         assert gradient_norms(e.engine, e.model, there, e.train, {"u"}).shared == pytest.approx(float(found.delta_u[t]))
         measured = gradient_norms(e.engine, e.model, here, e.train, {"u"})

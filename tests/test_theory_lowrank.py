@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.base import Problem
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.theory import bounds, examine
 from coterie.theory.bounds import Factored, marchenko_pastur
 from coterie.theory.lowrank import constants, curvature, lemma, moments, smallest_power
@@ -158,7 +158,7 @@ def test_below_full_rank_the_lemma_fails_and_the_bound_is_wrong() -> None:
 
 VOID: dict[str, tuple[dict[str, Any], str]] = {
     "a rate above 1 / L_s": ({"lr": 0.6}, "min(1 / L_s, 1)"),
-    "a regulariser": ({"regulariser": "frobenius=1e-4"}, "regulariser"),
+    "a regularizer": ({"regularizer": "frobenius=1e-4"}, "regularizer"),
     "no q0": ({"init": "kaiming", "lr": 0.05}, "q0 < 2"),
 }
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from coterie import topology as tp
 from coterie.cli.draw import draw_png, draw_terminal
 from coterie.cli.topology import show_topology
-from coterie.errors import RequestError
-from coterie.text import scaled
+from coterie.core.errors import RequestError
+from coterie.core.spec import scaled
 
 TEXTS = [
     "ring",
@@ -46,12 +46,12 @@ def law(**drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Call
 
 
 def alpha(n: int, k: int) -> float:
-    """What is left of the squared distance to the mean after one mix with k random neighbours, on average."""
+    """What is left of the squared distance to the mean after one mix with k random neighbors, on average."""
     return (n / (k + 1) - 1) / (n - 1)
 
 
-def neighbours(topology: tp.Topology, t: int = 0) -> list[set[int]]:
-    return [set(row) for row in tp.in_neighbours(topology(t))]
+def neighbors(topology: tp.Topology, t: int = 0) -> list[set[int]]:
+    return [set(row) for row in tp.in_neighbors(topology(t))]
 
 
 def weights(W: Tensor) -> set[float]:
@@ -62,7 +62,7 @@ def lam(topology: tp.Topology) -> float:
     return 1 - tp.spectral_gap(topology(0))
 
 
-def centred(*shape: int, seed: int = 0) -> Tensor:
+def centered(*shape: int, seed: int = 0) -> Tensor:
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
     return x - x.mean(0)
 
@@ -131,7 +131,7 @@ def test_one_peer_after_another(n: int) -> None:
     powers = int(log2(n - 1)) + 1
     for t in range(2 * powers + 1):
         W = graph(t)
-        to = tp.out_neighbours(W)
+        to = tp.out_neighbors(W)
         assert to == [[(i + 2 ** (t % powers)) % n] for i in range(n)]
         assert (W.sum(0) == 1).all()
         assert (W.sum(1) == 1).all()
@@ -155,7 +155,7 @@ def test_one_client_is_alone(make: Callable[[int], tp.Topology]) -> None:
 @law(n=st.integers(3, 60))
 def test_ring(n: int) -> None:
     ring = tp.ring(n)
-    assert neighbours(ring) == [{(i - 1) % n, (i + 1) % n} for i in range(n)]
+    assert neighbors(ring) == [{(i - 1) % n, (i + 1) % n} for i in range(n)]
     assert weights(ring(0)) <= {0.0, 1 / 3}
     assert lam(ring) == pytest.approx(max(abs(1 + 2 * cos(2 * pi * k / n)) / 3 for k in range(1, n)), abs=1e-9)
     assert tp.diameter(ring(0)) == n // 2
@@ -164,13 +164,13 @@ def test_ring(n: int) -> None:
 @law(rows=st.integers(2, 7), columns=st.integers(2, 7))
 def test_grid(rows: int, columns: int) -> None:
     grid = tp.grid(rows * columns, rows=rows)
-    for i, heard in enumerate(neighbours(grid)):
+    for i, heard in enumerate(neighbors(grid)):
         r, c = divmod(i, columns)
         near = {((r + a) % rows, (c + b) % columns) for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1))}
         assert heard == {a * columns + b for a, b in near}
         assert grid(0)[i, i] == 1 / (1 + len(near))
 
-    # A side of two has one neighbour, not two, in its direction.
+    # A side of two has one neighbor, not two, in its direction.
     def part(k: int, side: int) -> float:
         return (2 if side > 2 else 1) * cos(2 * pi * k / side)
 
@@ -185,7 +185,7 @@ def test_grid(rows: int, columns: int) -> None:
 def test_exponential(n: int) -> None:
     q = ceil(log2(n))
     topology = tp.exponential(n)
-    assert neighbours(topology) == [{(i + 2**k) % n for k in range(q)} for i in range(n)]
+    assert neighbors(topology) == [{(i + 2**k) % n for k in range(q)} for i in range(n)]
     assert weights(topology(0)) <= {0.0, 1 / (q + 1)}
     waves = abs(np.fft.fft(topology(0)[0].numpy()))[1:]
     assert lam(topology) == pytest.approx(waves.max(), abs=1e-9)
@@ -199,7 +199,7 @@ def test_full_none_and_star(n: int) -> None:
     assert lam(tp.full(n)) == pytest.approx(0, abs=1e-9)
     assert torch.equal(tp.none(n)(0), torch.eye(n, dtype=torch.float64))
     assert lam(tp.none(n)) == pytest.approx(1, abs=1e-9)
-    assert neighbours(tp.star(n)) == [set(range(1, n)), *([{0}] * (n - 1))]
+    assert neighbors(tp.star(n)) == [set(range(1, n)), *([{0}] * (n - 1))]
     assert lam(tp.star(n)) == pytest.approx(1 - 1 / n, abs=1e-9)
     assert [tp.diameter(make(n)(0)) for make in (tp.full, tp.none, tp.star)] == [1, None, 2]
 
@@ -229,7 +229,7 @@ def test_golden_lambda(topology: tp.Topology, golden: float) -> None:
     assert lam(topology) == pytest.approx(golden, abs=1e-9)
 
 
-def test_coinciding_neighbours_are_merged() -> None:
+def test_coinciding_neighbors_are_merged() -> None:
     assert torch.equal(tp.ring(2)(0), torch.full((2, 2), 0.5, dtype=torch.float64))
     assert torch.equal(tp.exponential(2)(0), tp.ring(2)(0))
     assert torch.equal(tp.star(2)(0), tp.ring(2)(0))
@@ -238,7 +238,7 @@ def test_coinciding_neighbours_are_merged() -> None:
 
 
 def test_ring_of_four_leaves_exactly_a_third() -> None:
-    x = centred(4, 50)
+    x = centered(4, 50)
     ratio = (tp.ring(4)(0) @ x).norm(dim=0) / x.norm(dim=0)
     assert (ratio - 1 / 3).abs().max() < 1e-12
 
@@ -283,15 +283,15 @@ def test_random_is_regular(n: int, data: st.DataObject, t: int) -> None:
 def test_pull_and_push_have_exactly_k_others(n: int, data: st.DataObject, t: int) -> None:
     k = data.draw(st.integers(1, n - 1))
     pull, push = tp.random_pull(n, k)(t), tp.random_push(n, k)(t)
-    assert [len(row) for row in tp.in_neighbours(pull)] == [k] * n
-    assert [len(row) for row in tp.out_neighbours(push)] == [k] * n
+    assert [len(row) for row in tp.in_neighbors(pull)] == [k] * n
+    assert [len(row) for row in tp.out_neighbors(push)] == [k] * n
     assert weights(pull) | weights(push) <= {0.0, 1 / (k + 1)}
 
 
 @pytest.mark.parametrize(("n", "k", "draws"), [(20, 4, 4000), (100, 10, 400)])
 @pytest.mark.parametrize("make", [tp.random, tp.random_pull])
 def test_expected_contraction(make: Callable[..., tp.Topology], n: int, k: int, draws: int) -> None:
-    x = centred(n, seed=n)
+    x = centered(n, seed=n)
     topology = make(n, k, seed=1)
     left = torch.stack([(topology(t) @ x).square().sum() for t in range(draws)]) / x.square().sum()
     assert abs(left.mean() - alpha(n, k)) < 4 * left.std() / draws**0.5
@@ -304,7 +304,7 @@ def test_alpha_by_hand() -> None:
 
 def test_pull_in_expectation_and_the_drift_of_its_mean() -> None:
     n, k, draws = 20, 4, 4000
-    topology, x = tp.random_pull(n, k), centred(20)
+    topology, x = tp.random_pull(n, k), centered(20)
     Ws = torch.stack([topology(t) for t in range(draws)])
     eye = torch.eye(n, dtype=torch.float64)
     expected = eye / (k + 1) + k / ((k + 1) * (n - 1)) * (1 - eye)
@@ -343,8 +343,8 @@ def test_cliques_are_disjoint_and_the_rest_is_idle(n: int, data: st.DataObject, 
 
 def test_facts_follow_the_direction_of_messages() -> None:
     W = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]])
-    assert tp.in_neighbours(W) == [[1], [2], []]
-    assert tp.out_neighbours(W) == [[], [0], [1]]
+    assert tp.in_neighbors(W) == [[1], [2], []]
+    assert tp.out_neighbors(W) == [[], [0], [1]]
     assert (tp.degree(W), tp.edges(W), tp.diameter(W)) == ((0, 2 / 3, 1), 2, None)
     assert tp.spectral_gap(W) == pytest.approx(0.5, abs=1e-9)
     assert tp.spectral_gap(W.T) == pytest.approx(0.5, abs=1e-9)
@@ -355,7 +355,7 @@ def test_facts_follow_the_direction_of_messages() -> None:
 @law(n=st.integers(1, 12), seed=st.integers(0, 99))
 def test_diameter_equals_a_search(n: int, seed: int) -> None:
     W = torch.from_numpy(np.random.default_rng(seed).random((n, n)) < 0.35).double()
-    heard = tp.in_neighbours(W)
+    heard = tp.in_neighbors(W)
     steps, connected = [0] * n, True
     for i in range(n):
         reached = {i}
@@ -400,7 +400,7 @@ def always(W: Tensor, t: int) -> Tensor:
     return W
 
 
-def test_functions_are_wrapped_and_recognised() -> None:
+def test_functions_are_wrapped_and_recognized() -> None:
     row = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
     kinds = [tp.build(partial(always, W), 2).stochastic for W in (row, row.T, torch.eye(2), torch.eye(2).to_sparse())]
     assert kinds == ["row", "column", "doubly", "doubly"]

@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie import cli
-from coterie.errors import RequestError
+from coterie.core.errors import RequestError
 from coterie.store import writer
 
 Row = dict[str, Any]

@@ -9,7 +9,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.pushsum import WEIGHT_BYTES
-from coterie.algorithms.quantised import SCALE_BYTES
+from coterie.algorithms.quantized import SCALE_BYTES
 from coterie.algorithms.traffic import Load, over
 from coterie.topology import build, degrees, silenced
 from toys import experiment, net, ragged
@@ -61,11 +61,11 @@ def test_who_pushes_to_two_sends_two_but_may_get_more() -> None:
 def test_few_bits_count_where_they_are_few() -> None:
     """Between peers every message, around a server only those of the clients."""
     few = (BODY + HEAD) * 8 // 8 + 4 * SCALE_BYTES
-    ring = row_of(ct.algorithms.dfedavg(topology="ring", quantise=8))
+    ring = row_of(ct.algorithms.dfedavg(topology="ring", quantize=8))
     assert (ring["busiest_bytes_up"], ring["busiest_bytes_down"]) == (2 * few, 2 * few)
-    server = row_of(ct.algorithms.fedavg(participation=5, quantise=8))
+    server = row_of(ct.algorithms.fedavg(participation=5, quantize=8))
     assert (server["busiest_bytes_up"], server["busiest_bytes_down"]) == (5 * SIZE, 5 * few)
-    fewer = row_of(ct.algorithms.fedavg(participation=3, quantise=8))
+    fewer = row_of(ct.algorithms.fedavg(participation=3, quantize=8))
     assert fewer["busiest_bytes_down"] == max(SIZE, 3 * few) == SIZE  # a client gets more than the server
 
 

@@ -9,29 +9,29 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.engines import Serial, Vectorised
-from coterie.errors import RequestError
-from coterie.experiment import Experiment
-from coterie.mixing import average
+from coterie.core.errors import RequestError
+from coterie.core.tensors import rows
+from coterie.engines import Serial, Vectorized
+from coterie.exchange.mixing import average
 from coterie.models.resnet import ResNet
-from coterie.tensors import rows
-from coterie.views import (
+from coterie.submodels import (
     bank_names,
     factor_pairs,
-    factorise,
-    factorise_tensors,
+    factorize,
+    factorize_tensors,
     front_names,
     recover_tensors,
     with_depth,
 )
-from coterie.views.stages import STAGE
+from coterie.submodels.stages import STAGE
+from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, models, net, play, ragged
 
 alg = ct.algorithms
 ONE = {**COMMON, "epochs": 1}
 NARROW = {**ONE, "capacities": "1-0.5", "participation": 4}
-ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorised(2)], ids=["serial", "vectorised"])
+ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor], tolerance: float = 0.0) -> None:
@@ -177,7 +177,7 @@ class TestWidths:
 
 def replace_exact(engine: Any) -> Any:
     """BatchNorm may not be padded."""
-    return Vectorised(2, exact=True) if isinstance(engine, Vectorised) else engine
+    return Vectorized(2, exact=True) if isinstance(engine, Vectorized) else engine
 
 
 LOW = {**ONE, "keep_layers": 1, "participation": 3}
@@ -186,20 +186,20 @@ LOW = {**ONE, "keep_layers": 1, "participation": 3}
 class TestLowRank:
     """FedLMT, pFedLMT, FedHM and FedHMv2."""
 
-    def test_fedlmt_is_fedavg_on_the_factorised_module(self) -> None:
-        low = factorise(net("groupnorm"), 0.5, 1, "spectral")
+    def test_fedlmt_is_fedavg_on_the_factorized_module(self) -> None:
+        low = factorize(net("groupnorm"), 0.5, 1, "spectral")
         left = play(
             experiment(net("groupnorm"), ragged("groupnorm"), alg.fedlmt(**LOW, rank_ratio=0.5, init="spectral")), 3
         )
         right = play(experiment(low, ragged("groupnorm"), alg.fedavg(**ONE, participation=3)), 3)
         same(left.state.u, right.state.u)
 
-    def test_the_regulariser_is_in_the_gradient(self) -> None:
+    def test_the_regularizer_is_in_the_gradient(self) -> None:
         """One full-batch step with lr 1: the difference is the gradient of the penalty."""
         plain = {"lr": 1.0, "lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "steps": 1, "batch_size": None}
         own = {**plain, "participation": 1, "keep_layers": 1, "rank_ratio": 0.5, "init": "spectral"}
         runs = [
-            experiment(net("groupnorm"), ragged("mlp", sizes=(9,)), alg.fedlmt(**own, regulariser=r))
+            experiment(net("groupnorm"), ragged("mlp", sizes=(9,)), alg.fedlmt(**own, regularizer=r))
             for r in ("none", "frobenius=0.1,l2=0.01")
         ]
         without, decayed = (play(e, 1).state.u for e in runs)
@@ -209,9 +209,9 @@ class TestLowRank:
         torch.testing.assert_close(without[pair.U] - decayed[pair.U], wanted, rtol=1e-10, atol=1e-10)
 
     @pytest.mark.parametrize("kind", ["mlp", "batchnorm", "tokens"])
-    def test_pfedlmt_with_one_rank_is_fedper_on_the_factorised_module(self, kind: str) -> None:
+    def test_pfedlmt_with_one_rank_is_fedper_on_the_factorized_module(self, kind: str) -> None:
         settings = {**LOW, "capacities": "0.5"}
-        low = factorise(net(kind), 0.5, 1, "spectral")
+        low = factorize(net(kind), 0.5, 1, "spectral")
         personal = sorted(set(dict(low.state_dict())) - front_names(low))
         left = experiment(net(kind), ragged(kind), alg.pfedlmt(**settings))
         right = experiment(low, ragged(kind), alg.fedper(**ONE, participation=3, personal=personal))
@@ -219,7 +219,7 @@ class TestLowRank:
         same(models(left, 3), models(right, 3))
 
     def test_pfedlmt_by_turns_is_fedrep_with_the_steps_divided(self) -> None:
-        low = factorise(net("groupnorm"), 0.5, 1, "spectral")
+        low = factorize(net("groupnorm"), 0.5, 1, "spectral")
         settings = {**{k: v for k, v in ONE.items() if k != "epochs"}, "participation": 3}
         left = alg.pfedlmt(**settings, keep_layers=1, capacities="0.5", schedule="alternate", steps=5)
         personal = sorted(set(dict(low.state_dict())) - front_names(low))
@@ -290,9 +290,9 @@ class TestLowRank:
         state, r = play(e, 1).state, e.round(1)
         total = {k: torch.zeros_like(v) for k, v in state.u.items()}
         for i in r.cohort:
-            low = factorise(net(kind), 1.0 if i < 2 else 0.25, 1)
+            low = factorize(net(kind), 1.0 if i < 2 else 0.25, 1)
             alone = experiment(low, fed, alg.fedavg(**ONE))
-            start = alone.start().state._replace(u=factorise_tensors(low, state.u))
+            start = alone.start().state._replace(u=factorize_tensors(low, state.u))
             trained = alone.program.train(start, replace(alone.round(1), cohort=np.array([i]))).models
             for k, v in recover_tensors(low, rows(trained, 0)).items():
                 total[k] += v / 3
@@ -438,8 +438,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "sizes for some": (lambda: ("heterofl", {"capacities": "b4x3-b2"}, "mlp"), "to each"),
     "an unknown level": (lambda: ("heterofl", {"capacities": "b9"}, "mlp"), "'b9'"),
     "no stages": (lambda: ("progfed", {}, "mlp"), "not built in stages"),
-    "a regulariser": (lambda: ("fedlmt", {"regulariser": "frobenius"}, "mlp"), "frobenius=1e-4"),
-    "an unknown term": (lambda: ("fedlmt", {"regulariser": "l3=1"}, "mlp"), "regulariser 'l3'"),
+    "a regularizer": (lambda: ("fedlmt", {"regularizer": "frobenius"}, "mlp"), "frobenius=1e-4"),
+    "an unknown term": (lambda: ("fedlmt", {"regularizer": "l3=1"}, "mlp"), "regularizer 'l3'"),
     "lasting momentum": (lambda: ("fedhm", {"persistent_momentum": True}, "mlp"), "persistent_momentum"),
     "nothing to do": (lambda: ("fedlmt", {"capacities": "b4"}, "mlp"), "capacities=b4"),
 }
@@ -494,7 +494,7 @@ def test_every_method_of_low_rank_takes_the_rank_of_definition_3_1(name: str) ->
 
 
 def test_as_many_layers_as_there_are_is_fedavg() -> None:
-    """rho = L: no layer is factorised, and FedLMT trains the full model."""
+    """rho = L: no layer is factorized, and FedLMT trains the full model."""
     settings = {**ONE, "participation": 3}
     left = play(experiment(net("residual"), ragged("mlp"), alg.fedlmt(**settings, keep_layers=18)), 2).state.u
     same(left, play(experiment(net("residual"), ragged("mlp"), alg.fedavg(**settings)), 2).state.u)

@@ -17,8 +17,8 @@ from rich.console import Console
 import coterie as ct
 from coterie.cli.follow import BUILDING, STILL, Folder, Followed
 from coterie.cli.watch import _table
-from coterie.errors import RequestError
-from coterie.store.files import replace
+from coterie.core.errors import RequestError
+from coterie.core.files import replace
 from helpers_cli import DATA, Cli, Started
 from pages import Page
 

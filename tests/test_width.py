@@ -15,11 +15,11 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.capacity import communication, computation
-from coterie.errors import RequestError
-from coterie.mixing import ratio
-from coterie.tensors import Tensors, add, entries, floating
-from coterie.views import Cut, Indices, factorise, layered, narrow, permuted, prefix, random, window
+from coterie.algorithms.costs import communication, computation
+from coterie.core.errors import RequestError
+from coterie.core.tensors import Tensors, add, entries, floating
+from coterie.exchange.mixing import ratio
+from coterie.submodels import Cut, Indices, factorize, layered, narrow, permuted, prefix, random, window
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "mlp": (1, 8, 8),
@@ -205,7 +205,7 @@ def test_rolling_all_channels_changes_no_output(name: str) -> None:
 
 
 def test_a_cut_is_the_full_model_without_the_other_channels() -> None:
-    """Silencing what leaves the other channels gives the same outputs; here without normalisation between."""
+    """Silencing what leaves the other channels gives the same outputs; here without normalization between."""
     for name in ("mlp", "small-cnn"):
         full = build(name)
         small = narrow(full, 0.5)
@@ -371,7 +371,7 @@ def test_a_rate_is_a_share(rate: float) -> None:
     [
         (lambda: nn.Linear(3, 2), "this module cannot be narrowed: take a model by name"),
         (
-            lambda: factorise(models.build("mlp", classes=2, input_shape=(4,)), 0.5),
+            lambda: factorize(models.build("mlp", classes=2, input_shape=(4,)), 0.5),
             "give it a function at_width(rate)",
         ),
         (lambda: models.build("logreg", classes=2, input_shape=(4,)), "model logreg has no option rate"),

@@ -11,9 +11,9 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.data import Federation
 from coterie.engines import Engine, Serial
-from coterie.experiment import Experiment, Progressed
+from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
-from coterie.problem import Model, cross_entropy
+from coterie.training.experiment import Experiment, Progressed
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
 A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]

@@ -1,4 +1,4 @@
-"""The experiment of FedAvg-P/Scaffold-P, section 5: gradient norms of a regularised logistic regression on MNIST.
+"""The experiment of FedAvg-P/Scaffold-P, section 5: gradient norms of a regularized logistic regression on MNIST.
 
     python docs/evidence/004_figures.py --mnist mnist.npz [--out docs/evidence]
 
@@ -26,12 +26,12 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.data import Federation
-from coterie.engines import Vectorised
-from coterie.experiment import Experiment
+from coterie.engines import Vectorized
+from coterie.training.experiment import Experiment
 from coterie.measure.convergence import MEASURES
-from coterie.measure.sharpness import on_clients, slope, top_eigenvalue
-from coterie.problem import Model
-from coterie.tensors import replicate, split
+from coterie.measure.sharpness import (on_clients, slope, top_eigenvalue)
+from coterie.models.model import Model
+from coterie.core.tensors import (replicate, split)
 
 CLIENTS, HALF, BATCH = 10, 392, 20  # u sees the upper 392 pixels of an image, v_i the lower ones
 SEEDS = (0, 1, 2)  # of the cohorts and of the batches
@@ -83,7 +83,7 @@ PANELS: dict[str, list[Setting]] = {
 
 
 class Logistic(nn.Module):
-    """For each sample its margin a.u + b.v and the regulariser rho (R(u) + R(v)), R(x) = |x|^2 / (1 + |x|^2).
+    """For each sample its margin a.u + b.v and the regularizer rho (R(u) + R(v)), R(x) = |x|^2 / (1 + |x|^2).
 
     ``drawn``: in training the gradient of u, and no other, comes from a random share of the batch.
     """
@@ -99,8 +99,8 @@ class Logistic(nn.Module):
             weight = (torch.rand(len(x), device=x.device) < self.drawn) / self.drawn
             shared = shared.detach() + weight * (shared - shared.detach())
         squares = torch.stack([self.u.square().sum(), self.v.square().sum()])
-        regulariser = self.rho * (squares / (1 + squares)).sum()
-        return torch.stack([shared + x[:, HALF:] @ self.v, regulariser.expand(len(x))], dim=1)
+        regularizer = self.rho * (squares / (1 + squares)).sum()
+        return torch.stack([shared + x[:, HALF:] @ self.v, regularizer.expand(len(x))], dim=1)
 
 
 def objective(outputs: Tensor, c: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def experiment(federation: Federation, s: Setting, seed: int) -> Experiment:
     )
     drawn = None if s.noise == "both" else BATCH * CLIENTS / s.samples
     model = Model(Logistic(s.rho, drawn), objective)
-    return Experiment.of(model, federation, algorithm, Vectorised(CLIENTS), seed, s.rounds)
+    return Experiment.of(model, federation, algorithm, Vectorized(CLIENTS), seed, s.rounds)
 
 
 def play(federation: Federation, s: Setting, seed: int) -> tuple[list[int], list[float], float]:
@@ -246,8 +246,8 @@ def label(s: Setting) -> str:
 
 
 NAMES = {"fedavg_p": "FedAvg-P", "scaffold_p": "Scaffold-P"}
-COLOURS = ("#1b6ca8", "#d98200", "#a3244f")
-Line = tuple[dict[str, Any], str, int, str]  # a run, its text, which colour, which style
+COLORS = ("#1b6ca8", "#d98200", "#a3244f")
+Line = tuple[dict[str, Any], str, int, str]  # a run, its text, which color, which style
 
 
 def picture(panels: dict[str, Any], path: Path) -> None:
@@ -276,10 +276,10 @@ def picture(panels: dict[str, Any], path: Path) -> None:
 
 def draw(axis: Any, title: str, lines: Sequence[Line]) -> None:
     """The mean over the seeds as a line, their range as a shade, the steady norm beside the name."""
-    for run, text, colour, style in lines:
+    for run, text, color, style in lines:
         t, curves = np.array(run["measured_rounds"])[1:], np.array(run["curves"])[:, 1:]
-        axis.plot(t, curves.mean(0), style, color=COLOURS[colour], label=f"{text}:  {run['steady']:.4f}")
-        axis.fill_between(t, curves.min(0), curves.max(0), color=COLOURS[colour], alpha=0.15, linewidth=0)
+        axis.plot(t, curves.mean(0), style, color=COLORS[color], label=f"{text}:  {run['steady']:.4f}")
+        axis.fill_between(t, curves.min(0), curves.max(0), color=COLORS[color], alpha=0.15, linewidth=0)
     axis.set(xscale="log", yscale="log", ylim=(2e-3, 5))
     axis.set_title(title, loc="left", fontsize=12)
     axis.grid(alpha=0.3)

@@ -3,7 +3,7 @@
     python docs/evidence/capacities.py --images fashion_mnist.npz [--only svd] [--workers 16] [--out docs/evidence]
 
 svd            accuracy of FedHMv2 against the rounds between two decompositions (the paper's Figure 3)
-regularisers   FedLMT with none, one and two regularisers (Table 4, there without a federation)
+regularizers   FedLMT with none, one and two regularizers (Table 4, there without a federation)
 communication  accuracy against what is sent, for unequal clients (Table 2)
 personal       pFedLMT against FedRep
 
@@ -37,7 +37,7 @@ import verdicts
 import coterie as ct
 from coterie.algorithms.settings import settings_of
 from coterie.data import Federation
-from coterie.data.partition import split, test_split
+from coterie.data.partition import (split, test_split)
 
 CLIENTS, MODEL, TUNING_SEED = 20, "resnet8-bn", 100
 MILD, STRONG = "dirichlet-by-class:0.5", "dirichlet-by-class:0.1"  # the paper's partition and its two strengths
@@ -67,7 +67,7 @@ QUICK = Scale(1000, 200, 2, 1, (0,), (0.1,), (1e-4,))
 
 
 class Variant(NamedTuple):
-    """A method with its settings, and the names of its regularisers."""
+    """A method with its settings, and the names of its regularizers."""
 
     method: str
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -112,11 +112,11 @@ STUDIES = {
         MILD,
         ("fedavg", "fedlmt, spectral", "fedhm, one rank", *(v for v in VARIANTS if v.startswith("fedhmv2"))),
     ),
-    "regularisers": Study("Regularisers", MILD, ("fedlmt", *(v for v in VARIANTS if VARIANTS[v].terms))),
+    "regularizers": Study("Regularizers", MILD, ("fedlmt", *(v for v in VARIANTS if VARIANTS[v].terms))),
     "communication": Study("Communication", MILD, ("fedavg", "fedlmt", "heterofl", "fedrolex", "fedhm")),
     "personal": Study("Personal models", STRONG, ("pfedlmt", "pfedlmt, alternate", "fedrep"), "personal"),
 }
-REFERENCE = "fedlmt"  # whose communication the others get, and whose learning rate the regularisers have
+REFERENCE = "fedlmt"  # whose communication the others get, and whose learning rate the regularizers have
 
 
 class Job(NamedTuple):
@@ -182,7 +182,7 @@ def algorithm(job: Job) -> Any:
     rates = {k: job.lr for k in ("lr", "personal_lr") if k in known}
     text = ",".join(f"{term}={job.coefficient:g}" for term in terms)
     return ct.algorithms.build(
-        method, **{**COMMON, **SERVER, **rates, **settings, **({"regulariser": text} if terms else {})}
+        method, **{**COMMON, **SERVER, **rates, **settings, **({"regularizer": text} if terms else {})}
     )
 
 
@@ -270,17 +270,17 @@ def best(rows: Iterable[Row], headline: str) -> tuple[float, float]:
 
 
 def tuned(names: Sequence[str], run: Runner) -> Chosen:
-    """First everybody's learning rate, then the regularisers' coefficients, all on a seed of their own."""
+    """First everybody's learning rate, then the regularizers' coefficients, all on a seed of their own."""
     wanted, (scale, chosen) = pairs(names), (run.scale, {})
     plain = [pair for pair in wanted if not VARIANTS[pair[1]].terms]
-    regularised = [pair for pair in wanted if VARIANTS[pair[1]].terms]
+    regularized = [pair for pair in wanted if VARIANTS[pair[1]].terms]
     grids = {
         (p, v): [Job(v, p, TUNING_SEED, scale.rounds, lr) for lr in (*LOWER.get(p, ()), *scale.rates)] for p, v in plain
     }
     chosen.update(decided(grids, wanted, run))
     grids = {
         (p, v): [Job(v, p, TUNING_SEED, scale.rounds, chosen[p, REFERENCE][0], c) for c in scale.coefficients]
-        for p, v in regularised
+        for p, v in regularized
     }
     chosen.update(decided(grids, wanted, run))
     return chosen
@@ -356,7 +356,7 @@ def first_round(row: Row, target: float) -> int | None:
     return next((t for t, _, accuracy, _ in row["curve"] if accuracy >= target), None)
 
 
-def regulariser_table(study: Study, rows: Sequence[Row], chosen: Chosen) -> str:
+def regularizer_table(study: Study, rows: Sequence[Row], chosen: Chosen) -> str:
     """Accuracies, coefficients and the rounds to what the plain run nearly comes to, as in the paper's table."""
     plain = of(rows, REFERENCE, study.partition)
     target = 0.97 * fmean(r["global"] for r in plain) if plain else 1.0
@@ -419,7 +419,7 @@ CLAIMS = (
         "svd",
         (*(f"fedhmv2, T_s = {T}" for T in (1, 2, 5, 10)), "fedhmv2, never"),
     ),
-    *(Claim(f"{v} above no regulariser", "regularisers", (REFERENCE, v)) for v in VARIANTS if VARIANTS[v].terms),
+    *(Claim(f"{v} above no regularizer", "regularizers", (REFERENCE, v)) for v in VARIANTS if VARIANTS[v].terms),
 )
 
 
@@ -444,13 +444,13 @@ def picture(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     study = STUDIES["communication"]
-    colours = ("#555555", "#a3244f", "#1b6ca8", "#d98200", "#2e8b57")
-    for v, colour in zip(study.variants, colours, strict=True):
+    colors = ("#555555", "#a3244f", "#1b6ca8", "#d98200", "#2e8b57")
+    for v, color in zip(study.variants, colors, strict=True):
         curves = np.array([r["curve"] for r in of(rows, v, study.partition)])
         if len(curves):
             sent, accuracy = curves[:, :, 1].mean(0), 100 * curves[:, :, 2]
-            axis.plot(sent, accuracy.mean(0), color=colour, marker=".", label=v)
-            axis.fill_between(sent, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
+            axis.plot(sent, accuracy.mean(0), color=color, marker=".", label=v)
+            axis.fill_between(sent, accuracy.min(0), accuracy.max(0), color=color, alpha=0.15, linewidth=0)
     axis.set(xscale="log", xlabel="parameters sent, both ways, all clients", ylabel="global accuracy, %")
     axis.grid(alpha=0.3)
     axis.legend()
@@ -462,7 +462,7 @@ def tables(names: Sequence[str], rows: Sequence[Row], short: Sequence[Row], chos
     parts = []
     for name in names:
         study = STUDIES[name]
-        draw = regulariser_table if name == "regularisers" else plain_table
+        draw = regularizer_table if name == "regularizers" else plain_table
         parts.append(f"### {study.title} ({study.partition})\n\n{draw(study, rows, chosen)}")
         if name == "communication":
             parts.append(f"#### Global accuracy at equal communication\n\n{budget_table(rows, short)}")

@@ -184,7 +184,7 @@ def drawn(runs: Mapping[str, Mapping[str, Any]]) -> Figure:
         when, values = zip(*known(run[run["point"]]), strict=True)
         (line,) = axis.plot(when, [100 * v for v in values], label=f"{row}, {POINTS[run['point']]}", linewidth=1.2)
         axis.plot([508], [printed[method_of(row)]], marker="o", color=line.get_color(), clip_on=False)
-    axis.axhline(100 * TARGET, color="grey", linewidth=0.8)
+    axis.axhline(100 * TARGET, color="gray", linewidth=0.8)
     axis.set(
         xlabel="round (dots: published, best round)",
         ylabel="mean personal accuracy, %",

@@ -33,7 +33,7 @@ TASKS = {
 }
 COMMON = {"batch_size": 16, "epochs": 5, "lr_decay": 1.0, "weight_decay": 0.0}
 SERVER = {"participation": 1.0}  # 20 models up, 20 down
-PEERS = {"topology": "random:2"}  # 20 clients with 2 neighbours each: 40 models
+PEERS = {"topology": "random:2"}  # 20 clients with 2 neighbors each: 40 models
 UNIT = {"outer_lr": 1.0, "personal_outer_lr": 1.0}
 METHODS: dict[str, dict[str, Any]] = {
     "local": {},

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.data import Preparation
-from coterie.engines import Graphed, Serial
-from coterie.experiment import Experiment
+from coterie.engines import (Graphed, Serial)
+from coterie.training.experiment import Experiment
 from coterie.measure import personal_accuracies
-from coterie.problem import Model, cross_entropy, products
-from coterie.tensors import split
+from coterie.models.model import (Model, cross_entropy, products)
+from coterie.core.tensors import split
 
 REPEATS = 5
 CUDA = torch.device("cuda")
@@ -81,7 +81,7 @@ def round_seconds(e: Experiment) -> float:
 
 
 def augmented(raw: Tensor) -> Tensor:
-    """Crop, flip and normalise as one would by hand, a batch at a time."""
+    """Crop, flip and normalize as one would by hand, a batch at a time."""
     n, _, height, width = raw.shape
     padded = F.pad(raw, (4, 4, 4, 4))
     dy, dx = (torch.randint(0, 9, (n, 1, 1), device=raw.device) for _ in range(2))

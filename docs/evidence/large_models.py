@@ -14,7 +14,7 @@ import torch
 
 import coterie as ct
 from coterie.bench.measure import resident_peak
-from coterie.tensors import size_in_bytes
+from coterie.core.tensors import size_in_bytes
 
 
 def federation(clients: int) -> ct.data.Federation:

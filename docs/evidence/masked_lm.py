@@ -195,7 +195,7 @@ compared with the paper's Table 2**:
   at the same lr were tried first, on the same texts, and copied less well:
   {tried}. Nothing else was tuned.
 * **Hidden tokens** are drawn once a sample, not anew in every epoch.
-* **Biases** of factorised layers are kept: so the paper's count of 2.65 million comes out at its size.
+* **Biases** of factorized layers are kept: so the paper's count of 2.65 million comes out at its size.
 """
 
 

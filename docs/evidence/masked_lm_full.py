@@ -37,7 +37,7 @@ def play(method: str, train: Path, test: Path, rounds: int) -> dict[str, Any]:
     fed = ct.data.federate("text", CLIENTS, "pathological:1", 0, **options)
     module = ct.models.build("transformer-mlm", classes=TOKENS, input_shape=(64,), seed=0)
     algorithm = ct.algorithms.build(method, **TRAINING, **(LOW if method == "fedlmt" else {}))
-    settings = {"rounds": rounds, "engine": "vectorised:5", "evaluate_every": rounds, "record": ["perplexity"]}
+    settings = {"rounds": rounds, "engine": "vectorized:5", "evaluate_every": rounds, "record": ["perplexity"]}
     run = ct.fit(module, fed, algorithm, **settings)
     own = run.clients[0].module()
     measured = [row for row in run.history if "perplexity" in row]

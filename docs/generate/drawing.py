@@ -1,4 +1,4 @@
-"""The picture of a method: what a played round shows, as SVG inside the page. Colours come from the style sheet."""
+"""The picture of a method: what a played round shows, as SVG inside the page. Colors come from the style sheet."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from played import CLIENTS, ROWS, Bar, Played
 
 WIDTH, HEIGHT = 620, 430
-CENTRE, RADIUS = (310.0, 215.0), 150.0
+CENTER, RADIUS = (310.0, 215.0), 150.0
 LAYER, GAP, FULL = 10, 2, 56  # height of a layer, space between two, width of a whole one
 KINDS = {
     "shared": "shared: this part is sent and mixed",
@@ -33,12 +33,12 @@ def sentence(p: Played, name: str) -> str:
     where = f"{CLIENTS} clients of {name}"
     if not p.traffic.messages:
         return f"{where}, each for itself: nothing is sent."
-    how = f"{len(p.cohort)} of them exchange with a server" if p.W is None else "exchange with their neighbours"
+    how = f"{len(p.cohort)} of them exchange with a server" if p.W is None else "exchange with their neighbors"
     return f"{where}; {how}. " + " ".join(f"{text[0].upper()}{text[1:]}." for k, text in KINDS.items() if k in among)
 
 
 def legend(p: Played) -> str:
-    """The colours that occur, and what else can be seen."""
+    """The colors that occur, and what else can be seen."""
     found = [b for tower in p.towers for model in tower for b in model]
     lines = [f'<i class="{k}"></i>{text}' for k, text in KINDS.items() if any(b.kind == k for b in found)]
     if any(b.factors for b in found):
@@ -62,7 +62,7 @@ def legend(p: Played) -> str:
 def place(i: int) -> tuple[float, float]:
     """The middle of a client."""
     angle = 2 * math.pi * i / CLIENTS - math.pi / 2
-    return CENTRE[0] + 1.45 * RADIUS * math.cos(angle), CENTRE[1] + RADIUS * math.sin(angle)
+    return CENTER[0] + 1.45 * RADIUS * math.cos(angle), CENTER[1] + RADIUS * math.sin(angle)
 
 
 def links(p: Played) -> Iterator[str]:
@@ -70,7 +70,7 @@ def links(p: Played) -> Iterator[str]:
     if not p.traffic.messages:
         return
     if p.W is None:
-        yield from (line(place(i), CENTRE, "both") for i in p.cohort)
+        yield from (line(place(i), CENTER, "both") for i in p.cohort)
         return
     for i, j in p.W.nonzero().tolist():  # i hears j
         mutual = bool(p.W[j, i] > 0)
@@ -91,7 +91,7 @@ def line(start: tuple[float, float], end: tuple[float, float], ways: str) -> str
 
 def hub(p: Played) -> Iterator[str]:
     """The server, or what is to be said of the exchange."""
-    x, y = CENTRE
+    x, y = CENTER
     if p.W is None:
         yield f'<rect class="server" x="{x - 40}" y="{y - 18}" width="80" height="36" rx="7"/>'
         yield text(x, y + 5, "server, c" if "c" in p.slots else "server", "inverse")

@@ -8,7 +8,7 @@ from coterie import algorithms
 from coterie.algorithms.about import About, default
 from coterie.algorithms.facts import facts
 from coterie.algorithms.settings import settings_of, takes
-from coterie.presets import PRESETS
+from coterie.cli.presets import PRESETS
 from docstrings import about, formula
 from drawing import picture
 from played import AT, CLIENTS, MODEL, Played, graph, played
@@ -147,8 +147,8 @@ def small(method: str) -> str:
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}
-    if neighbours := graph(method, known):
-        chosen["topology"] = neighbours
+    if neighbors := graph(method, known):
+        chosen["topology"] = neighbors
     return ", ".join(f"{k}={v if v is None else json.dumps(v)}" for k, v in chosen.items())
 
 
@@ -162,7 +162,7 @@ def shown(method: str, a: About, p: Played) -> str:
     """The picture and what the round behind it cost."""
     how = (
         f"Drawn from round {AT + 1} of the program itself: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
-        f"`coterie run {method}`, and two neighbours each where there is no server."
+        f"`coterie run {method}`, and two neighbors each where there is no server."
     )
     return f"{picture(p, a.title)}\n\n{how} {cost(p)}"
 

@@ -17,11 +17,11 @@ from coterie.algorithms.base import Trained
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.traffic import Traffic
 from coterie.cli.request import Plan, Wishes
+from coterie.core.tensors import Tensors
 from coterie.engines import Serial
-from coterie.experiment import Experiment
-from coterie.problem import Model, cross_entropy
-from coterie.tensors import Tensors
-from coterie.views import factor_pairs
+from coterie.models.model import Model, cross_entropy
+from coterie.submodels import factor_pairs
+from coterie.training.experiment import Experiment
 
 CLIENTS, ROUNDS, AT = 6, 12, 3  # who plays, of how many rounds, and which one is looked at
 MODEL, STAGES = "resnet8-bn", 3
@@ -93,7 +93,7 @@ def experiment(method: str) -> Experiment:
 
 
 def graph(method: str, known: Mapping[str, Any]) -> str | None:
-    """Two neighbours of the method's own kind, so that a drawing can be read."""
+    """Two neighbors of the method's own kind, so that a drawing can be read."""
     if NoneType in known.get("topology", ("topology" not in known and NoneType,)):
         return None
     own = algorithms.build(method).settings["topology"]

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
         models,
         recipes,
         report,
+        submodels,
         theory,
         topology,
         track,
-        views,
     )
-    from .errors import RequestError
-    from .loop import fit
-    from .run import Client, Run, load
+    from .core.errors import RequestError
+    from .training.fit import fit
+    from .training.run import Client, Run, load
 
 __all__ = [
     "Client",
@@ -40,13 +40,19 @@ __all__ = [
     "models",
     "recipes",
     "report",
+    "submodels",
     "theory",
     "topology",
     "track",
-    "views",
 ]
 
-_HOME = {"RequestError": "errors", "fit": "loop", "Client": "run", "Run": "run", "load": "run"}
+_HOME = {
+    "RequestError": "core.errors",
+    "fit": "training.fit",
+    "Client": "training.run",
+    "Run": "training.run",
+    "load": "training.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,11 +20,11 @@ What is here:
   the class of one's own, which makes a ``Grad`` of another one: of a model and a ``Batch`` it gives a direction and
   what was ``Seen``, and looks things up in ``Aux``; ``REFERENCE``, the name under which a proximal term looks up its
   model.
-* Families: ``federated`` around a ``Server``, ``decentralised`` between ``Peers``, ``push_sum`` of what is ``Pushed``;
+* Families: ``federated`` around a ``Server``, ``decentralized`` between ``Peers``, ``push_sum`` of what is ``Pushed``;
   ``beside``, whose state is ``Beside``: clients with a model of their own beside the server's, which trains together
   with it as its ``second`` under ``second_names``, until they are taken ``apart``.
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
-* Wrappers: ``quantised`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
+* Wrappers: ``quantized`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
   ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped``,
   ``to_server`` and ``both_ways``, which count what is sent.
@@ -40,21 +40,14 @@ from .algorithms.beside import Beside, apart, beside, second, second_names
 from .algorithms.finetuned import finetuned
 from .algorithms.method import method
 from .algorithms.options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
-from .algorithms.peers import Peers, decentralised
+from .algorithms.peers import Peers, decentralized
 from .algorithms.pushsum import Pushed, push_sum
-from .algorithms.quantised import quantised
+from .algorithms.quantized import quantized
 from .algorithms.server import Server, both_ways, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
 from .algorithms.update import LocalUpdate, lasting, looked_up, message_of
-from .batches import Amount, Batch
-from .corrections import control_variate, debiased, few_samples, masked, proximal, sam
-from .engines.base import Grad, Seen
-from .errors import RequestError
-from .local import REFERENCE, Aux, Correction, Group, Phase
-from .mixing import average, gossip, outer, ratio, sums
-from .problem import Model
-from .split import Patterns
-from .tensors import (
+from .core.errors import RequestError
+from .core.tensors import (
     Tensors,
     Tree,
     add,
@@ -70,6 +63,13 @@ from .tensors import (
     sub,
     zeros_like,
 )
+from .data.batches import Amount, Batch
+from .engines.base import Grad, Seen
+from .exchange.mixing import average, gossip, outer, ratio, sums
+from .local.corrections import control_variate, debiased, few_samples, masked, proximal, sam
+from .local.personal import Patterns
+from .local.steps import REFERENCE, Aux, Correction, Group, Phase
+from .models.model import Model
 from .topology import Topology
 
 __all__ = [
@@ -119,7 +119,7 @@ __all__ = [
     "control_variate",
     "count",
     "debiased",
-    "decentralised",
+    "decentralized",
     "dot",
     "federated",
     "few_samples",
@@ -140,7 +140,7 @@ __all__ = [
     "proximal",
     "push_sum",
     "put",
-    "quantised",
+    "quantized",
     "ratio",
     "replicate",
     "rows",

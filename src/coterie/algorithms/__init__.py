@@ -4,9 +4,9 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..errors import unknown
-from ..own import is_own
-from . import own
+from ..core.errors import unknown
+from ..core.custom import is_own
+from . import custom as own
 from .base import Algorithm as Algorithm
 from .local import local as local
 from .fedavg import fedavg as fedavg

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..tensors import Tree, put, rows, tree_map
+from ..core.tensors import Tree, put, rows, tree_map
 from .base import Program, Round, Trained
 
 

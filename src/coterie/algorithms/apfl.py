@@ -6,10 +6,10 @@ from typing import Unpack
 from torch import Tensor
 from torch.func import vmap
 
-from ..batches import Batch
+from ..core.tensors import Tensors, count, dot, floating, mul, replicate, rows, split, sub
+from ..data.batches import Batch
 from ..engines.base import Grad, Seen
-from ..local import Aux, Correction, Group, Phase
-from ..tensors import Tensors, count, dot, floating, mul, replicate, rows, split, sub
+from ..local.steps import Aux, Correction, Group, Phase
 from .base import Problem, Program, Round, Trained
 from .beside import Beside, apart, beside, second, second_names
 from .method import method

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import chance
-from ..batches import Amount, Batches, Integers, Samples
+from ..core import rng as chance
+from ..core.tensors import Tensors, Tree
+from ..data.batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Step
-from ..local import Phase
-from ..problem import Model
-from ..split import Patterns, personal_names
-from ..tensors import Tensors, Tree
+from ..local.personal import Patterns, personal_names
+from ..local.steps import Phase
+from ..models.model import Model
 from ..topology import Topology
 from .options import Training
 from .traffic import Traffic
@@ -24,7 +24,7 @@ S = TypeVar("S")
 
 
 class View(NamedTuple):
-    """A form of the model that some clients train: cut, factorised, or only a part of it.
+    """A form of the model that some clients train: cut, factorized, or only a part of it.
 
     ``take`` and ``put`` are written for one client; ``where``: what chooses its cut, {} for nothing. Mass is 1 where
     the client holds an entry of the common form and 0 where it does not; {}: it holds all.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ..local import Phase
-from ..tensors import Tensors, Tree, put
+from ..core.tensors import Tensors, Tree, put
+from ..local.steps import Phase
 from .base import Program, Round, Trained, around
 from .server import Server
 

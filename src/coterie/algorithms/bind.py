@@ -5,7 +5,7 @@ from typing import Any
 from .absent import attended
 from .base import Algorithm, Problem, Program
 from .finetuned import finetuned
-from .quantised import quantised
+from .quantized import quantized
 
 
 def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Program[Any]:
@@ -20,4 +20,4 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
         program = finetuned(program, problem)
     if offline:
         program = attended(program)
-    return program if t.quantise is None else quantised(program, t.quantise)
+    return program if t.quantize is None else quantized(program, t.quantize)

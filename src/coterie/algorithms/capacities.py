@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..batches import Integers
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..data.batches import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
 COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}  # layers that stay whole, one rank ratio for all

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..batches import Stream
-from ..corrections import CONTROL
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, add, count, mul, put, replicate, rows, split, sub, zeros_like
+from ..data.batches import Stream
 from ..engines.base import Grad
-from ..errors import RequestError
-from ..local import Phase
-from ..mixing import average
-from ..tensors import Tensors, add, count, mul, put, replicate, rows, split, sub, zeros_like
+from ..exchange.mixing import average
+from ..local.corrections import CONTROL
+from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .server import both_ways, federated

@@ -7,11 +7,11 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from ..errors import RequestError
-from ..local import Phase
-from ..problem import Loss, Model
-from ..views.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
-from ..views.staged import check_stages
+from ..core.errors import RequestError
+from ..local.steps import Phase
+from ..models.model import Loss, Model
+from ..submodels.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
+from ..submodels.staged import check_stages
 from .base import Assigned, Problem, Program, Round, View
 from .capacities import DEPTHS, Share, levels, shares
 from .forms import assigned, named_view
@@ -86,9 +86,9 @@ def depthfl(
 
     Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
     Differs from the paper in: its heads, which are those that give the FLOPs of FedLMT's Table 1 unless heads="depthfl"
-    (see ``coterie.views.heads``), and no dynamic regularisation. distill="deepest" is how FedLMT's experiments rebuilt
-    it, after Zhang et al., "Be Your Own Teacher", 2019, whose released code has feature_l2 at 1e-6, there times the
-    plain distance over the whole batch.
+    (see ``coterie.submodels.heads``), and no dynamic regularization. distill="deepest" is how FedLMT's experiments
+    rebuilt it, after Zhang et al., "Be Your Own Teacher", 2019, whose released code has feature_l2 at 1e-6, there times
+    the plain distance over the whole batch.
     """
     given, alone, features = _depths(p, capacities), answer == "deepest", feature_l2 > 0
     groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in given]

@@ -2,14 +2,14 @@
 
 from typing import Unpack
 
-from ..batches import Amount
-from ..local import Phase
-from ..split import Patterns
+from ..data.batches import Amount
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import Count, Options, Rate, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 @method(theorem="alternating")
@@ -42,7 +42,7 @@ def dfedalt(
     Differs from the paper in: weight decay 5e-4 (its text prints a decay rate of 0.005), clipping at 10 and rates
     that decay by 0.99 a round, which its text leaves open; all three are those of its group's released code. So is
     the default graph, ten others drawn by every receiver; its theory assumes a symmetric one, such as random:10.
-    Line 13 of its listing sums the client's own z_i; the neighbours' are meant. Its line 1 draws a model on every
+    Line 13 of its listing sums the client's own z_i; the neighbors' are meant. Its line 1 draws a model on every
     device, as ``fit(init="per-client")`` does; without it all begin with one, as in the released code.
     """
     v = p.personal(personal)
@@ -50,4 +50,4 @@ def dfedalt(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
-    return decentralised(p, phases, t, topology, shared=p.names - v)
+    return decentralized(p, phases, t, topology, shared=p.names - v)

@@ -2,12 +2,12 @@
 
 from typing import Unpack
 
-from ..local import Phase
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import Options, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 @method(Training(momentum=0.0))
@@ -30,7 +30,7 @@ def dfedavg(
 
     Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1 without momentum.
     Differs from the paper in: the default graph, a new one of equal degrees every round (the paper's is fixed), and
-    weight decay, clipping and decay of the rate, which are those of DFedAlt's experiments. ``quantise`` rounds the
-    whole message and carries the error on; the paper's quantised form rounds the difference to the last model.
+    weight decay, clipping and decay of the rate, which are those of DFedAlt's experiments. ``quantize`` rounds the
+    whole message and carries the error on; the paper's quantized form rounds the difference to the last model.
     """
-    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)

@@ -2,12 +2,12 @@
 
 from typing import Unpack
 
-from ..local import Phase
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import Options, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 @method()
@@ -31,4 +31,4 @@ def dfedavgm(
     Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1.
     Differs from the paper in: what dfedavg differs in.
     """
-    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)

@@ -2,15 +2,15 @@
 
 from typing import Any, Literal, Unpack
 
-from ..batches import Amount
-from ..local import Phase
-from ..split import Patterns
+from ..data.batches import Amount
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .fedavg_p import joint_phase
 from .method import method
 from .options import Count, Options, Rate, Training, refuse_given
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 def _length(schedule: str, personal_epochs: int | None, personal_steps: int | None) -> dict[str, Any]:
@@ -62,4 +62,4 @@ def dfedavgm_p(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), rate, stream=1),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
-    return decentralised(p, joint if schedule == "joint" else alternate, t, topology, shared=p.names - v)
+    return decentralized(p, joint if schedule == "joint" else alternate, t, topology, shared=p.names - v)

@@ -2,9 +2,9 @@
 
 from typing import Unpack
 
-from ..batches import Amount
-from ..local import Phase
-from ..split import Patterns
+from ..data.batches import Amount
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method

@@ -2,16 +2,16 @@
 
 from typing import Literal, Unpack
 
-from ..batches import Amount
-from ..corrections import sam
-from ..errors import RequestError
-from ..local import Phase
-from ..split import Patterns
+from ..core.errors import RequestError
+from ..data.batches import Amount
+from ..local.corrections import sam
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import Count, Options, Rate, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 def _check(personal_rho: float | None, sam_on: str) -> None:
@@ -64,4 +64,4 @@ def dfedsalt(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, own, stream=1),
         Phase(p.parameters - v, t.amount, t.lr, shared),
     ]
-    return decentralised(p, phases, t, topology, shared=p.names - v)
+    return decentralized(p, phases, t, topology, shared=p.names - v)

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Unpack
 
-from ..corrections import sam
-from ..local import Phase
+from ..local.corrections import sam
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import FLAT, Options, Range, Rate, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 @method(FLAT, theorem="sam", presets={"papers": {"topology": "random:10"}})
@@ -39,4 +39,4 @@ def dfedsam(
     We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
     phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
-    return decentralised(p, [phase], t, topology, p.names, gossip_steps)
+    return decentralized(p, [phase], t, topology, p.names, gossip_steps)

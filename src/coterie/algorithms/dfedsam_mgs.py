@@ -2,14 +2,14 @@
 
 from typing import Annotated, Unpack
 
-from ..corrections import sam
-from ..errors import RequestError
-from ..local import Phase
+from ..core.errors import RequestError
+from ..local.corrections import sam
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .method import method
 from .options import FLAT, Options, Range, Rate, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 def _check(fresh_graph: bool, gossip_steps: int) -> None:
@@ -48,4 +48,4 @@ def dfedsam_mgs(
     Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
     phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
-    return decentralised(p, [phase], t, topology, p.names, gossip_steps, fresh_graph)
+    return decentralized(p, [phase], t, topology, p.names, gossip_steps, fresh_graph)

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import chance
 from .. import topology as topologies
-from ..batches import Amount, Integers, Stream
-from ..corrections import MASK, masked
-from ..errors import RequestError
-from ..local import Phase
-from ..mixing import average
-from ..tensors import Tensors, Tree, floating, split
+from ..core import rng as chance
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, Tree, floating, split
+from ..data.batches import Amount, Integers, Stream
+from ..exchange.mixing import average
+from ..local.corrections import MASK, masked
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .method import method
 from .options import SAM_PAPER, Fraction, Options, Range, Training, cosine
-from .peers import decentralised
+from .peers import decentralized
 from .traffic import Traffic, load, over
 
 REGROWTH_STREAM = 4  # the batch whose gradient says where to grow
@@ -51,10 +51,10 @@ def dispfl(
     topology: str | Topology = "random-pull:10",
     **options: Unpack[Options],
 ) -> Program[Sparse]:
-    """DisPFL: sparse personal models; a coordinate is averaged over the neighbours that have it.
+    """DisPFL: sparse personal models; a coordinate is averaged over the neighbors that have it.
 
     z_i <- local(x_i), masked by m_i after every step;   m_i' <- m_i with the smallest of z_i dropped, as many regrown
-    x_i <- m_i' * sum_j z_j / #(j: m_j = 1)   over the neighbours j and i itself
+    x_i <- m_i' * sum_j z_j / #(j: m_j = 1)   over the neighbors j and i itself
 
     Only who hears whom counts of the topology, not its weights.
 
@@ -76,7 +76,7 @@ def dispfl(
     graph = topologies.build(topology, p.clients, p.seed)
     links = replace(graph, stochastic="row")  # whatever its weights sum to
     phase = Phase(p.parameters, t.amount, t.lr, masked())
-    base: Program[Any] = decentralised(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
+    base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)

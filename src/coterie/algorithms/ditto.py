@@ -2,9 +2,9 @@
 
 from typing import Literal, NamedTuple, Unpack
 
-from ..corrections import proximal
-from ..local import REFERENCE, Phase
-from ..tensors import Tensors, count, replicate, rows
+from ..core.tensors import Tensors, count, replicate, rows
+from ..local.corrections import proximal
+from ..local.steps import REFERENCE, Phase
 from .base import Problem, Program, Round, Trained
 from .beside import Beside, beside
 from .method import method

@@ -2,15 +2,15 @@
 
 from typing import Literal, Unpack
 
-from ..errors import RequestError
-from ..local import Phase
-from ..mixing import gossip
-from ..tensors import add, floating, sub
+from ..core.errors import RequestError
+from ..core.tensors import add, floating, sub
+from ..exchange.mixing import gossip
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .method import method
 from .options import SAM_PAPER, Options, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 def _training(form: str) -> Training:
@@ -49,7 +49,7 @@ def dpsgd(
     form="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
     clipping at 10 and rates that decay by 0.998 a round are from those experiments.
     """
-    program = decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    program = decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
     return combining_first(program) if form == "lian" else program
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..errors import unknown
+from ..core.errors import unknown
 
 Kind = Literal["small", "text", "papers"]
 """A kind of set-up that the commands assume: small data; text, which is small as well; the papers' own data sets."""

@@ -5,17 +5,17 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from ..corrections import proximal
-from ..errors import RequestError
-from ..local import REFERENCE, Phase
-from ..mixing import average
-from ..tensors import Tensors, dot, rows, split, sub
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, dot, rows, split, sub
+from ..exchange.mixing import average
+from ..local.corrections import proximal
+from ..local.steps import REFERENCE, Phase
 from ..topology import Topology
 from ..topology.sparse import DENSE, entries, valued, with_diagonal
 from .base import Problem, Program, Round, Trained, around
 from .method import method
 from .options import Options, Positive, Rate, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 from .server import both_ways
 from .update import LocalUpdate
 
@@ -66,7 +66,7 @@ def fedamp(
     if topology is None and p.clients > DENSE:
         raise RequestError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
     phase = Phase(p.parameters, t.amount, t.lr, proximal(lam / alpha))
-    peers, work = decentralised(p, [phase], t, topology or "full", p.parameters), LocalUpdate(p, [phase], t)
+    peers, work = decentralized(p, [phase], t, topology or "full", p.parameters), LocalUpdate(p, [phase], t)
 
     def attention(x: Tensors, y: Tensors) -> Tensor:
         away = sub(x, y)

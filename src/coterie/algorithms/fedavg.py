@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from ..local import Phase
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import Options, Participation, Rate, Training, Weighting

@@ -2,10 +2,10 @@
 
 from typing import Unpack
 
-from ..corrections import few_samples
-from ..errors import RequestError
-from ..local import Group, Phase
-from ..split import Patterns
+from ..core.errors import RequestError
+from ..local.corrections import few_samples
+from ..local.personal import Patterns
+from ..local.steps import Group, Phase
 from .base import Problem, Program
 from .facts import Presets
 from .method import method

@@ -2,8 +2,8 @@
 
 from typing import Unpack
 
-from ..local import Phase
-from ..split import Patterns
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import Options, Participation, Training, Weighting

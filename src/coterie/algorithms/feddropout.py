@@ -5,8 +5,8 @@ from typing import Unpack
 
 import torch
 
-from .. import chance
-from ..views import permuted, random
+from ..core import rng as chance
+from ..submodels import permuted, random
 from .base import Problem, Program, Round
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
@@ -51,7 +51,7 @@ def feddropout(
 
     Reference: Caldas et al., "Expanding the Reach of Federated Learning by Reducing Client Resource Requirements",
     2018.
-    Differs from the paper in: what heterofl differs in, and no compression beside (``quantise`` is one). FedLMT's
+    Differs from the paper in: what heterofl differs in, and no compression beside (``quantize`` is one). FedLMT's
     tables were made with the code released with FedRolex, which draws channels layer by layer: aligned=False. There a
     network of b4 clients alone ends below FedAvg, which channels that stay aligned do not explain.
     """

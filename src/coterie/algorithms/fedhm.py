@@ -3,21 +3,21 @@
 from dataclasses import replace
 from typing import Literal, Unpack
 
-from ..local import Phase
-from ..problem import Model
-from ..views import factorise, factorise_tensors, recover_tensors
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels import factorize, factorize_tensors, recover_tensors
 from .base import Problem, Program, View
 from .capacities import RANKS, shares
 from .forms import assigned
-from .lowrank import coefficients, regularised
+from .lowrank import coefficients, regularized
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
 from .server import Server, federated
 
 
-def check_products(t: Training, regulariser: str) -> None:
+def check_products(t: Training, regularizer: str) -> None:
     """Refuses what is no list of terms, and momentum of factors that are made anew."""
-    coefficients(regulariser)
+    coefficients(regularizer)
     refuse_lasting(t)
 
 
@@ -29,14 +29,14 @@ def fedhm(
     capacities: str = "b4-b3-b2",
     keep_layers: int | str = 9,
     rank_mode: Literal["channels", "definition"] = "channels",
-    regulariser: str = "none",
+    regularizer: str = "none",
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",
     **options: Unpack[Options],
 ) -> Program[Server]:
     """FedHM: every client trains the server's model in the best approximation of its rank.
 
-    x_i = SVD_ri(w);   x_i <- local(x_i) along grad F_i + regulariser for i in S;   w <- sum_S q_i (U_i V_i^T)
+    x_i = SVD_ri(w);   x_i <- local(x_i) along grad F_i + regularizer for i in S;   w <- sum_S q_i (U_i V_i^T)
 
     A client deploys the nearest model of its rank to the mixed one; the global model is the full one.
 
@@ -45,7 +45,7 @@ def fedhm(
             after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
         keep_layers: How many layers stay whole.
         rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
-        regulariser: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
+        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         participation: Who takes part in a round: a fraction of the clients, or a count.
         weighting: How much a client counts: "size", by its samples, or "uniform".
 
@@ -55,23 +55,23 @@ def fedhm(
     Reference: Yao et al., "FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank
     Factorization", 2021.
     Differs from the paper in: nine whole layers and the rank ratios of FedLMT's experiments, one epoch, and no
-    regulariser unless asked. Its own code keeps the stem and the first block whole and adds a Frobenius decay of
+    regularizer unless asked. Its own code keeps the stem and the first block whole and adds a Frobenius decay of
     1e-4.
     """
     groups = [
-        (s, product_view(p.model, s.capacity, keep_layers, regulariser, rank_mode))
+        (s, product_view(p.model, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
     viewed = replace(p, views=lambda r: assigned(groups, r))
     return federated(viewed, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
 
-def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regulariser: str, rank_mode: str) -> View:
+def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> View:
     """The nearest products of a full model, and the full model they are."""
-    factors = factorise(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
-    low = regularised(factors, model, regulariser)
+    factors = factorize(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
+    low = regularized(factors, model, regularizer)
     return View(
         low,
-        take=lambda w, where: factorise_tensors(low.module, w),
+        take=lambda w, where: factorize_tensors(low.module, w),
         put=lambda x, where: (recover_tensors(low.module, x), {}),
     )

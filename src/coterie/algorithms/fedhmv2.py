@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Unpack
 import numpy as np
 from torch.func import vmap
 
-from ..local import Phase
-from ..mixing import average
-from ..tensors import Tensors, replicate
+from ..core.tensors import Tensors, replicate
+from ..exchange.mixing import average
+from ..local.steps import Phase
 from .base import Assigned, Form, Problem, Program, Round, Trained
 from .capacities import RANKS, levels, refuse_staged
 from .fedhm import check_products, product_view
@@ -44,7 +44,7 @@ def fedhmv2(
     capacities: str | None = None,
     keep_layers: int | str = 9,
     rank_mode: Literal["channels", "definition"] = "channels",
-    regulariser: str = "none",
+    regularizer: str = "none",
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",
     **options: Unpack[Options],
@@ -62,7 +62,7 @@ def fedhmv2(
         capacities: Where rank_ratio is not given, that of the smallest of these; 0.15 unless given.
         keep_layers: How many layers stay whole.
         rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
-        regulariser: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
+        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         participation: Who takes part in a round: a fraction of the clients, or a count.
         weighting: How much a client counts: "size", by its samples, or "uniform".
 
@@ -75,7 +75,7 @@ def fedhmv2(
     divides T_s, the wrong way round.
     """
     assert rank_ratio is not None
-    view = product_view(p.model, rank_ratio, keep_layers, regulariser, rank_mode)
+    view = product_view(p.model, rank_ratio, keep_layers, regularizer, rank_mode)
     low = replace(p, model=view.model)
     work = LocalUpdate(low, [Phase(low.parameters, t.amount, t.lr)], t)
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Literal, Unpack
 
-from ..errors import RequestError
-from ..local import Phase
+from ..core.errors import RequestError
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
@@ -19,10 +19,10 @@ PRESETS: Presets = {
 
 
 def _rank(
-    capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None, regulariser: str
+    capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None, regularizer: str
 ) -> dict[str, Any]:
     """Layers that stay whole and rank ratio: as given, else for the smallest capacity."""
-    coefficients(regulariser)
+    coefficients(regularizer)
     refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:
         refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
@@ -50,7 +50,7 @@ def fedlmt(
     rank_mode: Literal["channels", "definition"] = "channels",
     capacities: str | None = None,
     init: Literal["kaiming", "spectral"] = "kaiming",
-    regulariser: str = "none",
+    regularizer: str = "none",
     topology: str | Topology | None = None,
     participation: Participation = 0.1,
     weighting: Weighting = "size",
@@ -58,7 +58,7 @@ def fedlmt(
 ) -> Program[Any]:
     """FedLMT: FedAvg on one model of low rank, small enough for everybody.
 
-    x = (W_1 .. W_k, then U_l and V_l);   x_i <- local(x) along grad F_i + regulariser for i in S;   x <- sum_S q_i x_i
+    x = (W_1 .. W_k, then U_l and V_l);   x_i <- local(x) along grad F_i + regularizer for i in S;   x <- sum_S q_i x_i
 
     Args:
         rank_ratio: r = round(rank_ratio * c_out).
@@ -67,16 +67,16 @@ def fedlmt(
         capacities: Where rank_ratio and keep_layers are not given, the published pair for the smallest of these; 0.15
             and 3 unless given.
         init: What the factors begin with: "kaiming" or "spectral".
-        regulariser: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
+        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         topology: Between peers instead of around a server: a text such as "ring", or a Topology.
         participation: Who takes part in a round: a fraction of the clients, or a count.
         weighting: How much a client counts: "size", by its samples, or "uniform".
 
-    >>> fedlmt(regulariser="frobenius=1e-4").settings["keep_layers"]
+    >>> fedlmt(regularizer="frobenius=1e-4").settings["keep_layers"]
     3
 
     Reference: FedLMT/pFedLMT, Algorithm 1.
-    Differs from the paper in: the coefficient of its regulariser, which it tunes and does not print, is 0; the
+    Differs from the paper in: the coefficient of its regularizer, which it tunes and does not print, is 0; the
     released scripts for CIFAR use none either. Clients count by their size, as in the code; the listing has equal
     weights. r = round(rank_ratio * c_out), because its Definition 3.1 read literally (rank_mode="definition") does
     not give the counts of its Table 1.

@@ -2,8 +2,8 @@
 
 from typing import Unpack
 
-from ..corrections import proximal
-from ..local import Phase
+from ..local.corrections import proximal
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import Options, Participation, Rate, Training, Weighting

@@ -2,9 +2,9 @@
 
 from typing import Unpack
 
-from ..batches import Amount
-from ..local import Phase
-from ..split import Patterns
+from ..data.batches import Amount
+from ..local.personal import Patterns
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import Count, Options, Participation, Rate, Training, Weighting
@@ -41,7 +41,7 @@ def fedrep(
 
     Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", 2021.
     Differs from the paper in: 10 epochs for the head and 5 for the body, and the rates, momentum and clipping of
-    DFedAlt's experiments. Released code has one optimiser for both phases, momentum 0.5 and a last head phase for
+    DFedAlt's experiments. Released code has one optimizer for both phases, momentum 0.5 and a last head phase for
     everybody; here each phase has its own and nothing follows the last round.
     """
     v = p.personal(personal)

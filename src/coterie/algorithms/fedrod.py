@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from ..errors import RequestError
-from ..local import Group, Phase
-from ..problem import Model, cross_entropy
-from ..split import head_layer
-from ..tensors import Tensors, put, rows, zeros_like
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, put, rows, zeros_like
+from ..local.personal import head_layer
+from ..local.steps import Group, Phase
+from ..models.model import Model, cross_entropy
 from .base import Problem, Program, Round, Trained
 from .method import method
 from .options import Options, Participation, Rate, Training, Weighting

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Literal, Unpack
 
-from ..views import window
+from ..submodels import window
 from .base import Problem, Program
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting

@@ -2,8 +2,8 @@
 
 from typing import Unpack
 
-from ..corrections import sam
-from ..local import Phase
+from ..local.corrections import sam
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import FLAT, Options, Participation, Rate, Training, Weighting

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..batches import Amount
-from ..local import Phase
-from ..tensors import entries, rows
+from ..core.tensors import entries, rows
+from ..data.batches import Amount
+from ..local.steps import Phase
 from .base import Form, Problem, Program, Round
 from .forms import NUMBERS, formed
 from .options import Training
@@ -28,7 +28,7 @@ def finetuned(program: Program[Any], problem: Problem) -> Program[Any]:
     >>> fedavg(finetune_epochs=5).settings["finetune_epochs"]
     5
 
-    Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimiser; the code released with DisPFL tunes FedAvg's model so.
+    Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimizer; the code released with DisPFL tunes FedAvg's model so.
     """
     t = program.training
     lr = t.lr if t.finetune_lr is None else t.finetune_lr

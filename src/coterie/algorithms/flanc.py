@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Unpack
 
-from ..local import Phase
-from ..problem import Model
-from ..views.basis import bank_names, beside, composed, orthogonality
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels.basis import bank_names, beside, composed, orthogonality
 from .base import Problem, Program
 from .capacities import FRACTIONS, levels, shares
 from .forms import assigned, named_view

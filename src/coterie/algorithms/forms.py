@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..batches import Integers, Samples
+from ..core.tensors import Tensors, Tree, entries, leaves, replicate, rows
+from ..data.batches import Integers, Samples
 from ..engines import Serial
-from ..problem import Model
-from ..tensors import Tensors, Tree, entries, leaves, replicate, rows
+from ..models.model import Model
 from .base import Algorithm, Assigned, Form, Problem, Round, View
 from .capacities import Share
 

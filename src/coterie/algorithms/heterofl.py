@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from ..views import prefix
+from ..submodels import prefix
 from .base import Problem, Program
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting

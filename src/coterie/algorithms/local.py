@@ -2,11 +2,11 @@
 
 from typing import Unpack
 
-from ..local import Phase
+from ..local.steps import Phase
 from .base import Problem, Program
 from .method import method
 from .options import Options, Training
-from .peers import Peers, decentralised
+from .peers import Peers, decentralized
 
 
 @method()
@@ -26,4 +26,4 @@ def local(
     Differs from the paper in: nothing. All clients train in every round, also beside methods that sample a tenth of
     them.
     """
-    return decentralised(p, [Phase(p.parameters, t.amount, t.lr)], t, "none", shared=frozenset())
+    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, "none", shared=frozenset())

@@ -1,4 +1,4 @@
-"""What methods of low rank have in common: the model as products, its regulariser, and an exchange of one's choice."""
+"""What methods of low rank have in common: the model as products, its regularizer, and an exchange of one's choice."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from torch import nn
 
 from .. import topology as topologies
-from ..errors import RequestError
-from ..local import Phase
-from ..problem import Model
+from ..core.errors import RequestError
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels import TERMS, factor_pairs, factorize, penalty
 from ..topology import Topology
-from ..views import TERMS, factor_pairs, factorise, penalty
 from .base import Problem, Program
 from .options import Training
-from .peers import decentralised
+from .peers import decentralized
 from .pushsum import push_sum
 from .server import federated
 
 
 def coefficients(text: str) -> dict[str, float]:
-    """A regulariser as typed: "none", "frobenius=1e-4", or several with commas.
+    """A regularizer as typed: "none", "frobenius=1e-4", or several with commas.
 
     >>> coefficients("frobenius=1e-4,l2=1e-5")
     {'frobenius': 0.0001, 'l2': 1e-05}
@@ -31,22 +31,22 @@ def coefficients(text: str) -> dict[str, float]:
         return {name.strip(): float(value) for name, value in pairs}
     except ValueError:
         raise RequestError(
-            f"regulariser={text!r} is no list of terms: write frobenius=1e-4, or several of {', '.join(TERMS)}"
+            f"regularizer={text!r} is no list of terms: write frobenius=1e-4, or several of {', '.join(TERMS)}"
         ) from None
 
 
 def low_rank(
-    model: Model, rank_ratio: float, keep_layers: int | str, init: str, regulariser: str, rank_mode: str
+    model: Model, rank_ratio: float, keep_layers: int | str, init: str, regularizer: str, rank_mode: str
 ) -> Model:
-    """The model with its layers as products, and the regulariser in its loss."""
+    """The model with its layers as products, and the regularizer in its loss."""
     seed = getattr(model.module, "origin", {}).get("seed", 0)
-    module = factorise(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
-    return regularised(module, model, regulariser)
+    module = factorize(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
+    return regularized(module, model, regularizer)
 
 
-def regularised(module: nn.Module, model: Model, regulariser: str) -> Model:
-    """A module in low-rank form with the loss of ``model`` and the regulariser."""
-    terms = coefficients(regulariser)
+def regularized(module: nn.Module, model: Model, regularizer: str) -> Model:
+    """A module in low-rank form with the loss of ``model`` and the regularizer."""
+    terms = coefficients(regularizer)
     added = penalty(factor_pairs(module), terms) if any(terms.values()) else None
     return replace(model.like(module), penalty=added)
 
@@ -66,4 +66,4 @@ def exchanged(
     graph = topologies.build(topology, p.clients, p.seed)
     if graph.stochastic == "column":
         return push_sum(p, phases, t, graph, shared)
-    return decentralised(p, phases, t, graph, shared)
+    return decentralized(p, phases, t, graph, shared)

@@ -13,8 +13,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 
-from ..errors import RequestError, unknown
-from ..problem import Model
+from ..core.errors import RequestError, unknown
+from ..models.model import Model
 from .base import Algorithm, Problem, Program, unchanged
 from .facts import Facts, Presets
 from .options import Options, Training, check_hint
@@ -45,7 +45,7 @@ def method(
         check: Refuses settings that do not go together, once each is right by itself.
         complete: Gives settings that follow from others, as a dictionary.
         adapt: Makes the module that the method trains of the one it is given: its first argument.
-        presets: Settings for the set-ups of ``coterie.presets`` that the common ones do not suit, by kind: "small",
+        presets: Settings for the set-ups of ``coterie.cli.presets`` that the common ones do not suit, by kind: "small",
             "text" (on top of those), "papers".
         staged: Whether it trains only networks that are built in stages, so that the commands choose one.
         theorem: The theorem of ``coterie.theory`` that speaks of it, by its name there.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
-from ..batches import Amount
-from ..errors import RequestError
-from ..local import Phase, Sgd
+from ..core.errors import RequestError
+from ..data.batches import Amount
+from ..local.steps import Phase, Sgd
 
 
 class Range(NamedTuple):
@@ -52,7 +52,7 @@ class Options(TypedDict, total=False):
         batch_size: Samples in one batch; none: all that a client has.
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast.
         steps: Batches in one round, instead of epochs.
-        quantise: Bits for every number that a client sends, 2 to 16; none: all it has.
+        quantize: Bits for every number that a client sends, 2 to 16; none: all it has.
         finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
         finetune_lr: The rate of that tuning; none: lr.
     """
@@ -69,7 +69,7 @@ class Options(TypedDict, total=False):
     batch_size: Annotated[int, Range(1)] | None
     epochs: Annotated[int | tuple[int, ...], Range()] | None
     steps: Count | None
-    quantise: Annotated[int, Range(2, 16)] | None
+    quantize: Annotated[int, Range(2, 16)] | None
     finetune_epochs: Count
     finetune_lr: Rate | None
 
@@ -99,7 +99,7 @@ class Training(NamedTuple):
     batch_size: int | None = 128  # None: everything a client has
     epochs: int | tuple[int, ...] | None = 5  # several: for as many equal groups of clients, unequally fast
     steps: int | None = None  # instead of epochs
-    quantise: int | None = None  # bits for every number a client sends; None: all it has
+    quantize: int | None = None  # bits for every number a client sends; None: all it has
     finetune_epochs: int = 0  # passes in which everybody tunes a copy of its model before it is measured and returned
     finetune_lr: float | None = None  # for that; None: lr
 
@@ -139,7 +139,7 @@ class Training(NamedTuple):
         return Amount(self.epochs, self.steps)
 
     def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
-        """The optimiser of a phase in round ``t`` of that many."""
+        """The optimizer of a phase in round ``t`` of that many."""
         group = None if phase.group is None else phase.group._replace(lr=self.decayed(float(phase.group.lr), t, rounds))
         return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, group)
 

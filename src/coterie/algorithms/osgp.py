@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import topology as topologies
-from ..corrections import WEIGHT
-from ..local import Phase
-from ..mixing import sums
-from ..tensors import Tensors, count
+from ..core.tensors import Tensors, count
+from ..exchange.mixing import sums
+from ..local.corrections import WEIGHT
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .method import method

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import topology as topologies
-from ..errors import RequestError
-from ..local import Phase
-from ..mixing import gossip
-from ..tensors import Tensors, count, replicate, split
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, count, replicate, split
+from ..exchange.mixing import gossip
+from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training
@@ -22,7 +22,7 @@ class Peers(NamedTuple):
     memory: Tensors  # momentum that outlives a round; empty unless asked for
 
 
-def decentralised(
+def decentralized(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,

@@ -9,30 +9,30 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..batches import Integers
-from ..local import Phase
-from ..problem import Model
-from ..tensors import Tensors, Tree, put, rows
+from ..core.tensors import Tensors, Tree, put, rows
+from ..data.batches import Integers
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels import Pair, factor_pairs, factorize, front_names, recover
 from ..topology import Topology
-from ..views import Pair, factor_pairs, factorise, front_names, recover
 from .base import Problem, Program, View
 from .capacities import RANKS, Share, levels, refuse_staged, shares
 from .facts import Presets
 from .forms import assigned
-from .lowrank import coefficients, exchanged, low_rank, regularised
+from .lowrank import coefficients, exchanged, low_rank, regularized
 from .method import method
 from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
 
 
-def _check(t: Training, capacities: str, regulariser: str) -> None:
+def _check(t: Training, capacities: str, regularizer: str) -> None:
     refuse_staged("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
-    coefficients(regulariser)
+    coefficients(regularizer)
     refuse_lasting(t)
 
 
-def _largest(model: Model, capacities: str, keep_layers: int | str, regulariser: str, rank_mode: str) -> Model:
+def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: str) -> Model:
     """In the largest rank: smaller ones are its first columns, the rest of which are zero and stay so."""
-    return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regulariser, rank_mode)
+    return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regularizer, rank_mode)
 
 
 PRESETS: Presets = {
@@ -50,7 +50,7 @@ def pfedlmt(
     keep_layers: int | str = 9,
     rank_mode: Literal["channels", "definition"] = "channels",
     schedule: Literal["joint", "alternate"] = "joint",
-    regulariser: str = "none",
+    regularizer: str = "none",
     topology: str | Topology | None = None,
     participation: Participation = 0.1,
     weighting: Weighting = "size",
@@ -68,7 +68,7 @@ def pfedlmt(
         keep_layers: How many layers are common.
         rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
         schedule: "joint", or "alternate": the first half of the steps trains q, the second p.
-        regulariser: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
+        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         topology: Between peers instead of around a server: a text such as "ring", or a Topology.
         participation: Who takes part in a round: a fraction of the clients, or a count.
         weighting: How much a client counts: "size", by its samples, or "uniform".
@@ -77,13 +77,13 @@ def pfedlmt(
     9
 
     Reference: FedLMT/pFedLMT, Algorithm 3.
-    Differs from the paper in: no regulariser unless asked (the released script has frobenius=1e-6). The released
+    Differs from the paper in: no regularizer unless asked (the released script has frobenius=1e-6). The released
     code alternates, schedule="alternate". Its decomposition into a client's rank does not approximate the layer;
     here it is the nearest product.
     """
     front = front_names(p.module)
     groups = [
-        (s, rank_view(p, s.capacity, keep_layers, regulariser, rank_mode))
+        (s, rank_view(p, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
     own = replace(p, views=lambda r: assigned(groups, r))
@@ -103,9 +103,9 @@ def _phases(p: Problem, front: frozenset[str], schedule: str, t: Training) -> li
     return [Phase(p.parameters - front, first, t.lr, stream=1), Phase(p.parameters & front, second, t.lr)]
 
 
-def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regulariser: str, rank_mode: str) -> View:
+def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> View:
     """The first columns of all factors; zero columns have no gradient, so the padded form answers and trains alike."""
-    small = factorise(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
+    small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     full, part = (dict(m.named_parameters()) for m in (p.module, small))
     columns = {name: at for pair in factor_pairs(small) for name, at in _columns(pair, part).items()}
 
@@ -115,7 +115,7 @@ def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regulariser
     def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
         return {k: _padded(v, columns[k], full[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}, {}
 
-    return View(regularised(small, p.model, regulariser), take, put)
+    return View(regularized(small, p.model, regularizer), take, put)
 
 
 def _columns(pair: Pair, shapes: Mapping[str, Tensor]) -> dict[str, int]:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Unpack
 
-from ..batches import Batch
+from ..core.tensors import Tensors, add, count, floating, mul, replicate, rows, split, sub
+from ..data.batches import Batch
 from ..engines.base import Grad, Seen
-from ..local import Aux, Correction, Phase
-from ..tensors import Tensors, add, count, floating, mul, replicate, rows, split, sub
+from ..local.steps import Aux, Correction, Phase
 from .base import Problem, Program, Round, Trained
 from .beside import Beside, apart, beside, second, second_names
 from .method import method

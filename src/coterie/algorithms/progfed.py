@@ -6,12 +6,12 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from ..errors import RequestError
-from ..local import Phase
-from ..problem import Model
-from ..tensors import Tensors, Tree
-from ..views.staged import check_stages
-from ..views.stages import STAGE, at_stage, stage_of, staged
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, Tree
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels.staged import check_stages
+from ..submodels.stages import STAGE, at_stage, stage_of, staged
 from .base import Assigned, Problem, Program, Round, View
 from .capacities import Share
 from .depthfl import saying
@@ -54,7 +54,7 @@ def progfed(
     Reference: Wang et al., "ProgFed: Effective, Communication, and Computation Efficient Federated Learning by
     Progressive Training", 2022.
     Differs from the paper in: no warm-up unless asked; the released code has 25 rounds of 3,000. Warm-up rounds are
-    counted as if the whole prefix travelled and learned. FedLMT's text prints other lengths of the stages; only these
+    counted as if the whole prefix traveled and learned. FedLMT's text prints other lengths of the stages; only these
     sum to T and give its Table 7.
     """
     stages = check_stages(p.module)

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import topology as topologies
-from ..corrections import WEIGHT, debiased, model_of
-from ..local import REFERENCE, Phase
-from ..mixing import sums
-from ..tensors import Tensors, count, replicate, split
+from ..core.tensors import Tensors, count, replicate, split
+from ..exchange.mixing import sums
+from ..local.corrections import WEIGHT, debiased, model_of
+from ..local.steps import REFERENCE, Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training

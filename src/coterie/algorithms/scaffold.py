@@ -2,10 +2,10 @@
 
 from typing import Literal, Unpack
 
-from ..batches import Stream
-from ..corrections import control_variate
-from ..local import Phase
-from ..tensors import Tensors, replicate, rows
+from ..core.tensors import Tensors, replicate, rows
+from ..data.batches import Stream
+from ..local.corrections import control_variate
+from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .controlled import Controlled, check_plain, controlled, mean_gradient, with_control
 from .method import method

@@ -2,8 +2,8 @@
 
 from typing import Literal, Unpack
 
-from ..corrections import control_variate
-from ..split import Patterns
+from ..local.corrections import control_variate
+from ..local.personal import Patterns
 from .base import Problem, Program
 from .controlled import Controlled, check_plain, controlled
 from .fedavg_p import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, P_PRESETS, check_exact, joint_phase

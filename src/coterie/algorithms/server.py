@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..local import Phase
-from ..mixing import average, outer
-from ..tensors import Tensors, count, put, replicate, rows, split
+from ..core.tensors import Tensors, count, put, replicate, rows, split
+from ..exchange.mixing import average, outer
+from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, to_server

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ..errors import RequestError
+from ..core.errors import RequestError, nearest
 from .base import Algorithm
 from .options import Options
 
@@ -82,7 +82,7 @@ def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> di
     values = {}
     for key, text in items:
         if key not in known:
-            raise RequestError(f"{method} has no setting {key!r}: it has {', '.join(sorted(known))}")
+            raise RequestError(f"{method} has no setting {key!r}: {nearest(key, known)}")
         values[key] = _value(method, key, text, known[key])
     return values
 
@@ -102,10 +102,8 @@ def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, di
             raise RequestError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
         having = [m for m in ([method] if method else builders) if key in known[m]]
         if not having:
-            valid = sorted(set.union(*(set(known[m]) for m in ([method] if method else builders))))
-            raise RequestError(
-                f"no setting {key!r} in {method or ', '.join(builders)}: choose among {', '.join(valid)}"
-            )
+            valid = set.union(*(set(known[m]) for m in ([method] if method else builders)))
+            raise RequestError(f"no setting {key!r} in {method or ', '.join(builders)}: {nearest(key, valid)}")
         for m in having:
             values[m] |= typed(builders[m], m, [(key, text)])
     return values

@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from .. import topology as topologies
-from ..batches import Integers
-from ..tensors import Tensors, entries, floating, size_in_bytes
+from ..core.tensors import Tensors, entries, floating, size_in_bytes
+from ..data.batches import Integers
 
 
 class Load(NamedTuple):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..errors import RequestError
-from ..local import REFERENCE, Aux, Descent, Held, Phase, Reached, Start
-from ..problem import Model
-from ..tensors import Tensors, Tree, concatenate, floating, rows, split, zeros_like
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, Tree, concatenate, floating, rows, split, zeros_like
+from ..local.steps import REFERENCE, Aux, Descent, Held, Phase, Reached, Start
+from ..models.model import Model
 from .base import Assigned, Form, Problem, Round, Trained
 from .forms import taken
 from .options import Training

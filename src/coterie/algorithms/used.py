@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..errors import RequestError
-from ..views.factors import LowRank, LowRankConv2d
-from ..views.lowrank import factorable
+from ..core.errors import RequestError
+from ..submodels.factors import LowRank, LowRankConv2d
+from ..submodels.lowrank import factorable
 from . import BUILDERS
 from .base import Algorithm
 from .widths import SCALED
@@ -62,7 +62,7 @@ RULES = (
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
     Rule(("gossip_steps", "tau"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
-    Rule(("quantise",), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+    Rule(("quantize",), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
 )
 
 
@@ -105,15 +105,15 @@ def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
     layers = made or list(factorable(module, s["keep_layers"]).values())
     if not layers:
         usual = defaults(name)
-        idle = [k for k in ("init", "regulariser") if s.get(k) != usual.get(k)]
+        idle = [k for k in ("init", "regularizer") if s.get(k) != usual.get(k)]
         if idle or s["keep_layers"] == usual["keep_layers"]:  # who asks for it may keep them all: that is FedAvg
             raise RequestError(
-                f"{name} has no layer to factorise, because keep_layers={s['keep_layers']} keeps all of this model's: "
+                f"{name} has no layer to factorize, because keep_layers={s['keep_layers']} keeps all of this model's: "
                 "lower keep_layers" + "".join(f", or leave {k} out" for k in idle)
             )
         return
     if s["rank_mode"] != "channels" and not any(isinstance(m, LowRankConv2d | nn.Conv2d) for m in layers):
         raise RequestError(
-            "rank_mode changes nothing, because this model has no convolution to factorise: leave it out, or take one "
+            "rank_mode changes nothing, because this model has no convolution to factorize: leave it out, or take one "
             "that has"
         )

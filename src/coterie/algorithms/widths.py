@@ -10,12 +10,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..batches import Integers
-from ..local import Phase
-from ..problem import Model
-from ..split import head_layer
-from ..tensors import Tensors, Tree, stack
-from ..views import Cut, layered, narrow
+from ..core.tensors import Tensors, Tree, stack
+from ..data.batches import Integers
+from ..local.personal import head_layer
+from ..local.steps import Phase
+from ..models.model import Model
+from ..submodels import Cut, layered, narrow
 from .base import Assigned, Problem, Program, Round, View
 from .capacities import WIDTHS, shares
 from .forms import present
@@ -119,7 +119,7 @@ def mask_absent(module: nn.Module) -> None:
 
 
 def divide_before_norms(module: nn.Module, rate: float) -> None:
-    """x / rate before every normalisation, in training only: what a cut layer puts out is smaller by about that."""
+    """x / rate before every normalization, in training only: what a cut layer puts out is smaller by about that."""
 
     def scaled(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         return (inputs[0] / rate, *inputs[1:]) if layer.training else None

@@ -20,9 +20,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from .. import __version__
+from ..core.tensors import Tensors, add
 from ..data import Federation
-from ..loop import fit
-from ..tensors import Tensors, add
+from ..training.fit import fit
 from . import plain
 from .workloads import SEED, Workload, make_algorithm, make_cohorts, make_federation, make_model
 

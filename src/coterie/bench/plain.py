@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from ..batches import Integers
 from ..data import Federation
+from ..data.batches import Integers
 from .workloads import SEED, Workload
 
 State = dict[str, Tensor]
@@ -54,7 +54,7 @@ def star(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Inte
 
 
 def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
-    """Everybody trains, then takes the mean of itself and its two neighbours."""
+    """Everybody trains, then takes the mean of itself and its two neighbors."""
     clients = [copy.deepcopy(model) for _ in loaders]
 
     def one_round(cohort: Integers) -> None:

@@ -10,12 +10,12 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms import Algorithm
-from ..batches import Integers
+from ..core.errors import unknown
 from ..data import Federation
+from ..data.batches import Integers
 from ..engines import Serial
-from ..errors import unknown
-from ..experiment import Experiment
-from ..problem import Model, cross_entropy
+from ..models.model import Model, cross_entropy
+from ..training.experiment import Experiment
 
 SEED = 0
 CLASSES = 10
@@ -39,7 +39,7 @@ class Workload:
     batch_size: int | None  # None: all samples of a client
     epochs: int
     rounds: int  # per repeat: enough for a median, few enough to wait for
-    ring: bool = False  # neighbours average with each other instead of a server with all
+    ring: bool = False  # neighbors average with each other instead of a server with all
     lr: float = 0.05
 
     @property

@@ -14,7 +14,7 @@ def main() -> NoReturn:
 
     Anything else is a defect of ours and ends with a traceback and status 1.
     """
-    from ..errors import RequestError
+    from ..core.errors import RequestError
     from .app import app
 
     for stream in (sys.stdout, sys.stderr):

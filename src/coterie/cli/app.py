@@ -51,7 +51,7 @@ TopologyText = Annotated[
 ]
 EngineText = Annotated[
     str | None,
-    typer.Option(help="auto, serial, vectorised, vectorised:16 for 16 clients at once, or ray for a cluster."),
+    typer.Option(help="auto, serial, vectorized, vectorized:16 for 16 clients at once, or ray for a cluster."),
 ]
 RayAddress = Annotated[
     str | None, typer.Option(help="Of the Ray cluster, auto for this machine's; by default one is started for the run.")
@@ -340,17 +340,17 @@ def export(
         typer.Option(help="safetensors, onnx or torchscript; by default what --out ends with (.onnx, .pt)."),
     ] = None,
     form: Annotated[
-        str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorised.")
+        str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorized.")
     ] = "recovered",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Write a client's own model into a file that works elsewhere.
 
-    ONNX and TorchScript files contain the normalisation: they take samples as
+    ONNX and TorchScript files contain the normalization: they take samples as
     the data set gives them, so images as uint8 from 0 to 255; data that
     Coterie holds as numbers, such as digits, go in as they are.
 
-    A safetensors file is the state dict alone, for inputs that are normalised;
+    A safetensors file is the state dict alone, for inputs that are normalized;
     its metadata hold mean and std, and much more.
 
     ONNX needs pip install 'coterie\\[export]'.

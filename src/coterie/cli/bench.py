@@ -11,8 +11,8 @@ from rich.table import Table
 
 from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
-from ..errors import RequestError
-from ..store.files import write_json
+from ..core.errors import RequestError
+from ..core.files import write_json
 
 GIB = 1024**3
 

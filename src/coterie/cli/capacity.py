@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import BUILDERS
+from ..algorithms.costs import Row, capacity_table
 from ..algorithms.facts import facts
-from ..capacity import Row, capacity_table
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 
 def typed_shape(text: str) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
 
     >>> show_capacity("mlp", 10, (64,))
     mlp · 10 classes · samples of 64
-    FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalised
+    FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalized
     number and 1 for every averaged one; by definition: ranks are parts of the smaller
     side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels
     form            setting            parameters  FLOPs
@@ -44,7 +44,7 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     console = Console(highlight=False)
     size = " x ".join(map(str, input_shape))
     console.print(f"{model} · {classes} classes · samples of {size}", style="bold", markup=False)
-    console.print("FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalised")
+    console.print("FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalized")
     console.print("number and 1 for every averaged one; by definition: ranks are parts of the smaller")
     console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")
     console.print(_table(rows))

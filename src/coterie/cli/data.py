@@ -15,10 +15,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ..data.catalogue import CATALOGUE, present
+from ..core.spec import scaled
+from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
 from ..data.place import choose, data_dir
-from ..text import scaled
 
 
 def show_dir(folder: Path | None) -> None:
@@ -36,7 +36,7 @@ def show_data(option: Path | None) -> None:
     table = Table(title=f"Data sets in {folder}", title_justify="left")
     for heading in ("name", "what it is", "here"):
         table.add_column(heading, no_wrap=heading == "name")
-    for name, entry in CATALOGUE.items():
+    for name, entry in CATALOG.items():
         found = present(name, folder)
         where = f"{_shared(found).relative_to(folder)}, {scaled(_size(found), 'B')}" if found else "no"
         table.add_row(name, entry.what, where)

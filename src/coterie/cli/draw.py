@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from ..topology import edges, in_neighbours
+from ..topology import edges, in_neighbors
 from .picture import picture
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _around(n: int) -> list[Point]:
 
 def _links(W: Tensor) -> list[Link]:
     """Every link; one that goes both ways is listed once."""
-    heard = [set(row) for row in in_neighbours(W)]
+    heard = [set(row) for row in in_neighbors(W)]
     return [Link(j, i, i in heard[j]) for i, row in enumerate(heard) for j in sorted(row) if i not in heard[j] or j < i]
 
 
@@ -146,7 +146,7 @@ def draw_png(W: Tensor, path: Path, title: str) -> None:
         axes.set_title(title, fontsize=13, color=_INK, pad=12)
         axes.set(xlim=(-1.12, 1.12), ylim=(1.12, -1.12))
         links, places = _links(W), _around(len(W))
-        # The diameter of a node in points, so that neighbours on a circle of some 1500 points keep apart.
+        # The diameter of a node in points, so that neighbors on a circle of some 1500 points keep apart.
         node = min(30.0, 600 / len(W))
         _paint_links(axes, places, links, node)
         _paint_nodes(axes, places, _busy(links), node)
@@ -179,10 +179,10 @@ def _paint_links(axes: "Axes", places: list[Point], links: list[Link], node: flo
 
 def _paint_nodes(axes: "Axes", places: list[Point], busy: set[int], node: float) -> None:
     """Discs over the ends of the links, numbered inside, or beside where the disc is too small."""
-    colours = [_BUSY if i in busy else _IDLE for i in range(len(places))]
+    colors = [_BUSY if i in busy else _IDLE for i in range(len(places))]
     across, down = [x for x, _ in places], [y for _, y in places]
-    axes.scatter(across, down, s=node**2, c=colours, edgecolors="white", linewidths=1.2, zorder=3)
+    axes.scatter(across, down, s=node**2, c=colors, edgecolors="white", linewidths=1.2, zorder=3)
     inside = node >= 18
-    size, colour, away = (node / 2.4, "white", 1.0) if inside else (min(9, 800 / len(places)), _INK, 1.06)
+    size, color, away = (node / 2.4, "white", 1.0) if inside else (min(9, 800 / len(places)), _INK, 1.06)
     for i, (x, y) in enumerate(places):
-        axes.annotate(str(i), (away * x, away * y), ha="center", va="center", fontsize=size, color=colour)
+        axes.annotate(str(i), (away * x, away * y), ha="center", va="center", fontsize=size, color=color)

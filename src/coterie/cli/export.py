@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from ..export import save, save_all
 
 EVERYBODY = "all"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import RequestError
-from ..own import folder_name
-from ..progress import Measured, Pace
+from ..core.custom import folder_name
+from ..core.errors import RequestError
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+from ..track.progress import Measured, Pace
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
 STILL = 60.0  # seconds in which no run is called stalled

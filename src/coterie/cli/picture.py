@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -60,7 +60,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder for the results; else a new one under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")] = False,
-    engine: Annotated[str, typer.Option(help="auto, serial, vectorised, graphed.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, serial, vectorized, graphed.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16.")] = "fp32",
     data_dir: Annotated[

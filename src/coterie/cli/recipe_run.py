@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..core.custom import folder_name, is_own, proper
+from ..core.errors import RequestError
+from ..core.files import write_json
+from ..core.spec import scaled
 from ..engines import Serial
-from ..errors import RequestError
-from ..experiment import Experiment
-from ..first import PER_CLIENT, first_models
-from ..loop import fit
-from ..own import folder_name, is_own, proper
-from ..problem import Model, cross_entropy
+from ..models.model import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.across import Runs
 from ..recipes.compared import compared
@@ -21,8 +20,9 @@ from ..recipes.costs import SPEED_OF, cost, duration
 from ..recipes.own import with_own
 from ..recipes.shorten import Changes, changed, shortenings
 from ..report.collect import RECIPE
-from ..store.files import write_json
-from ..text import scaled
+from ..training.experiment import Experiment
+from ..training.first import PER_CLIENT, first_models
+from ..training.fit import fit
 from .live import Live
 from .recipe_still import run_still
 from .recipe_table import saved, show

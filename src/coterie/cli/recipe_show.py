@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..errors import unknown
+from ..core.errors import unknown
+from ..core.spec import scaled
 from ..recipes import Case, Entry, Published, Recipe, load, names, papers, published
 from ..recipes.costs import SPEED_OF, Cost, cost, duration
 from ..recipes.outcome import POINTS, WHEN
-from ..text import scaled
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}

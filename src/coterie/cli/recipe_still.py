@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.files import write_json
 from ..recipes import Recipe
 from ..recipes.compared import compared
 from ..recipes.shorten import Changes, changed, shorter_cases
 from ..report.collect import RECIPE
-from ..store.files import write_json
 from .live import Live
 from .recipe_show import wide_console
 from .recipe_table import saved, show

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.files import replace, write_json
 from ..measure.compare import TARGET
 from ..report import write
 from ..report.collect import COMMAND, PLAN
 from ..report.library import compressed_library
-from ..store.files import replace, write_json
 
 if TYPE_CHECKING:
     from .live import Live

@@ -9,22 +9,22 @@ from torch import nn
 
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
+from ..algorithms.custom import suitable
 from ..algorithms.facts import facts
 from ..algorithms.options import EXCLUSIVE
-from ..algorithms.own import suitable
 from ..algorithms.settings import Builder, meant, settings_of
 from ..algorithms.used import unused
-from ..checks import begins_apart
+from ..core.errors import RequestError
+from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
-from ..errors import RequestError
-from ..experiment import Experiment
-from ..first import COMMON, PER_CLIENT, check_init, first_models
-from ..presets import PRESETS, Preset
-from ..problem import Model, cross_entropy
+from ..models.model import Model, cross_entropy
 from ..recipes.shorten import fitting
-from ..text import parse
+from ..training.checks import begins_apart
+from ..training.experiment import Experiment
+from ..training.first import COMMON, PER_CLIENT, check_init, first_models
+from .presets import PRESETS, Preset
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
 

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import unknown
+from ..core.errors import unknown
 from ..measure.compare import TARGET, Comparison, check_target
 from .formats import latex, markdown
 from .recipe_show import wide_console

@@ -6,8 +6,8 @@ from statistics import fmean
 
 from rich.console import Console
 
+from ..core.errors import RequestError
 from ..data import Federation, federate
-from ..errors import RequestError
 from .picture import picture
 
 Counts = Sequence[Sequence[int]]
@@ -76,7 +76,7 @@ def draw_split(counts: Counts, path: Path, title: str) -> None:
         from matplotlib.ticker import MaxNLocator
 
         axes = figure.add_subplot()
-        held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no colour
+        held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no color
         image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
         axes.set_title(title, fontsize=12, color=_INK)
         axes.set(xlabel="client", ylabel="class")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..algorithms import builder
 from ..algorithms.settings import meant
-from ..errors import RequestError
+from ..core.errors import RequestError
 from ..theory import Outcome, examine
 from .picture import check_png, picture
 

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..errors import RequestError
-from ..text import scaled
+from ..core.errors import RequestError
+from ..core.spec import scaled
 from ..topology import Topology, build, degree, diameter, edges, spectral_gap
 from .draw import draw_png, draw_terminal
 
@@ -35,7 +35,7 @@ def show_topology(
     ring · 4 clients · the same every round
     matrix             doubly stochastic: every mix keeps the mean
     spectral gap       0.666667
-    in-neighbours      2 least, 2 mean, 2 most
+    in-neighbors      2 least, 2 mean, 2 most
     diameter           2
     messages a round   8
     bytes a round      32 MB, exactly 32,000,000 bytes
@@ -79,7 +79,7 @@ def _facts(topology: Topology, W: Tensor, round: int) -> list[tuple[str, str]]:
         rows.append(("mean spectral gap", f"{sum(gaps) / _ROUNDS:.6f} over rounds {round} to {round + _ROUNDS - 1}"))
     return [
         *rows,
-        ("in-neighbours", f"{least} least, {mean:.4g} mean, {most} most"),
+        ("in-neighbors", f"{least} least, {mean:.4g} mean, {most} most"),
         ("diameter", "none: not everybody reaches everybody in this graph" if far is None else str(far)),
         ("messages a round", f"{edges(W):,}"),
     ]

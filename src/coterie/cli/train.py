@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from .. import algorithms
-from ..config import rebuild
+from ..core.custom import folder_name, is_own, trusting
+from ..core.errors import RequestError
+from ..core.files import write_json
+from ..core.tensors import entries
 from ..engines import Serial
-from ..errors import RequestError
-from ..experiment import Experiment
-from ..loop import fit
 from ..measure.compare import Comparison, MethodRuns, RunData
-from ..own import folder_name, is_own, trusting
-from ..problem import Model, cross_entropy
+from ..models.model import Model, cross_entropy
 from ..report.collect import COMPARISON
-from ..rhythm import rhythm
-from ..run import Run
 from ..store import RunFolder, read_json
-from ..store.files import write_json
 from ..store.folder import CONFIG
-from ..tensors import entries
 from ..track import Tracker
+from ..training.config import rebuild
+from ..training.evaluation import rhythm
+from ..training.experiment import Experiment
+from ..training.fit import fit
+from ..training.run import Run
 from .live import Live
 from .report import begin_several, leave_report
 from .request import Plan, Wishes, check_settings, known_options

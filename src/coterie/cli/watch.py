@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.live import Live as Screen
 from rich.table import Table
 
-from ..errors import RequestError
-from ..progress import Rhythm, clock
+from ..core.errors import RequestError
+from ..core.files import disk
+from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
-from ..store.files import disk
-from ..text import scaled
+from ..track.progress import Rhythm, clock
 from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Seen
 from .recipe_show import table
 from .report import PAGE
@@ -31,7 +31,7 @@ NUMBERS = (
 )
 SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one
 SHARE = 0.1  # of the time may be spent on making pages
-COLOURS = {RUNNING: "green", STALLED: "red", FINISHED: "blue", WAITING: "dim"}
+COLORS = {RUNNING: "green", STALLED: "red", FINISHED: "blue", WAITING: "dim"}
 NOTHING = "nothing is there yet; waiting for a run to begin"
 
 
@@ -159,7 +159,7 @@ def _table(seen: dict[Followed, Seen], room: int) -> Table:
         round = "-" if how.rounds is None else f"{how.done}/{how.rounds}"
         accuracy = "" if run.measured.accuracy is None else f"{100 * run.measured.accuracy[0]:.1f} %"
         sent = scaled(run.measured.bytes, "B") if how.done else ""
-        state = f"[{COLOURS.get(how.state, 'default')}]{how.state}"
+        state = f"[{COLORS.get(how.state, 'default')}]{how.state}"
         made.add_row(run.name, round, accuracy, run.measured.loss_text, sent, _left(how), _age(how), state)
     left_out = Counter(how.state for run, how in seen.items() if run not in chosen)
     no_room = "no room for: " + ", ".join(f"{count} {state}" for state, count in left_out.items()) + "\n"

@@ -5,8 +5,8 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from ..batches import Integers
-from ..experiment import Experiment
+from ..data.batches import Integers
+from ..training.experiment import Experiment
 
 
 def costs(experiment: Experiment) -> NDArray[np.float64]:

@@ -12,15 +12,15 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
-from ..batches import Integers
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.tensors import Tensors
+from ..data.batches import Integers
 from ..measure.parts import whole
 from ..store.parts import save_part
-from ..tensors import Tensors
+from ..training.wanted import Wanted
 from .packed import pack, unpack
 from .shard import tree
 from .start import ASIDE, DOOR, PATIENCE, Hired, hired
-from .wanted import Wanted
 from .worker import DONE, FAILED, SWAP, Failure, Job
 
 ATTEMPTS = 3  # workers started anew, where all were lost, before a round is finished

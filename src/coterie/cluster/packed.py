@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..tensors import Tensors
+from ..core.tensors import Tensors
 
 ALIGNED = 16  # bytes: every tensor of a block can be looked at as it lies
 

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
-from ..tensors import Tensors
+from ..core.tensors import Tensors
 
 
 class Abandoned(BaseException):

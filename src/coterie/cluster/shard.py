@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from ..batches import Integers
+from ..core.tensors import Tensors, size_in_bytes
+from ..data.batches import Integers
 from ..engines.base import Engine
-from ..experiment import Experiment, Progressed
-from ..first import everybodys
 from ..measure.parts import Part
-from ..run import client_tensors
 from ..store.checkpoint import Checkpoint
-from ..tensors import Tensors, size_in_bytes
+from ..training.experiment import Experiment, Progressed
+from ..training.first import everybodys
+from ..training.run import client_tensors
 from .script import Said, Script
 from .sharded import Sharded
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Batches, Integers
+from ..core.tensors import Tensors, Tree
+from ..data.batches import Batches, Integers
 from ..engines.base import Engine, Grad, Objective, Statistic, Step, statistics
-from ..tensors import Tensors, Tree
 from ..topology.sparse import entries, valued
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ..errors import RequestError
-from ..experiment import Experiment, Progressed
+from ..core.errors import RequestError
+from ..core.spec import parse
+from ..core.tensors import Tensors
 from ..measure.parts import joined, whole
 from ..measure.report import Row
-from ..run import Client, client_from
 from ..store.checkpoint import Checkpoint
-from ..tensors import Tensors
-from ..text import parse
+from ..training.experiment import Experiment, Progressed
+from ..training.run import Client, client_from
+from ..training.wanted import Wanted
 from .assignment import assigned, costs
 from .conductor import Conductor
 from .shard import outline
 from .start import connected, workers
-from .wanted import Wanted
 from .worker import Job
 
 NOTHING = torch.empty(0)
@@ -96,7 +96,7 @@ def spread(
 ) -> Iterator[tuple[Spread, str, str]]:
     """An experiment on the workers of a cluster while it lasts, the engine's full name, and why it was chosen.
 
-    ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorised:16.
+    ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
     if experiment.record:
         raise RequestError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from ..errors import RequestError
-from .wanted import Wanted
+from ..core.errors import RequestError
+from ..training.wanted import Wanted
 from .worker import Worker
 
 PATIENCE = 60.0  # seconds until a worker must have answered

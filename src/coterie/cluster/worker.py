@@ -14,20 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import __version__, memory
+from .. import __version__
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
-from ..batches import Integers
+from ..core.tensors import add
 from ..data import Federation
+from ..data.batches import Integers
 from ..engines import Serial
 from ..engines.base import Engine
-from ..engines.choose import Choice
-from ..experiment import Experiment
-from ..first import First
-from ..problem import Model
+from ..models.model import Model
 from ..store.parts import save_part
-from ..suited import suited
-from ..tensors import add
+from ..training import memory
+from ..training.choose import Choice
+from ..training.experiment import Experiment
+from ..training.first import First
+from ..training.suited import suited
 from .packed import Packed, pack, unpack
 from .script import Done, Failed, Said, Swap
 from .shard import Scene, Shard

@@ -8,8 +8,8 @@ from math import isfinite
 import numpy as np
 import torch
 
-from .. import chance
-from ..errors import RequestError
+from ..core import rng as chance
+from ..core.errors import RequestError
 from .federation import Federation
 from .pool import Pool, quarter
 
@@ -17,7 +17,7 @@ MEAN, STD = 0.305, 0.376  # of a digit's pixels scaled to [0, 1]
 
 
 def digits(seed: int = 0, noise: float = 0.0) -> Pool:
-    """1,797 handwritten digits, 8 x 8 pixels, standardised; a quarter is for testing, the same for every seed.
+    """1,797 handwritten digits, 8 x 8 pixels, standardized; a quarter is for testing, the same for every seed.
 
     noise: Gaussian noise on every pixel, in standard deviations of a pixel.
 

@@ -6,7 +6,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from .masking import Masking
 from .preparation import Preparation
 
@@ -213,7 +213,7 @@ def _check_preparation(x: Tensor, preparation: Preparation | Masking | None) -> 
         return
     raw = x.dtype == torch.uint8
     if raw and preparation is None:
-        raise RequestError("the samples are uint8: say how to normalise them, as preparation=Preparation(mean, std)")
+        raise RequestError("the samples are uint8: say how to normalize them, as preparation=Preparation(mean, std)")
     if preparation is None:
         return
     if not raw or x.ndim != 4:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ..errors import RequestError
-from .catalogue import Remote, entry, present
+from ..core.errors import RequestError
+from .catalog import Remote, entry, present
 from .place import whole_folder, writing
 
 CHUNK = 1 << 18

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
 from numbers import Integral, Real
 
-from ..errors import RequestError
-from ..text import Call, Scalar
+from ..core.errors import RequestError
+from ..core.spec import Call, Scalar
 
 _KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 
@@ -20,7 +20,7 @@ def bind(kind: str, call: Call, function: Callable[..., object], filled: Collect
     {'weight': 1.0}
     >>> bind("shape", Call("ring", (), {"size": 1}), ring, filled=["n"])
     Traceback (most recent call last):
-    coterie.errors.RequestError: shape 'ring' has no option 'size': it takes weight (number)
+    coterie.core.errors.RequestError: shape 'ring' has no option 'size': it takes weight (number)
     """
     takes = {name: p for name, p in signature(function).parameters.items() if name not in filled}
     typed = _named(kind, call, takes)

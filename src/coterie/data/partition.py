@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import chance
-from ..errors import RequestError, unknown
-from ..text import parse
+from ..core import rng as chance
+from ..core.errors import RequestError, unknown
+from ..core.spec import parse
 from .dealing import Floats, Ints, by_class, check_alpha, check_classes, check_clients, joined, ladder, quotas
 from .options import bind
 from .pool import Natural
@@ -170,7 +170,7 @@ def pathological(labels: Ints, clients: int, classes: int, rng: np.random.Genera
     pools = by_class(labels, rng)
     places = _places(labels, clients, classes, rng)
     takers: list[list[int]] = [[] for _ in pools]
-    # Clients served in succession get different classes; at random, so that neighbours in a ring need not.
+    # Clients served in succession get different classes; at random, so that neighbors in a ring need not.
     for client in rng.permutation(clients).tolist():
         taken = np.lexsort((rng.random(len(pools)), -places))[:classes]
         places[taken] -= 1

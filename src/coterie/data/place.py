@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 VARIABLE = "COTERIE_DATA"
 _KEY = "data_dir"

@@ -1,4 +1,4 @@
-"""How stored images become what a model sees: cropped, flipped, normalised, a batch at a time where it is used."""
+"""How stored images become what a model sees: cropped, flipped, normalized, a batch at a time where it is used."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import RequestError, unknown
+from ..core.errors import RequestError, unknown
 
 BORDERS = ("black", "mean")
 
@@ -26,7 +26,7 @@ class Preparation:
     std: tuple[float, ...]
     pad: int = 0  # pixels added on each side, of which as many are cropped away again at a random place
     flip: bool = False  # left and right are exchanged in half of the images
-    border: str = "black"  # what is added: black pixels, or the "mean", which is 0 once an image is normalised
+    border: str = "black"  # what is added: black pixels, or the "mean", which is 0 once an image is normalized
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -48,14 +48,14 @@ class Preparation:
         return self.pad > 0 or self.flip
 
     def plain(self, raw: Tensor) -> Tensor:
-        """The images as they are, normalised: what is evaluated."""
+        """The images as they are, normalized: what is evaluated."""
         scale = _channels([1 / (255 * s) for s in self.std], raw)
         shift = _channels([-m / s for m, s in zip(self.mean, self.std, strict=True)], raw)
         # Two roundings, whatever the layout: a fused multiply-add would differ between engines in the last bit.
         return raw.to(torch.float32).mul_(scale).add_(shift)
 
     def augmented(self, raw: Tensor, draw: Tensor) -> Tensor:
-        """The images cropped and flipped as ``draw`` [B] says, normalised: what is trained on."""
+        """The images cropped and flipped as ``draw`` [B] says, normalized: what is trained on."""
         h, w = raw.shape[-2:]
         dy, dx, flipped = (v[:, None] for v in self.chosen(draw))
         y, x = torch.arange(h, device=raw.device), torch.arange(w, device=raw.device)
@@ -68,7 +68,7 @@ class Preparation:
         moved = flat.gather(2, place.flatten(1)[:, None].expand_as(flat)).view_as(raw)
         if self.border == "mean":
             return self.plain(moved) * inside
-        return self.plain(moved * inside)  # black outside, on stored values: normalised with the rest
+        return self.plain(moved * inside)  # black outside, on stored values: normalized with the rest
 
     def chosen(self, draw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(dy, dx in 0 .. 2 pad, whether to flip: 0 or 1) of some draws, which are not negative."""

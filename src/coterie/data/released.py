@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from .dealing import Floats, Ints, by_class, check_alpha, check_classes, check_clients, joined, ladder, quotas
 
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import torch
 
-from ..errors import RequestError, unknown
-from ..text import Call, Scalar, parse
+from ..core.errors import RequestError, unknown
+from ..core.spec import Call, Scalar, parse
 from .builtin import digits, synthetic
+from .custom import image_folder, npz
 from .dealing import Ints
 from .federation import Federation
-from .images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
 from .options import bind
-from .own import image_folder, npz
 from .partition import NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
 from .pool import Pool
-from .text import text
-from .tiny import tiny_imagenet
-from .wikitext import wikitext2
+from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
+from .readers.text import text
+from .readers.tiny import tiny_imagenet
+from .readers.wikitext import wikitext2
 
 CLIENTS = 20  # where nothing is said and the data do not know their clients
 

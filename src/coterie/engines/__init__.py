@@ -3,6 +3,6 @@
 from .base import Engine, Grad, Step
 from .graphed import Graphed
 from .serial import Serial
-from .vectorised import Vectorised
+from .vectorized import Vectorized
 
-__all__ = ["Engine", "Grad", "Graphed", "Serial", "Step", "Vectorised"]
+__all__ = ["Engine", "Grad", "Graphed", "Serial", "Step", "Vectorized"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..batches import Batch, Batches, Stream
-from ..tensors import Tensors, Tree, rows
+from ..core.tensors import Tensors, Tree, rows
+from ..data.batches import Batch, Batches, Stream
 from ..topology.sparse import entries, valued
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..batches import Batches, Integers
+from ..data.batches import Batches, Integers
 
 PADDING = 0.15  # padded entries for every real one, over all clients together
 
@@ -45,7 +45,7 @@ def buckets(together: Sequence[Batches], exact: bool) -> list[Integers]:
 
 
 def _gathered(kinds: Sequence[Bucket], share: float) -> list[Bucket]:
-    """Neighbours put together as long as a bucket pads no more than its share.
+    """Neighbors put together as long as a bucket pads no more than its share.
 
     The largest are first: beside them, smaller ones need ever more, so a bucket that is closed is as large as can be.
     """

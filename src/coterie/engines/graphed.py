@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..batches import Batch, Batches, Integers, Samples
-from ..tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
+from ..core.tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
+from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Seen, Step
 from .capture import Build, captured
 from .layout import may_be_last
 from .serial import Serial
-from .vectorised import Vectorised, lift, pick, write
+from .vectorized import Vectorized, lift, pick, write
 
 
 class Graphed(InMemory):
@@ -31,7 +31,7 @@ class Graphed(InMemory):
 
     def __init__(self, chunk: int, exact: bool, device: torch.device, build: Build = captured) -> None:
         self.chunk, self.exact, self.device, self.build = chunk, exact, device, build
-        self._once = Vectorised(chunk, exact, device) if chunk > 1 else Serial(device)
+        self._once = Vectorized(chunk, exact, device) if chunk > 1 else Serial(device)
         self._programs: dict[Hashable, Program] = {}
         self._gradients: dict[Objective, Grad] = {}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..tensors import VECTOR
+from ..core.tensors import VECTOR
 
 
 def may_be_last(tensors: Iterable[Tensor]) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..tensors import VECTOR, tree_map
+from ..core.tensors import VECTOR, tree_map
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

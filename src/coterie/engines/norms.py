@@ -1,4 +1,4 @@
-"""Group normalisation for the compiler: the memory layout and the type of its input survive, forwards and backwards.
+"""Group normalization for the compiler: the memory layout and the type of its input survive, forwards and backwards.
 
     y = x a + s,   a = w / sqrt(var + eps),   s = b - mean a         mean and var of a group, from those of its channels
 
@@ -33,13 +33,13 @@ def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     """[N, C] the mean of each channel's group, and 1 / sqrt(var + eps)."""
     var, mean = torch.var_mean(x, dim=list(range(2, x.dim())), correction=0)
     var, mean = (torch.unflatten(v, 1, (groups, -1)) for v in (var, mean))
-    between, centre = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
+    between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
     r = torch.rsqrt(var.mean(2, keepdim=True) + between + eps)
-    return centre.expand_as(mean).flatten(1), r.expand_as(mean).flatten(1)
+    return center.expand_as(mean).flatten(1), r.expand_as(mean).flatten(1)
 
 
 class LayoutKept(TorchFunctionMode):
-    """Meanwhile group normalisation is the one above."""
+    """Meanwhile group normalization is the one above."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -5,8 +5,8 @@ from threading import Lock
 
 import torch
 
-from ..batches import Batch, Batches
-from ..tensors import Tensors, Tree, rows, tree_map
+from ..core.tensors import Tensors, Tree, rows, tree_map
+from ..data.batches import Batch, Batches
 from .base import Grad, InMemory, Objective, Seen, own_randomness
 from .crew import Crew, Drawn, check, threads_each
 from .layout import channels_last, may_be_last

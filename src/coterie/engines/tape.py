@@ -15,8 +15,8 @@ from torch import Tensor, fx
 from torch.fx.node import map_aggregate
 from torch.utils.weak import TensorWeakRef
 
-from ..models.watch import Watch
-from ..tensors import Tree, leaves, tree_map, with_leaves
+from ..core.tensors import Tree, leaves, tree_map, with_leaves
+from .watch import Watch
 
 KEPT = 128  # kinds: more than most runs have, unless a method makes new steps in every round
 

@@ -1,14 +1,14 @@
 """What was trained, in files that others can use: a client's model as safetensors, ONNX or TorchScript.
 
-ONNX and TorchScript files hold the whole model, normalisation included: they take samples as the data set gives them.
+ONNX and TorchScript files hold the whole model, normalization included: they take samples as the data set gives them.
 Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that are held as numbers go in as they are.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import RequestError, unknown
-from ..run import Run
+from ..core.errors import RequestError, unknown
+from ..training.run import Run
 from .formats import FORMATS, Format
 from .forms import FORMS
 from .opened import Opened
@@ -28,7 +28,7 @@ def save(
     """Writes one client's model into a file.
 
     run: a finished run or its folder; format: "safetensors", "onnx" or "torchscript", by default what the file's name
-    ends with (.safetensors, .onnx, .pt); form: of a model of low rank, "recovered" (ordinary layers) or "factorised";
+    ends with (.safetensors, .onnx, .pt); form: of a model of low rank, "recovered" (ordinary layers) or "factorized";
     force: replaces a file that exists.
 
     >>> import coterie as ct, tempfile

@@ -6,14 +6,14 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import RequestError
 from ..data import Preparation
-from ..errors import RequestError
 
 Shape = tuple[int, ...]
 
 
 class Prepared(nn.Module):
-    """Images as they are stored (uint8), normalised, then answered."""
+    """Images as they are stored (uint8), normalized, then answered."""
 
     def __init__(self, module: nn.Module, preparation: Preparation) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class Deployed:
         """All metadata of a file that holds the weights alone: how to make its inputs is among them."""
         if self.preparation is None:
             return self.known
-        normalised = {"mean": str(list(self.preparation.mean)), "std": str(list(self.preparation.std))}
-        return self.known | normalised | {"normalised": "(x / 255 - mean) / std"}
+        normalized = {"mean": str(list(self.preparation.mean)), "std": str(list(self.preparation.std))}
+        return self.known | normalized | {"normalized": "(x / 255 - mean) / std"}
 
     @property
     def whole(self) -> nn.Module:
-        """With its normalisation, where the data need one."""
+        """With its normalization, where the data need one."""
         if self.preparation is None:
             return self.module
         return Prepared(self.module, self.preparation).eval()
@@ -75,7 +75,7 @@ class Deployed:
         kind = str(self.dtype).removeprefix("torch.")
         shape = ", ".join(map(str, ("batch", *self._shape)))
         if self.preparation is not None:
-            return f"{kind} [{shape}]: images as they are stored, 0 to 255; the normalisation is inside"
+            return f"{kind} [{shape}]: images as they are stored, 0 to 255; the normalization is inside"
         return f"{kind} [{shape}]: samples as the data set gives them"
 
     @property

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import RequestError
-from ..store.files import replace
+from ..core.errors import RequestError
+from ..core.files import replace
 from ..store.saving import save_tensors
 from .deployed import Deployed
 
@@ -39,7 +39,7 @@ class Format:
 
 
 def write_safetensors(deployed: Deployed, path: Path) -> None:
-    """The state dict by its names, for inputs that are normalised already; metadata say how."""
+    """The state dict by its names, for inputs that are normalized already; metadata say how."""
     save_tensors(path, deployed.module.state_dict(), deployed.about)
 
 
@@ -53,7 +53,7 @@ class OfBytes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """uint8 [B, C, H, W] -> scores."""
         if x.dtype != torch.uint8:
-            raise ValueError("this model normalises its images itself: give it uint8, from 0 to 255")
+            raise ValueError("this model normalizes its images itself: give it uint8, from 0 to 255")
         return self.traced(x)  # type: ignore[no-any-return]
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import RequestError, unknown
-from ..views import factor_pairs, recover
+from ..core.errors import RequestError, unknown
+from ..submodels import factor_pairs, recover
 
-FORMS = ("recovered", "factorised")
+FORMS = ("recovered", "factorized")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def formed(module: nn.Module, method: str, form: str) -> Formed:
     if form not in FORMS:
         raise unknown("form", form, FORMS)
     if not factor_pairs(module):
-        if form == "factorised":
+        if form == "factorized":
             raise RequestError(f"the models of {method} have no layers of low rank: leave --form out")
         return Formed(module)
     return Formed(recover(module) if form == "recovered" else module, {"form": form})

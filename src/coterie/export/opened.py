@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import RequestError
 from ..data import Preparation
-from ..errors import RequestError
 from ..measure.report import FINETUNED
-from ..run import Client, Modules, Run, client_of, finished, model_of
+from ..training.run import Client, Modules, Run, client_of, finished, model_of
 from .deployed import Deployed
 from .forms import formed
 

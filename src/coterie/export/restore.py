@@ -9,10 +9,10 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.forms import held_at_the_end
-from ..errors import RequestError
-from ..problem import Model, cross_entropy
-from ..run import shapes
-from ..tensors import Tensors
+from ..core.errors import RequestError
+from ..core.tensors import Tensors
+from ..models.model import Model, cross_entropy
+from ..training.run import shapes
 
 
 def load(path: str | Path) -> nn.Module:

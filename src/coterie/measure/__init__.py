@@ -3,7 +3,7 @@
 from .accuracy import Right, global_accuracy, personal_accuracies, right_of_one
 from .consensus import averaged, consensus_distance
 from .convergence import CHANGES, MEASURES, check_measure, recorded
-from .report import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarise, unmeasured
+from .report import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarize, unmeasured
 
 __all__ = [
     "ACCURACIES",
@@ -20,6 +20,6 @@ __all__ = [
     "recorded",
     "right_of_one",
     "rounds_to",
-    "summarise",
+    "summarize",
     "unmeasured",
 ]

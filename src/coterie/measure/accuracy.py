@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Amount, Batch, Batches, Integers, Samples
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, replicate
+from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
-from ..errors import RequestError
-from ..problem import Model
-from ..tensors import Tensors, replicate
+from ..models.model import Model
 from .measured import Measured
 
 BATCH = 256  # answers at a time

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import chance
-from ..batches import Amount, Batches, Samples, Stream
+from ..core import rng as chance
+from ..core.tensors import Tensors, add, mul, norm, rows, split
+from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
-from ..problem import Model
-from ..tensors import Tensors, add, mul, norm, rows, split
+from ..models.model import Model
 from .accuracy import quietly
 from .measured import Measured
 from .sharpness import every_client, gaussian, on_clients, slope, unit

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..batches import Samples, Stream
+from ..core.errors import RequestError, unknown
+from ..core.tensors import Tensors, add, floating, replicate, split
+from ..data.batches import Samples, Stream
 from ..engines.base import Engine
-from ..errors import RequestError, unknown
-from ..problem import Model
-from ..tensors import Tensors, add, floating, replicate, split
-from ..views import factor_pairs
+from ..models.model import Model
+from ..submodels import factor_pairs
 from .accuracy import record_train_accuracy
 from .assumptions import record_constants
 from .consensus import averaged
@@ -62,16 +62,16 @@ def squared(x: Tensors, device: torch.device) -> Tensor:
     return sum((v.square().sum() for v in x.values()), start=torch.zeros((), dtype=torch.float64, device=device))
 
 
-def met(models: Tensors, shared: Collection[str], centre: Tensors | None = None) -> Tensors:
-    """Everybody's model with the same shared part: the mean one, or that of ``centre``.
+def met(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:
+    """Everybody's model with the same shared part: the mean one, or that of ``center``.
 
     What is shown n times already, as around a server, is left alone; so are integer buffers.
 
     >>> met({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
     {'u': tensor([2., 2.]), 'v': tensor([5., 7.])}
     """
-    u = {k: v for k, v in floating(split(models, shared)[0]).items() if centre is not None or v.stride(0)}
-    agreed = averaged(u) if centre is None else {k: centre[k] for k in u}
+    u = {k: v for k, v in floating(split(models, shared)[0]).items() if center is not None or v.stride(0)}
+    agreed = averaged(u) if center is None else {k: center[k] for k in u}
     everywhere: Tensors = replicate(agreed, len(next(iter(models.values()))))
     return models | everywhere
 

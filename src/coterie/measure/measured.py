@@ -2,10 +2,10 @@
 
 from typing import Any, Protocol
 
-from ..batches import Samples
+from ..core.tensors import Tensors
+from ..data.batches import Samples
 from ..engines.base import Engine
-from ..problem import Model
-from ..tensors import Tensors
+from ..models.model import Model
 
 
 class Measured(Protocol):

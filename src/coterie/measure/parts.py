@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Integers
+from ..core.tensors import Tensors
 from ..data import Federation
-from ..tensors import Tensors
+from ..data.batches import Integers
 from .accuracy import Right
 from .report import Row, accuracy_row, unmeasured
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Amount, Batches, Samples, Stream
+from ..core.errors import RequestError
+from ..core.tensors import Tensors
+from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
-from ..errors import RequestError
-from ..problem import Model, cross_entropy, sample_losses
-from ..tensors import Tensors
+from ..models.model import Model, cross_entropy, sample_losses
 from .accuracy import at_a_time, quietly
 from .measured import Measured
 

@@ -34,7 +34,7 @@ def unmeasured(finetuned: bool) -> Row:
     return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | dict.fromkeys(GLOBAL)
 
 
-def summarise(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, Any]:
+def summarize(config: Mapping[str, Any], history: Sequence[Row]) -> dict[str, Any]:
     """What a run comes to: accuracies by protocol, totals of what it sent and spent."""
     measured = [row for row in history if row["global_accuracy"] is not None]
     finetuned = any(f"personal_accuracy_{FINETUNED}" in row for row in history)

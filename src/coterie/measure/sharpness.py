@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import chance
-from ..batches import Amount, Batch, Batches, Integers, Samples, Stream
+from ..core import rng as chance
+from ..core.tensors import Tensors, Tree, add, entries, mul, norm, rows, split, tree_map
+from ..data.batches import Amount, Batch, Batches, Integers, Samples, Stream
 from ..engines.base import Engine, Grad
-from ..problem import Model
-from ..tensors import Tensors, Tree, add, entries, mul, norm, rows, split, tree_map
+from ..models.model import Model
 from .accuracy import BATCH, quietly
 
 NUMBERS = 2**26  # gradient entries that are held at a time

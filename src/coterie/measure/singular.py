@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..tensors import Tensors, rows
-from ..views import Pair, factor_pairs
+from ..core.tensors import Tensors, rows
+from ..submodels import Pair, factor_pairs
 from .measured import Measured
 
 

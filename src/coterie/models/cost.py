@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from .watch import Watch
+from ..engines.watch import Watch
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _POOLS = (
@@ -19,7 +19,7 @@ class Cost(NamedTuple):
     """The cost of one sample's forward pass."""
 
     macs: int  # multiply-adds of convolutions, linear layers and attention
-    flops: int  # those, plus 5 for every normalised number and 1 for every averaged one
+    flops: int  # those, plus 5 for every normalized number and 1 for every averaged one
     activations: int  # numbers that the layers put out
     convolutional: bool
 
@@ -48,7 +48,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
 
     Two samples can go where one cannot: batch statistics of a single number do not exist.
 
-    The convention is that of Table 1 of FedLMT: multiply-adds, plus 5 for every element of a normalisation, plus 1
+    The convention is that of Table 1 of FedLMT: multiply-adds, plus 5 for every element of a normalization, plus 1
     for every element that enters an average pooling.
 
     >>> cost(nn.Linear(784, 10), torch.zeros(1, 784)).macs

@@ -1,11 +1,11 @@
-"""What several models share: widths that scale, and group normalisation that fits them."""
+"""What several models share: widths that scale, and group normalization that fits them."""
 
 import math
 from collections.abc import Sequence
 
 from torch import nn
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 
 def check_rate(rate: float) -> None:
@@ -25,11 +25,11 @@ def scaled(width: int, rate: float) -> int:
 
 
 def group_norm(groups: int, channels: int) -> nn.Module:
-    """Group normalisation, refused where the groups would be unequal.
+    """Group normalization, refused where the groups would be unequal.
 
     >>> group_norm(32, 48)
     Traceback (most recent call last):
-    coterie.errors.RequestError: groups=32 does not divide a layer's 48 channels: choose groups=16 or another width
+    coterie.core.errors.RequestError: groups=32 does not divide a layer's 48 channels: choose groups=16 or another width
     """
     if channels % groups:
         fits = math.gcd(groups, channels)

@@ -1,8 +1,8 @@
-"""Residual networks for small images, with group or batch normalisation.
+"""Residual networks for small images, with group or batch normalization.
 
     block:  y = relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))
 
-Basic blocks that normalise before the addition; a 3 x 3 stem of stride 1 without pooling, also for 64 x 64 images; a
+Basic blocks that normalize before the addition; a 3 x 3 stem of stride 1 without pooling, also for 64 x 64 images; a
 shortcut of 1 x 1 convolution and norm only where the shape changes; no convolution has a bias.
 """
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from .parts import group_norm, need_images, scaled
 
 Norm = Callable[[int], nn.Module]
-"""The normalisation of that many channels."""
+"""The normalization of that many channels."""
 
 
 class Block(nn.Module):
@@ -93,24 +93,24 @@ def _with_batches(name: str, shape: Sequence[int], classes: int, widths: Sequenc
 
 
 def resnet18_gn(shape: Sequence[int], classes: int, width: int = 64, groups: int = 32, rate: float = 1.0) -> nn.Module:
-    """ResNet-18 with group normalisation: four stages of two blocks.
+    """ResNet-18 with group normalization: four stages of two blocks.
 
-    ``width``: channels of the first stage; ``groups``: of every normalisation; ``rate``: the share of every hidden
+    ``width``: channels of the first stage; ``groups``: of every normalization; ``rate``: the share of every hidden
     width that is kept.
     """
     return _with_groups("resnet18-gn", shape, classes, _widths(width, 4, rate), 2, groups)
 
 
 def resnet18_bn(shape: Sequence[int], classes: int, width: int = 64, rate: float = 1.0) -> nn.Module:
-    """ResNet-18 with batch normalisation: four stages of two blocks."""
+    """ResNet-18 with batch normalization: four stages of two blocks."""
     return _with_batches("resnet18-bn", shape, classes, _widths(width, 4, rate), 2)
 
 
 def resnet8_gn(shape: Sequence[int], classes: int, width: int = 16, groups: int = 8, rate: float = 1.0) -> nn.Module:
-    """ResNet-8 with group normalisation: three stages of one block, for small machines."""
+    """ResNet-8 with group normalization: three stages of one block, for small machines."""
     return _with_groups("resnet8-gn", shape, classes, _widths(width, 3, rate), 1, groups)
 
 
 def resnet8_bn(shape: Sequence[int], classes: int, width: int = 16, rate: float = 1.0) -> nn.Module:
-    """ResNet-8 with batch normalisation: three stages of one block, for small machines."""
+    """ResNet-8 with batch normalization: three stages of one block, for small machines."""
     return _with_batches("resnet8-bn", shape, classes, _widths(width, 3, rate), 1)

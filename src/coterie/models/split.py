@@ -1,4 +1,4 @@
-"""The regularised logistic regression of FedAvg-P/Scaffold-P: half of a sample for everybody, half for each alone."""
+"""The regularized logistic regression of FedAvg-P/Scaffold-P: half of a sample for everybody, half for each alone."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 
 class SplitLogistic(nn.Module):
@@ -36,7 +36,7 @@ class SplitLogistic(nn.Module):
 
 
 def split_logreg(shape: Sequence[int], classes: int, rho: float = 0.01) -> nn.Module:
-    """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regulariser of rho."""
+    """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regularizer of rho."""
     if classes != 2:
         raise RequestError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
     if rho < 0:

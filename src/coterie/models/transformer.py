@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from .parts import scaled
 
 
@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward part, each added to its input and normalised afterwards."""
+    """Attention and a feed-forward part, each added to its input and normalized afterwards."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, hidden: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""VGG-11 with group normalisation."""
+"""VGG-11 with group normalization."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ PLAN = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 class VGG(nn.Module):
-    """Convolutions with bias, normalised, in five groups that each end with a pooling; then one linear layer."""
+    """Convolutions with bias, normalized, in five groups that each end with a pooling; then one linear layer."""
 
     def __init__(self, channels: int, classes: int, plan: Sequence[Sequence[int]], groups: int) -> None:
         super().__init__()
@@ -32,10 +32,10 @@ class VGG(nn.Module):
 
 
 def vgg11_gn(shape: Sequence[int], classes: int, groups: int = 32, rate: float = 1.0) -> nn.Module:
-    """VGG-11 with group normalisation and a single linear layer.
+    """VGG-11 with group normalization and a single linear layer.
 
     Convolutions Kaiming-normal by fan-out, the linear layer N(0, 0.01), biases 0, as in the code released with
-    DisPFL. ``groups``: of every normalisation; ``rate``: the share of every hidden width that is kept.
+    DisPFL. ``groups``: of every normalization; ``rate``: the share of every hidden width that is kept.
     """
     need_images("vgg11-gn", shape, side=32)
     plan = [[scaled(width, rate) for width in widths] for widths in PLAN]

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from .. import chance
-from ..errors import RequestError, unknown
-from ..own import find
-from ..own import is_own as names_code
-from ..text import Call, parse
-from . import own
+from ..core import rng as chance
+from ..core.custom import find
+from ..core.custom import is_own as names_code
+from ..core.errors import RequestError, unknown
+from ..core.spec import Call, parse
+from . import custom as own
 from .parts import need_images, scaled
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
 from .split import split_logreg

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from ..own import is_own
+from ..core.custom import is_own
 from .outcome import Rows, value
 from .recipe import Recipe
 

@@ -12,8 +12,8 @@ from ..algorithms import build
 from ..algorithms.base import Program
 from ..data import Federation
 from ..engines import Serial
-from ..experiment import Experiment
-from ..problem import Model, cross_entropy
+from ..models.model import Model, cross_entropy
+from ..training.experiment import Experiment
 from .recipe import Case, Recipe
 from .sources import source
 

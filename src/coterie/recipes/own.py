@@ -29,7 +29,7 @@ def _with_own(recipe: Recipe, case: Case, names: Sequence[str]) -> Case:
 def agreed(recipe: Recipe, case: Case, name: str) -> dict[str, Any]:
     """What all methods of a case that have a setting agree on, of the settings that a set-up chooses."""
     from ..algorithms import builder
-    from ..algorithms.own import suitable
+    from ..algorithms.custom import suitable
     from ..algorithms.settings import settings_of
 
     theirs = [recipe.settings(method, case) for method in case.methods]

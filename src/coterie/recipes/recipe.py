@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import RequestError, unknown
-from ..own import proper
+from ..core.custom import proper
+from ..core.errors import RequestError, unknown
 from .reading import READINGS, Reading, Said, merged
 from .sources import source
 

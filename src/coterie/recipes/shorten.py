@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..own import is_own
-from ..text import parse, written
+from ..core.custom import is_own
+from ..core.spec import parse, written
 from .recipe import Case, Recipe
 from .sources import SOURCES
 
@@ -102,7 +102,7 @@ def _partition(partition: str, data: str, clients: int) -> str:
 
 
 def fitting(graph: str, clients: int) -> str:
-    """A graph with as many neighbours as so few clients allow.
+    """A graph with as many neighbors as so few clients allow.
 
     >>> fitting("random-pull:10", 5), fitting("random:10", 7), fitting("clique:10,turns=4", 20), fitting("ring", 5)
     ('random-pull:4', 'random:6', 'clique:5,turns=4', 'ring')

@@ -7,7 +7,7 @@ from .recipe import Recipe
 from .sources import source
 
 if TYPE_CHECKING:
-    from ..capacity import Row
+    from ..algorithms.costs import Row
 
 FORMS = {
     "width-scale": "width",
@@ -62,7 +62,7 @@ def _forms(recipe: Recipe, case: int, method: str) -> "list[Row]":
 
 @cache
 def _table(model: str, data: str) -> "list[Row]":
-    from ..capacity import capacity_table
+    from ..algorithms.costs import capacity_table
 
     known = source(data)
     return capacity_table(model, known.classes, known.shape)
@@ -72,11 +72,11 @@ def _percent(recipe: Recipe, case: int, method: str) -> float:
     """The size of a method's low-rank model, in % of the whole one."""
     import torch
 
-    from ..tensors import entries
-    from ..views import factorise
+    from ..core.tensors import entries
+    from ..submodels import factorize
 
     settings = recipe.settings(method, case)
     with torch.device("meta"):
         whole = recipe.model(case)
-        low = factorise(whole, settings["rank_ratio"], settings["keep_layers"])
+        low = factorize(whole, settings["rank_ratio"], settings["keep_layers"])
     return 100 * entries(low.parameters()) / entries(whole.parameters())

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from ..errors import unknown
-from ..text import parse
+from ..core.errors import unknown
+from ..core.spec import parse
 
 
 class Source(NamedTuple):

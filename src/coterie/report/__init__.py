@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.files import replace
 from ..measure.compare import check_target
-from ..store.files import replace
 from .collect import Source, collect
 from .library import compressed_library
 from .page import page
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training.run import Run
 
 __all__ = ["html", "write"]
 

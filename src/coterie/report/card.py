@@ -1,7 +1,7 @@
 """A run as a notebook shows it: its headline numbers and how it got there, in a few kilobytes of HTML.
 
 Styles are attributes and lines are SVG: notebooks strip style sheets and scripts from what they do not trust. Ink is
-the colour of the text around it, so that it is read by day and by night alike.
+the color of the text around it, so that it is read by day and by night alike.
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..measure.compare import Cell, Comparison
-from .charts import COLOURS, PROGRESS, Measure
+from .charts import COLORS, PROGRESS, Measure
 from .collect import collect
 from .groups import Curve, Method, setups
 from .table import beside
 
 if TYPE_CHECKING:
-    from ..run import Run
+    from ..training.run import Run
 
 ACCURACIES, LOSS = PROGRESS[:3], PROGRESS[-1]
 DASHES = ("", "7 4", "2 3")
@@ -104,11 +104,11 @@ def _y(value: float, span: tuple[float, float]) -> float:
 
 
 def _path(line: Line, place: int, span: tuple[float, float], last: int) -> str:
-    """A line, told from the others by colour and dashes; one round is a point."""
+    """A line, told from the others by color and dashes; one round is a point."""
     points = [f"{_x(t, last):.1f},{_y(v, span):.1f}" for t, v in zip(line.curve.rounds, line.curve.mean, strict=True)]
-    style = f'stroke="{COLOURS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
+    style = f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
     x, y = points[-1].split(",")
-    end = f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[place]}" stroke="none"/>'
+    end = f'<circle cx="{x}" cy="{y}" r="3" fill="{COLORS[place]}" stroke="none"/>'
     return f'<polyline points="{" ".join(points)}" {style}/>{end}'
 
 
@@ -132,7 +132,7 @@ def _legend(lines: Sequence[Line]) -> str:
     """A short piece of each line beside its name."""
     pieces = []
     for place, line in enumerate(lines):
-        style = f'stroke="{COLOURS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
+        style = f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
         sample = f'<svg width="26" height="8" aria-hidden="true"><path d="M0 4H26" {style}/></svg>'
         pieces.append(f"{sample}&nbsp;{escape(line.measure.title)}&emsp;")
     return "".join(pieces)

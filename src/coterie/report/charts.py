@@ -1,7 +1,7 @@
 """Numbers over rounds and bytes as plain data for plotly.js.
 
-Colours are those of Okabe and Ito, which colour-blind people can tell apart; lines also differ in dashes and marks.
-INK stands for the colour of the text, SCALE for a scale from pale to strong: the page fills them in, by day and by
+Colors are those of Okabe and Ito, which color-blind people can tell apart; lines also differ in dashes and marks.
+INK stands for the color of the text, SCALE for a scale from pale to strong: the page fills them in, by day and by
 night.
 """
 
@@ -16,7 +16,7 @@ Figure = dict[str, Any]
 """``data`` and ``layout`` of plotly."""
 
 INK, SCALE = "ink", "scale"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "hexagon", "bowtie")
 MARKED = 20  # rounds up to which every one of them has its mark
@@ -25,7 +25,7 @@ MARKED = 20  # rounds up to which every one of them has its mark
 class Style(NamedTuple):
     """How a method is drawn, in all charts alike."""
 
-    colour: str
+    color: str
     dash: str
     symbol: str
 
@@ -81,8 +81,7 @@ RECORDED = (
 def styles(methods: Sequence[Method]) -> list[Style]:
     """A style for every method; none comes twice before the 42nd."""
     return [
-        Style(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)])
-        for i in range(len(methods))
+        Style(COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)]) for i in range(len(methods))
     ]
 
 
@@ -165,7 +164,7 @@ def _line(
         "x": list(x),
         "y": curve.mean,
         "customdata": curve.rounds,
-        "line": {"color": style.colour, "dash": style.dash, "width": 2},
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
         "marker": {"symbol": style.symbol, "size": 7},
         "hovertemplate": f"<b>%{{fullData.name}}</b><br>round %{{customdata}}: %{{y:.4~g}}{unit}"
         + ("<br>%{x:.3~s}B sent" if over_bytes else "")
@@ -184,19 +183,19 @@ def _band(method: Method, curve: Curve, x: Sequence[float], style: Style) -> dic
         "x": [*x, *reversed(x)],
         "y": [*curve.high, *reversed(curve.low)],
         "fill": "toself",
-        "fillcolor": faint(style.colour),
+        "fillcolor": faint(style.color),
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
 
 
-def faint(colour: str) -> str:
-    """The same colour, nearly transparent.
+def faint(color: str) -> str:
+    """The same color, nearly transparent.
 
     >>> faint("#0072b2"), faint("ink")
     ('rgba(0,114,178,0.15)', 'faint ink')
     """
-    if colour == INK:
+    if color == INK:
         return f"faint {INK}"
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.15)"

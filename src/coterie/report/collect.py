@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import RequestError
-from ..measure import summarise
+from ..core.custom import folder_name, is_own
+from ..core.errors import RequestError
+from ..measure import summarize
 from ..measure.compare import TARGET, RunData
 from ..measure.report import Row
-from ..own import folder_name, is_own
-from ..run import Run, load
 from ..store import RunFolder, read_json
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+from ..training.run import Run, load
 
 COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
 PLAN = "plan.json"  # the run folders there will be, before they are
@@ -149,7 +149,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     return Record(
         config,
         history,
-        read_json(folder / SUMMARY) if finished else summarise(config, history),
+        read_json(folder / SUMMARY) if finished else summarize(config, history),
         read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
         finished,
         folder,

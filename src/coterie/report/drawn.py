@@ -18,7 +18,7 @@ def drawn(recipe: Mapping[str, Any]) -> list[Chart]:
         Chart(
             f"{recipe['recipe']}-split-{i}",
             f"Who holds what: {split['case']}",
-            "Training samples of every class a client holds; where there is no colour, it holds none."
+            "Training samples of every class a client holds; where there is no color, it holds none."
             + other_than_published(recipe),
             {"": heat_map(split["labels"])},
             height=360,

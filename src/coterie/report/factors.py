@@ -3,8 +3,8 @@
 from typing import Any
 
 from ..measure.singular import smallest_of_layer
-from ..run import model_of
-from ..views.lowrank import factor_pairs
+from ..submodels.lowrank import factor_pairs
+from ..training.run import model_of
 from .charts import Chart, Figure, Style, styles
 from .groups import Method, Setup
 
@@ -42,7 +42,7 @@ def _figure(known: list[tuple[Method, Style, dict[str, float]]]) -> Figure:
             "name": method.label,
             "x": list(values),
             "y": [value if value > 0 else None for value in values.values()],  # a logarithmic axis has no 0
-            "line": {"color": style.colour, "dash": style.dash, "width": 1},
+            "line": {"color": style.color, "dash": style.dash, "width": 1},
             "marker": {"symbol": style.symbol, "size": 9},
             "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
         }

@@ -140,7 +140,7 @@ def _said(link: Link) -> str:
 
 
 def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]:
-    """The clients, coloured by accuracy where there is one."""
+    """The clients, colored by accuracy where there is one."""
     n = len(places)
     known = {m.label: m.first.census["accuracy"].get("after_mix") or [None] * n for m in methods}
     means = [_mean([each[i] for each in known.values()]) for i in range(n)]

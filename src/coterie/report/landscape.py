@@ -12,20 +12,20 @@ from typing import NamedTuple
 
 import torch
 
-from ..batches import Samples
-from ..config import rebuild
+from ..core.custom import code_of
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, stack
 from ..data import Federation
+from ..data.batches import Samples
 from ..engines import Serial
-from ..errors import RequestError
-from ..experiment import Experiment
-from ..loop import find_device
 from ..measure.sharpness import loss_slice
 from ..models.cost import cost
-from ..own import code_of
-from ..problem import Model, cross_entropy
-from ..run import shapes
+from ..models.model import Model, cross_entropy
 from ..store.checkpoint import Checkpoint
-from ..tensors import Tensors, stack
+from ..training.config import rebuild
+from ..training.experiment import Experiment
+from ..training.fit import find_device
+from ..training.run import shapes
 from .charts import INK, SCALE, Chart, Figure
 from .collect import Record
 from .groups import Setup
@@ -93,7 +93,7 @@ def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
     about = (
         "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
         f"a and b from -1 to 1: {kind.what} (at most {samples} a client), seed {setup.methods[0].first.seed}. All "
-        "colours are on one scale, a logarithmic one; from line to line the loss grows by a quarter."
+        "colors are on one scale, a logarithmic one; from line to line the loss grows by a quarter."
     )
     return Landscape(kind.title, about, charts)
 

@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 
 MISSING = "a report needs plotly: run pip install 'coterie[report]'"
 

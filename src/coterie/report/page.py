@@ -10,9 +10,9 @@ from shlex import join
 from typing import Any
 
 from .. import __version__
-from ..config import repeatable
+from ..core.custom import trusting
 from ..measure.compare import TARGET, Comparison
-from ..own import trusting
+from ..training.config import repeatable
 from .charts import Chart, consensus, progress, recorded
 from .collect import Collected, Record
 from .drawn import LANDSCAPE

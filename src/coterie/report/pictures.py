@@ -48,8 +48,8 @@ def _strip(method: Method, style: Style, point: str) -> dict[str, Any]:
         "pointpos": 0,
         "jitter": 0.6,
         "fillcolor": "rgba(0,0,0,0)",
-        "line": {"color": style.colour, "width": 1.5},
-        "marker": {"color": style.colour, "symbol": style.symbol, "size": 6, "opacity": 0.65},
+        "line": {"color": style.color, "width": 1.5},
+        "marker": {"color": style.color, "symbol": style.symbol, "size": 6, "opacity": 0.65},
         "hoveron": "points",
         "hovertemplate": "<b>%{fullData.name}</b><br>%{text}<br>%{x:.1f} %<extra></extra>",
     }
@@ -77,7 +77,7 @@ def labels(setup: Setup) -> Chart | None:
     if not views:
         return None
     caption = (
-        "Training samples of every class a client holds; where there is no colour, it holds none. All methods see the "
+        "Training samples of every class a client holds; where there is no color, it holds none. All methods see the "
         "same clients with the same seed."
     )
     classes = max(len(view["data"][0]["y"]) for view in views.values())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..recipes import load
-from .charts import COLOURS, DASHES, SYMBOLS, Chart, Figure, Measure, lines
+from .charts import COLORS, DASHES, SYMBOLS, Chart, Figure, Measure, lines
 from .collect import Record
 from .drawn import other_than_published
 from .groups import Method, Setup
@@ -65,7 +65,7 @@ def exchanges(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Char
         traces = [_over_exchanges(name, i, record) for i, (name, record) in enumerate(mine)]
         layout = {"xaxis": {"title": {"text": "exchange"}}, "yaxis": {"title": {"text": "accuracy, %"}}}
         caption = (
-            "The mean of all models on all test samples after so many exchanges between neighbours; a round with "
+            "The mean of all models on all test samples after so many exchanges between neighbors; a round with "
             f"several gossip steps counts as many. Seed 0.{other_than_published(recipe)}"
         )
         name = f"{recipe['recipe']}-exchanges-{len(charts) + 1}"
@@ -88,7 +88,7 @@ def _trace(name: str, place: int, x: Sequence[float], y: Sequence[float]) -> dic
         "mode": "lines+markers" if len(x) <= 20 else "lines",
         "x": list(x),
         "y": list(y),
-        "line": {"color": COLOURS[place % len(COLOURS)], "dash": DASHES[place % len(DASHES)], "width": 2},
+        "line": {"color": COLORS[place % len(COLORS)], "dash": DASHES[place % len(DASHES)], "width": 2},
         "marker": {"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 7},
         "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
     }

@@ -9,9 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..errors import RequestError
-from ..tensors import Tensors
-from .files import digest, write_json
+from ..core.errors import RequestError
+from ..core.files import digest, write_json
+from ..core.tensors import Tensors
 from .parts import load_parts
 from .saving import save_tensors
 

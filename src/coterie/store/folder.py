@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestError
-from ..tensors import Tensors
+from ..core.errors import RequestError
+from ..core.files import append_line, disk, replace, to_disk, write_json
+from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
-from .files import append_line, disk, replace, to_disk, write_json
 from .saving import save_tensors
 
 CONFIG = "config.json"

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from ..tensors import Tensors
+from ..core.tensors import Tensors
 from .saving import save_tensors
 
 ROWS, COMMON, CLIENTS = "rows/", "common/", "clients"

@@ -3,9 +3,9 @@
 import hashlib
 from pathlib import Path
 
-from ..tensors import Tensors
-from .files import replace
-from .serialised import serialised
+from ..core.files import replace
+from ..core.tensors import Tensors
+from .serialized import serialized
 
 
 def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> str:
@@ -16,7 +16,7 @@ def save_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = No
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as f:
-            for part in serialised(tensors, about):
+            for part in serialized(tensors, about):
                 seen.update(part)
                 f.write(part)
 

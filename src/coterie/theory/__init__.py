@@ -7,7 +7,7 @@ from ..algorithms import BUILDERS, builder
 from ..algorithms.base import Problem
 from ..algorithms.facts import facts
 from ..algorithms.settings import settings_of
-from ..errors import RequestError, unknown
+from ..core.errors import RequestError, unknown
 from ..topology import build
 from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
@@ -37,7 +37,7 @@ THEOREMS: dict[str, Theorem] = {
     "joint": Theorem(server.average_defaults, server.average_beside),
     "joint-controlled": Theorem(server.scaffold_defaults, server.scaffold_beside, own=("c_init",)),
     "low-rank": Theorem(
-        lowrank.defaults, lowrank.beside, None, ("regulariser",), matrices.matrices, matrices.OPTIONS, matrices.path
+        lowrank.defaults, lowrank.beside, None, ("regularizer",), matrices.matrices, matrices.OPTIONS, matrices.path
     ),
 }
 """The theorems of the papers; a method says which of them speaks of it."""

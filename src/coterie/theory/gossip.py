@@ -95,4 +95,4 @@ def _conditions(
 
 def _norms(problem: Problem, p: Path) -> torch.Tensor:
     """[T + 1] |grad f(mean x^t)|^2: with one Hessian the mean gradient is that at the mean minimum."""
-    return problem.gradients(p.centre, problem.minima.mean(0)).square().sum(1)
+    return problem.gradients(p.center, problem.minima.mean(0)).square().sum(1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from . import bounds
 from .bounds import Factored
 from .matrices import LAYERS, Factors, Matrices
@@ -198,7 +198,7 @@ def _conditions(
     where = "" if fails is None else f": it fails at step {fails}"
     return (
         plain(bound.program.training),
-        Condition("no regulariser is in the loss", bound.settings["regulariser"] == "none", "leave regulariser out"),
+        Condition("no regularizer is in the loss", bound.settings["regularizer"] == "none", "leave regularizer out"),
         Condition(f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {most:.4g}", gamma <= most, "lower lr"),
         Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),
         Condition(lemma_text + where, fails is None, "raise rank_ratio to 1"),

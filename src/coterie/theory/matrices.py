@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import chance
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
+from ..core import rng as chance
+from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
-from ..problem import Model
-from ..tensors import Tensors
-from ..views import factor_pairs, recover_tensors
+from ..models.model import Model
+from ..submodels import factor_pairs, recover_tensors
 from .played import experiment_of
 from .quadratic import SAMPLES, check_problem, local_steps, mean_output
 

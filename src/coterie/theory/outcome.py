@@ -70,7 +70,7 @@ def judged(conditions: Sequence[Condition], bound: Sequence[float]) -> list[floa
 
 def plain(t: Training) -> Condition:
     """All five theorems are about plain SGD with constant rates."""
-    changed = [k for k in ("momentum", "weight_decay", "clip", "quantise") if getattr(t, k)]
+    changed = [k for k in ("momentum", "weight_decay", "clip", "quantize") if getattr(t, k)]
     changed += ["lr_decay"] if t.lr_decay != 1.0 else []
     changed += [k for k in ("lr_min", "lr_milestones") if getattr(t, k) is not None]
     return Condition("plain SGD at constant rates, all numbers sent", not changed, f"leave {', '.join(changed)} out")

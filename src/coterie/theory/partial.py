@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 def seen(problem: Problem, p: Path) -> Seen:
     """Of one run."""
     d = p.dim
-    partial = problem.gradients(p.with_shared(p.centre[:-1, :d], p.w[1:]))[..., :d]
+    partial = problem.gradients(p.with_shared(p.center[:-1, :d], p.w[1:]))[..., :d]
     own = problem.gradients(p.w[:-1])[..., d:]
     mean = partial.mean(1, keepdim=True)
     return Seen(mean.square().sum((1, 2)), own.square().sum(2).mean(1), (partial - mean).square().sum(2))

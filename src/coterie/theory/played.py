@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ..algorithms.base import Algorithm, Program
-from ..corrections import Sam
+from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
-from ..experiment import Experiment
+from ..local.corrections import Sam
 from ..measure import averaged
-from ..problem import Model
-from ..suited import suited
-from ..tensors import Tensors
+from ..models.model import Model
+from ..training.experiment import Experiment
+from ..training.suited import suited
 from .quadratic import Problem, local_steps
 
 
@@ -76,7 +76,7 @@ class Path(NamedTuple):
     """Where a run on the quadratic problem has passed, before the first round and after every one."""
 
     w: Tensor  # [T + 1, n, 2d] every client's model (u_i, v_i)
-    centre: Tensor  # [T + 1, 2d] what they agree on: the mean model, or push-sum's mean numerator
+    center: Tensor  # [T + 1, 2d] what they agree on: the mean model, or push-sum's mean numerator
 
     @property
     def dim(self) -> int:
@@ -92,13 +92,13 @@ def path(problem: Problem, algorithm: Algorithm, rounds: int, seed: int) -> Path
     """A run of ``rounds`` rounds on the quadratic problem."""
     experiment = experiment_of(problem.model, problem.federation, algorithm, rounds, seed)
     program = experiment.program
-    w, centre = [], []
+    w, center = [], []
     for state in states(experiment):
         models = program.models(state)
         w.append(_vector(models, 1))
         agreed = averaged(models) if program.consensus is None else program.consensus(state)
-        centre.append(_vector(agreed, 0))
-    return Path(torch.stack(w), torch.stack(centre))
+        center.append(_vector(agreed, 0))
+    return Path(torch.stack(w), torch.stack(center))
 
 
 def _vector(x: Tensors, axis: int) -> Tensor:

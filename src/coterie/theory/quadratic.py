@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import chance
-from ..batches import Amount
+from ..core import rng as chance
+from ..core.errors import RequestError, unknown
+from ..core.spec import parse
 from ..data import Federation, from_tensors
-from ..errors import RequestError, unknown
-from ..problem import Model
-from ..text import parse
+from ..data.batches import Amount
+from ..models.model import Model
 
 SAMPLES = 64  # of every client
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, stack
 
-from ..attendance import Attendance
+from ..training.participation import Attendance
 from . import bounds
 from .bounds import Cohort
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain

@@ -9,7 +9,7 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 """
 
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
-from .facts import degree, degrees, diameter, edges, in_neighbours, links, out_neighbours, spectral_gap, stochasticity
+from .facts import degree, degrees, diameter, edges, in_neighbors, links, out_neighbors, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
 from .silence import silenced, without_absent
@@ -27,13 +27,13 @@ __all__ = [
     "exponential",
     "full",
     "grid",
-    "in_neighbours",
+    "in_neighbors",
     "links",
     "metropolis",
     "names",
     "none",
     "one_peer_exponential",
-    "out_neighbours",
+    "out_neighbors",
     "random",
     "random_pull",
     "random_push",

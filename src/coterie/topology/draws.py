@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..chance import generator
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.rng import generator
 from .graphs import Topology, circle_of, circulant, clients, uniform, whole
 from .sparse import DENSE, circle, drawn, from_links
 
@@ -31,9 +31,9 @@ def one_peer_exponential(n: int) -> Topology:
     return Topology("one-peer-exponential", n, "doubly", False, partial(_one_peer, n, powers))
 
 
-def _neighbours(name: str, n: int, k: object) -> int:
-    """The number of neighbours, when n clients can have that many."""
-    k = whole(f"the number of neighbours of {name}", k)
+def _neighbors(name: str, n: int, k: object) -> int:
+    """The number of neighbors, when n clients can have that many."""
+    k = whole(f"the number of neighbors of {name}", k)
     if n == 1:
         raise RequestError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
     if k >= n:
@@ -44,7 +44,7 @@ def _neighbours(name: str, n: int, k: object) -> int:
     return k
 
 
-def _relabelled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
+def _relabeled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
     """The same circle with the clients' places drawn anew."""
     place = generator(seed, "topology", t).permutation(n)
     if n > DENSE:
@@ -53,7 +53,7 @@ def _relabelled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
 
 
 def random(n: int, k: int, seed: int = 0) -> Topology:
-    """An undirected graph in which everybody has k neighbours, new every round; weights 1/(k+1), W symmetric.
+    """An undirected graph in which everybody has k neighbors, new every round; weights 1/(k+1), W symmetric.
 
     The circulant {±1, ..., ±⌊k/2⌋}, for odd k with n/2 besides, under a random permutation of the clients.
     E‖Wx - x̄‖² = α ‖x - x̄‖² with α = (n/(k+1) - 1) / (n - 1).
@@ -63,7 +63,7 @@ def random(n: int, k: int, seed: int = 0) -> Topology:
     (5, True)
     """
     n = clients(n)
-    k = _neighbours("random", n, k)
+    k = _neighbors("random", n, k)
     if k % 2 and n % 2:
         fewer = f"random:{k - 1} or " if k > 1 else ""
         raise RequestError(
@@ -71,7 +71,7 @@ def random(n: int, k: int, seed: int = 0) -> Topology:
         )
     reach = k // 2
     offsets = [offset for offset in range(-reach, reach + 1) if offset] + [n // 2] * (k % 2)
-    return Topology(f"random:{k}", n, "doubly", False, partial(_relabelled, n, tuple(offsets), seed))
+    return Topology(f"random:{k}", n, "doubly", False, partial(_relabeled, n, tuple(offsets), seed))
 
 
 def _pull(n: int, k: int, seed: int, t: int) -> Tensor:
@@ -101,7 +101,7 @@ def random_pull(n: int, k: int, seed: int = 0) -> Topology:
     [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     """
     n = clients(n)
-    k = _neighbours("random-pull", n, k)
+    k = _neighbors("random-pull", n, k)
     return Topology(f"random-pull:{k}", n, "row", False, partial(_pull, n, k, seed))
 
 
@@ -114,7 +114,7 @@ def random_push(n: int, k: int, seed: int = 0) -> Topology:
     [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     """
     n = clients(n)
-    k = _neighbours("random-push", n, k)
+    k = _neighbors("random-push", n, k)
     return Topology(f"random-push:{k}", n, "column", False, partial(_push, n, k, seed))
 
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from .sparse import DENSE, entries
 
 Stochastic = Literal["doubly", "row", "column"]
@@ -69,26 +69,26 @@ def _links(W: Tensor) -> Tensor:
     return links
 
 
-def in_neighbours(W: Tensor) -> list[list[int]]:
+def in_neighbors(W: Tensor) -> list[list[int]]:
     """For every client, whose messages it receives, ascending and without itself.
 
-    >>> in_neighbours(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    >>> in_neighbors(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     [[], [0]]
     """
     return [row.nonzero().flatten().tolist() for row in _links(W)]
 
 
-def out_neighbours(W: Tensor) -> list[list[int]]:
+def out_neighbors(W: Tensor) -> list[list[int]]:
     """For every client, who receives its messages, ascending and without itself.
 
-    >>> out_neighbours(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    >>> out_neighbors(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     [[1], []]
     """
-    return in_neighbours(W.T)
+    return in_neighbors(W.T)
 
 
 def degree(W: Tensor) -> tuple[int, float, int]:
-    """The least, mean and greatest number of in-neighbours.
+    """The least, mean and greatest number of in-neighbors.
 
     >>> from coterie.topology import star
     >>> degree(star(5)(0))

@@ -9,7 +9,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from .facts import Stochastic
 from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
@@ -53,9 +53,9 @@ def clients(n: object) -> int:
 
 
 def uniform(links: Tensor) -> Tensor:
-    """Equal weights for oneself and every in-neighbour: W[i, j] = 1 / (degree_i + 1).
+    """Equal weights for oneself and every in-neighbor: W[i, j] = 1 / (degree_i + 1).
 
-    Links are booleans, so neighbours that coincide (the two of a ring of two, say) are already merged and the
+    Links are booleans, so neighbors that coincide (the two of a ring of two, say) are already merged and the
     weights follow the true degree.
     """
     reached = links | torch.eye(len(links), dtype=torch.bool)
@@ -142,7 +142,7 @@ def grid(n: int, rows: int | None = None, apart: int | None = None) -> Topology:
 
 def _apart(n: int, rows: int | None, apart: int) -> Topology:
     if rows is not None:
-        raise RequestError("a grid has rows or neighbours that are so many apart: give one of rows and apart")
+        raise RequestError("a grid has rows or neighbors that are so many apart: give one of rows and apart")
     if n <= 2 * apart:
         raise RequestError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
     return _fixed(f"grid:apart={apart}", circle_of(n, (-apart, -1, 1, apart)))

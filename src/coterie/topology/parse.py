@@ -7,8 +7,8 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor
 
-from ..errors import RequestError, unknown
-from ..text import Call, parse
+from ..core.errors import RequestError, unknown
+from ..core.spec import Call, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, clients, exponential, full, grid, none, ring, star

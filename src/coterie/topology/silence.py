@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batches import Integers
+from ..data.batches import Integers
 from .sparse import diagonal, entries, sparse, with_diagonal
 
 

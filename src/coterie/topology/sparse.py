@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..batches import Integers
+from ..data.batches import Integers
 
 DENSE = 2000  # clients up to which a matrix is dense
 
 
 def from_links(receivers: Tensor, senders: Tensor, n: int) -> Tensor:
-    """Equal weights for oneself and every in-neighbour, as ``uniform`` has them; links may be named twice.
+    """Equal weights for oneself and every in-neighbor, as ``uniform`` has them; links may be named twice.
 
     >>> from_links(torch.tensor([0, 0, 1]), torch.tensor([1, 1, 0]), 2).to_dense()
     tensor([[0.5000, 0.5000],

@@ -6,10 +6,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol
 
-from ..errors import RequestError
+from ..core.errors import RequestError
+from ..core.files import write_json
 from ..measure.report import Row
 from ..store import read_json
-from ..store.files import write_json
 
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
 

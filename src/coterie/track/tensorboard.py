@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from ..measure.report import Row
 from .base import name_of, needed, scalars
 

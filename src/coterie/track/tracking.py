@@ -5,10 +5,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from ..measure.report import Row
-from ..progress import Progress
 from .base import Tracker, reason
+from .progress import Progress
 
 
 class Tracking:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestError
+from ..core.errors import RequestError
 from ..measure.report import Row
 from .base import flat, mark, name_of, needed, reason, remember, scalars
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from ...errors import RequestError
-from ...text import scaled
+from ...core.errors import RequestError
+from ...core.spec import scaled
 from ..report import FINETUNED, rounds_to
 from .runs import MethodRuns
 

@@ -1,7 +1,7 @@
 "use strict";
 // Sorting works at once; the charts follow when their data and plotly.js are unpacked. Nothing is loaded.
 
-const evenly = (colours) => colours.map((c, i) => [i / (colours.length - 1), c]);
+const evenly = (colors) => colors.map((c, i) => [i / (colors.length - 1), c]);
 const LIGHT = {
   ink: "#1f2430", line: "#d5d9e0", paper: "#ffffff",
   scale: evenly(["#e3eef6", "#86b8d8", "#0072b2", "#08264a"]),
@@ -54,7 +54,7 @@ async function unpack(id) {
   return new Response(stream).text();
 }
 
-// Fills in what depends on day and night: the colour of the text, and a scale from pale to strong.
+// Fills in what depends on day and night: the color of the text, and a scale from pale to strong.
 function inked(value, theme) {
   if (value === "ink" || value === "scale") return theme[value];
   if (value === "faint ink") return theme.ink + "26";

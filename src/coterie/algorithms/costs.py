@@ -1,0 +1,135 @@
+"""What clients of unequal capacity hold: the smaller forms of a model, counted, and what a federation of them costs.
+
+The forms are those of FedLMT's comparison of methods for unequally capable clients: low rank (FedLMT, also with the
+rank of its Definition 3.1; FedHM, pFedLMT), width (HeteroFL, FedRolex, FedDropout), a shared basis (FLANC), depth
+(DepthFL) and stages (ProgFed).
+
+Reference: Liu et al. 2024, "FedLMT: Tackling System Heterogeneity of Federated Learning via Low-Rank Model Training
+with Theoretical Guarantees", Tables 1, 2 and 7.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import partial
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from .. import submodels as views
+from ..core.errors import RequestError
+from ..core.tensors import entries
+from ..submodels.basis import composed
+from ..submodels.depth import with_depth
+from ..submodels.staged import check_stages
+from ..submodels.stages import at_stage
+from .capacities import COMMON_RANKS, FRACTIONS, RANKS, WIDTHS
+
+LAST = 9  # layers that stay whole where every client has a rank of its own
+COMMON = tuple(COMMON_RANKS.values())
+LOW_RANK = (
+    ("low rank", COMMON, "channels"),
+    ("by definition", COMMON, "definition"),
+    ("rank by client", tuple((LAST, ratio) for ratio in RANKS.values()), "channels"),
+)
+
+
+class Row(NamedTuple):
+    """One form of a model; counts are None where the model has no such form, and ``why`` says why."""
+
+    family: str
+    setting: str
+    parameters: int | None = None
+    flops: int | None = None  # of one sample's forward pass
+    why: str = ""
+
+
+Form = tuple[str, str, Callable[[], nn.Module]]
+"""Family, setting, and how to make the model of it."""
+
+
+def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[Row]:
+    """Every smaller form of the model of that name, with its parameters and FLOPs as they are counted.
+
+    ``input_shape``: of one sample. Nothing is computed and no memory taken: the models have shapes only.
+
+    >>> [row.parameters for row in capacity_table("resnet8-bn", 10, (3, 32, 32)) if row.family == "stages"]
+    [5306, 19994, 78042]
+    >>> capacity_table("mlp", 10, (64,))[-1]
+    Row(family='stages', setting='any', parameters=None, flops=None, why='the model is not built in stages')
+    """
+    with torch.device("meta"):
+        module = models.build(name, classes=classes, input_shape=input_shape)
+        tokens = any(isinstance(layer, nn.Embedding) for layer in module.modules())
+        # Two samples, because batch normalization refuses a single number.
+        samples = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None)
+        return [_row(form, samples) for form in _forms(module)]
+
+
+def communication(parameters: int | Sequence[int], participants: int, rounds: int) -> float:
+    """How many parameters travel, in 1e9 and one direction; several counts are held by equally many participants.
+
+    A model that grows is a sum over its stages.
+
+    >>> communication(11_173_962, participants=10, rounds=2000)
+    223.47924
+    >>> from coterie.submodels.stages import stage_lengths
+    >>> sum(communication(p, 10, T) for p, T in zip([150_474, 676_682, 2_777_674, 11_173_962], stage_lengths(2000, 4)))
+    148.686...
+    """
+    return _mean(parameters) * participants * rounds / 1e9
+
+
+def computation(flops: int | Sequence[int], participants: int, rounds: int) -> float:
+    """Forward FLOPs, in 1e12, if every participant saw one sample a round: the unit of FedLMT's tables.
+
+    >>> computation(558_502_912, participants=10, rounds=2000)
+    11.17005824
+    """
+    return _mean(flops) * participants * rounds / 1e12
+
+
+def _mean(values: int | Sequence[int]) -> float:
+    return values if isinstance(values, int) else fmean(values)
+
+
+def _forms(module: nn.Module) -> Iterator[Form]:
+    yield "full", "", lambda: module
+    for family, settings, mode in LOW_RANK:
+        for keep, ratio in settings:
+            yield family, f"keep {keep}, rank {ratio:g}", partial(_low_rank, module, ratio, keep, mode)
+    for rate in [rate for rate in WIDTHS.values() if rate < 1]:
+        yield "width", str(Fraction(rate)), partial(views.narrow, module, rate)
+    for fraction in FRACTIONS.values():
+        yield "basis", f"{fraction:g}", partial(composed, module, fraction)
+    yield from _staged("depth", with_depth, module)
+    yield from _staged("stages", at_stage, module)
+
+
+def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.Module) -> Iterator[Form]:
+    """One form a stage; a single one, which will be refused, where there are none."""
+    try:
+        stages = check_stages(module)
+    except RequestError:
+        yield family, "any", partial(cut, module, 1)
+    else:
+        for stage in range(1, stages + 1):
+            yield family, f"{stage} of {stages}", partial(cut, module, stage)
+
+
+def _low_rank(module: nn.Module, ratio: float, keep: int, mode: str) -> nn.Module:
+    low = views.factorize(module, ratio, keep, rank_mode=mode)
+    if not views.factor_pairs(low):
+        raise RequestError(f"no layer is left to factorize: the model has no more than {keep} besides its head")
+    return low
+
+
+def _row(form: Form, samples: Tensor) -> Row:
+    family, setting, make = form
+    try:
+        module = make()
+    except RequestError as refused:
+        return Row(family, setting, why=str(refused).partition(":")[0])  # what is wrong, without the fix
+    return Row(family, setting, entries(module.parameters()), models.cost(module, samples).flops)

@@ -1,0 +1,1 @@
+"""What everything else stands on: named tensors, randomness by key, errors, specs, files."""

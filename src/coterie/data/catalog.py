@@ -1,0 +1,146 @@
+"""The data sets known by name: which files they are, where those come from, and where they are looked for."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..core.errors import RequestError, unknown
+
+
+class Remote(NamedTuple):
+    """A file at the home of its data set."""
+
+    url: str
+    md5: str | None  # None where we are not sure of one: then the archive's own checksums must do
+    unpacked: str | None = None  # the folder of the archive that replaces it; None: the file is kept as it is
+
+    @property
+    def name(self) -> str:
+        """What the file is called."""
+        return self.url.rpartition("/")[2]
+
+
+class Entry(NamedTuple):
+    """A data set."""
+
+    what: str
+    folder: str  # below the data folder: where fetch puts it
+    also: tuple[str, ...]  # other folders it is looked for in
+    needs: tuple[tuple[str, ...], ...]  # of each group one must be there
+    remotes: tuple[Remote, ...]
+
+
+_IDX = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+
+
+def _idx(what: str, folder: str, torchvision: str, home: str, md5s: Iterable[str]) -> Entry:
+    remotes = tuple(Remote(f"{home}/{name}.gz", md5) for name, md5 in zip(_IDX, md5s, strict=True))
+    return Entry(what, folder, (f"{torchvision}/raw",), tuple((name, f"{name}.gz") for name in _IDX), remotes)
+
+
+def _cifar(what: str, name: str, folder: str, archive: str, md5: str) -> Entry:
+    url = f"https://www.cs.toronto.edu/~kriz/{archive}"
+    return Entry(what, ".", (name,), ((folder, archive),), (Remote(url, md5),))
+
+
+CATALOG = {
+    "mnist": _idx(
+        "handwritten digits, 28 x 28, 60,000 + 10,000",
+        "mnist",
+        "MNIST",
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+    "fashion-mnist": _idx(
+        "clothes, 28 x 28, 60,000 + 10,000",
+        "fashion-mnist",
+        "FashionMNIST",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+    ),
+    "cifar10": _cifar(
+        "photographs of 10 kinds, 32 x 32, 50,000 + 10,000",
+        "cifar10",
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+    ),
+    "cifar100": _cifar(
+        "photographs of 100 kinds, 32 x 32, 50,000 + 10,000",
+        "cifar100",
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+    ),
+    "svhn": Entry(
+        "house numbers, 32 x 32, 73,257 + 26,032",
+        "svhn",
+        (".", "SVHN"),
+        (("train_32x32.mat",), ("test_32x32.mat",)),
+        (
+            Remote("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+            Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+        ),
+    ),
+    "tiny-imagenet": Entry(
+        "photographs of 200 kinds, 64 x 64, 100,000 + 10,000",
+        ".",
+        ("tiny-imagenet",),
+        (("tiny-imagenet-200",),),
+        (
+            Remote(
+                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                "90528d7ca1a48142e341f4ef8d21d0de",
+                "tiny-imagenet-200",
+            ),
+        ),
+    ),
+    "wikitext2": Entry(
+        "articles of Wikipedia, 2 million words",
+        ".",
+        ("wikitext2",),
+        (("wikitext-2",),),
+        # The well-known checksum is that of a home that is gone; the archive's own ones are checked instead.
+        (Remote("https://wikitext.smerity.com/wikitext-2-v1.zip", None, "wikitext-2"),),
+    ),
+}
+
+
+def entry(name: str) -> Entry:
+    """The data set of that name."""
+    if name not in CATALOG:
+        raise unknown("data set", name, CATALOG)
+    return CATALOG[name]
+
+
+def present(name: str, data: Path) -> list[Path] | None:
+    """The files of a data set, one a group it needs, all in one folder; None where some are missing."""
+    known = entry(name)
+    for folder in (data / known.folder, *(data / other for other in known.also)):
+        found = [next((p for p in map(folder.joinpath, group) if p.exists()), None) for group in known.needs]
+        if all(found):
+            return [path for path in found if path is not None]
+    return None
+
+
+def located(name: str, data: Path) -> list[Path]:
+    """The files of a data set; where they are missing, a sentence that says which to put where."""
+    found = present(name, data)
+    if found is not None:
+        return found
+    known = entry(name)
+    first = " and ".join(" or ".join(group) for group in known.needs)
+    raise RequestError(
+        f"{name} is not in {data}: put {first} into {data / known.folder}, type `coterie data fetch {name}`, "
+        "or name another folder with --data-dir"
+    )

@@ -1,0 +1,210 @@
+"""Data of one's own, in files: arrays in an .npz, or folders of images."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..core.errors import RequestError
+from .pool import Natural, Pool, quarter
+from .readers.images import Look
+from .readers.pictures import SUFFIXES, decoded
+
+Ints = NDArray[np.int64]
+
+# What each array may be called.
+_NAMES = {
+    "x": ("x", "x_train", "train_x"),
+    "y": ("y", "y_train", "train_y"),
+    "test_x": ("test_x", "x_test"),
+    "test_y": ("test_y", "y_test"),
+    "client": ("client", "client_train", "train_client"),
+    "test_client": ("test_client", "client_test"),
+}
+
+
+class Samples(NamedTuple):
+    """Inputs, labels, and whose they are where that is known."""
+
+    x: NDArray[Any]
+    y: Ints
+    client: NDArray[Any] | None
+
+
+def npz(path: str, augment: bool = False) -> Pool:
+    """Arrays of an .npz file: x, y, test_x, test_y (or x_train, ...), and whose samples they are: client, test_client.
+
+    Without test arrays, every fourth sample of a class is for testing. Bytes (N, H, W), (N, H, W, C) or (N, C, H, W)
+    are images, normalized by their own mean and deviation; augment: random crops of images padded by 4, and flips.
+    """
+    arrays = _loaded(Path(path).expanduser())
+    found = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in _NAMES.items()}
+    train = _samples(path, "x", found["x"], found["y"], found["client"])
+    if found["test_x"] is None and found["test_y"] is None:
+        return _pool(path, *_halved(train), augment)
+    test = _samples(path, "test_x", found["test_x"], found["test_y"], found["test_client"])
+    return _pool(path, train, test, augment)
+
+
+def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool:
+    """Folders of images of one size, a folder a class: PATH/class/*.png, or PATH/train/class and PATH/test/class.
+
+    clients_by: "folder" where there is a folder a client above those of the classes, as in PATH/client/class/*.png; the
+    partition "natural" then gives each its own. Without a test folder, every fourth image of a class is for testing.
+    augment: random crops of images padded by 4, and flips.
+    """
+    if clients_by not in ("", "folder"):
+        raise RequestError(f"clients_by={clients_by} is not known: write clients_by=folder, or leave it out")
+    root = Path(path).expanduser()
+    tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
+    apart = bool(tests) and (root / "train").is_dir()
+    train = _listed(root / "train" if apart else root, bool(clients_by))
+    test = _listed(tests[0], bool(clients_by)) if apart else []
+    images = decoded([image.file for image in train + test])
+    kinds = {kind: label for label, kind in enumerate(sorted({image.kind for image in train + test}))}
+    samples = _labeled(images, train + test, kinds, bool(clients_by))
+    cut = len(train)
+    pair = (_some(samples, slice(cut)), _some(samples, slice(cut, None))) if apart else _halved(samples)
+    return _pool(path, *pair, augment)
+
+
+class Image(NamedTuple):
+    """A file, what it shows and whose it is."""
+
+    client: str
+    kind: str
+    file: Path
+
+
+def _labeled(x: NDArray[np.uint8], images: list[Image], kinds: Mapping[str, int], owned: bool) -> Samples:
+    y = np.array([kinds[image.kind] for image in images], np.int64)
+    return Samples(x, y, np.array([image.client for image in images]) if owned else None)
+
+
+def _some(samples: Samples, rows: slice | NDArray[np.bool_]) -> Samples:
+    return Samples(samples.x[rows], samples.y[rows], None if samples.client is None else samples.client[rows])
+
+
+def _listed(root: Path, clients: bool) -> list[Image]:
+    """All images below a folder."""
+    images = []
+    for owner in _folders(root) if clients else [root]:
+        mine = [
+            Image(owner.name, kind.name, file)
+            for kind in _folders(owner)
+            for file in sorted(kind.iterdir())
+            if file.suffix.lower() in SUFFIXES
+        ]
+        if not mine:
+            what = "the client" if clients else "the folder"
+            raise RequestError(f"{what} {owner} has no images: put some into {owner}/CLASS, or remove it")
+        images += mine
+    return images
+
+
+def _folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise RequestError(f"there is no folder {root}: name one with a folder of images a class")
+    found = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if not found:
+        raise RequestError(f"{root} has no folders: it needs one a class, with the images in it")
+    return found
+
+
+def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("a single array")
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read ({error.strerror or error}): name an .npz file") from error
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise RequestError(f"{path} is no .npz file of plain arrays ({error}): write it with numpy.savez") from error
+
+
+def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> Samples:
+    """Arrays that belong together, in the types a federation has."""
+    label_key = key.replace("x", "y")
+    for name, array in ((key, x), (label_key, y)):
+        if array is None:
+            raise RequestError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
+    if y.ndim != 1 or y.dtype.kind not in "iu" or len(x) != len(y):
+        shapes = f"{x.shape} and {y.dtype} {y.shape}"
+        raise RequestError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
+    if len(y) and y.min() < 0:
+        raise RequestError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
+    if client is not None and client.shape != y.shape:
+        raise RequestError(f"{path} names {len(client)} clients for {len(y)} samples of {key}: give one a sample")
+    return Samples(_inputs(path, key, x), y.astype(np.int64), client)
+
+
+def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
+    """Images as [N, C, H, W] bytes, numbers as float32, whole numbers as int64."""
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        x = x[:, None] if x.ndim == 3 else x
+        last = x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if last else x)
+    if x.dtype == np.uint8:
+        return x.astype(np.float32) / 255
+    if x.dtype.kind not in "fiu":
+        raise RequestError(f"{key} of {path} is of type {x.dtype}: save numbers")
+    return x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
+
+
+def _halved(all_: Samples) -> tuple[Samples, Samples]:
+    """Every fourth sample of each class, and of each client where they are known, apart for testing."""
+    groups = all_.y
+    if all_.client is not None:
+        numbers = np.unique(all_.client, return_inverse=True)[1]
+        groups = numbers * (int(all_.y.max(initial=0)) + 1) + all_.y
+    test = quarter(groups)
+    return _some(all_, ~test), _some(all_, test)
+
+
+def _pool(path: str, train: Samples, test: Samples, augment: bool) -> Pool:
+    if not len(train.y):
+        raise RequestError(f"{path} has no training samples: add some")
+    x, y, test_x, test_y = map(torch.from_numpy, (train.x, train.y, test.x, test.y))
+    classes = int(max(train.y.max(), test.y.max(initial=0))) + 1
+    images = train.x.dtype == np.uint8
+    if augment and not images:
+        raise RequestError(f"{path} holds no images of bytes: leave augment out")
+    preparation = _look(train.x).preparation(augment) if images else None
+    return Pool(x, y, test_x, test_y, classes, None, preparation, _natural(path, train, test))
+
+
+def _look(images: NDArray[np.uint8]) -> Look:
+    """Mean and deviation of every channel, exact and without a copy in floating point."""
+    shades = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(images.shape[1]):
+        counted = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
+        m = float(counted @ shades)
+        mean.append(round(m, 4))
+        std.append(round(max(float(counted @ (shades - m) ** 2) ** 0.5, 1 / 255), 4))  # one shade has no spread
+    return Look(tuple(mean), tuple(std), flip=True)
+
+
+def _natural(path: str, train: Samples, test: Samples) -> Natural | None:
+    if train.client is None:
+        if test.client is not None:
+            raise RequestError(f"{path} names clients for the test samples only: save client beside x, too")
+        return None
+    names = np.unique(train.client)
+    if test.client is None:
+        return Natural(tuple(map(str, names)), _rows(train.client, names))
+    strangers = np.setdiff1d(test.client, names)
+    if len(strangers):
+        raise RequestError(f"client {strangers[0]} of {path} has test samples but none to train on: give it some")
+    return Natural(tuple(map(str, names)), _rows(train.client, names), _rows(test.client, names))
+
+
+def _rows(client: NDArray[Any], names: NDArray[Any]) -> tuple[Ints, ...]:
+    return tuple(np.flatnonzero(client == name) for name in names)

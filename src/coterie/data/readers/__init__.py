@@ -1,0 +1,1 @@
+"""Formats in which data sets are published."""

@@ -1,0 +1,142 @@
+"""CIFAR's Python pickles, read without running anything that is in them."""
+
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import RequestError
+
+PIXELS = 3 * 32 * 32
+
+
+class Batches(NamedTuple):
+    """Images [N, 3, 32, 32] and their labels."""
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+
+
+class Layout(NamedTuple):
+    """Which files of a folder hold the training and the test images, and under which key their labels are."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    labels: bytes
+
+
+CIFAR10 = Layout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), b"labels")
+CIFAR100 = Layout(("train",), ("test",), b"fine_labels")
+
+
+def read_cifar(path: Path, layout: Layout) -> tuple[Batches, Batches]:
+    """Training and test images of the folder, or of the archive it is packed in."""
+    train, test = _Room(layout.train), _Room(layout.test)
+    read = _from_folder if path.is_dir() else _from_archive
+    for name, content in read(path, (*layout.train, *layout.test)):
+        room = train if name in layout.train else test
+        room.put(name, f"{path}/{name}", _batch(f"{path}/{name}", content, layout.labels))
+    missing = sorted(train.missing | test.missing)
+    if missing:
+        raise RequestError(f"{path} lacks {', '.join(missing)}: fetch it again")
+    return train.whole, test.whole
+
+
+class _Room:
+    """Batches of equal size end to end; each is copied to its place as it comes, so that only one is held twice."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names, self.missing = names, set(names)
+        self.whole = Batches(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
+
+    def put(self, name: str, where: str, batch: Batches) -> None:
+        """One batch to its place."""
+        each = len(batch.y)
+        if len(self.missing) == len(self.names):
+            total = each * len(self.names)
+            self.whole = Batches(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
+        if each * len(self.names) != len(self.whole.y):
+            raise RequestError(f"{where} has {each} images, unlike the batches before it: fetch it again")
+        rows = slice(self.names.index(name) * each, (self.names.index(name) + 1) * each)
+        self.whole.x[rows], self.whole.y[rows] = batch
+        self.missing.discard(name)
+
+
+def _from_folder(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in wanted:
+        if (path / name).is_file():
+            yield name, (path / name).read_bytes()
+
+
+def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """One pass over the archive: going back would decompress it again."""
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                file = archive.extractfile(member) if name in wanted and member.isfile() else None
+                if file is not None:
+                    yield name, file.read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise RequestError(f"{path} cannot be unpacked ({error}): fetch it again") from error
+
+
+def _batch(where: str, content: bytes, key: bytes) -> Batches:
+    """The images and labels of one pickle."""
+    try:
+        values = ArraysOnly(content, where).load()
+        x, y = np.asarray(values[b"data"]), np.asarray(values[key])
+    except RequestError:
+        raise
+    except Exception as error:  # a damaged pickle raises whatever it happens to meet
+        raise RequestError(f"{where} is damaged ({type(error).__name__}): fetch it again") from error
+    if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
+        shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
+        raise RequestError(f"{where} holds {shapes}, not uint8 (N, {PIXELS}) and N labels: put the original file there")
+    return Batches(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
+
+
+class ArraysOnly(pickle.Unpickler):
+    """Plain values and NumPy arrays; whatever else a pickle names is refused before it is looked up."""
+
+    def __init__(self, content: bytes, where: str) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self.where = where
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of the four things that make up an array."""
+        if (module, name) not in _ALLOWED:
+            raise RequestError(
+                f"{self.where} asks for {module}.{name}, which no data need: it was not run; get the file from its home"
+            )
+        return _ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        """Nothing lies outside the file."""
+        raise RequestError(f"{self.where} points outside itself: get the file from its home")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes into old pickles; other codecs are none of ours."""
+    if encoding not in ("latin1", b"latin1"):
+        raise ValueError(encoding)
+    return text.encode("latin1")
+
+
+# What builds an array, asked of an array: its module has other names in other versions.
+_reconstruct: Any = np.empty(0).__reduce__()[0]
+
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _encode,
+    ("codecs", "encode"): _encode,
+}

@@ -1,0 +1,74 @@
+"""Image files turned into one array of bytes, many at a time."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from ...core.errors import RequestError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_GRAY = ("1", "L")
+
+
+def pillow() -> Any:
+    """Pillow's Image, an extra."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise RequestError("reading image files needs Pillow: pip install 'coterie[images]'") from error
+    return Image
+
+
+def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
+    """[N, C, H, W]: images of one size; in color where asked, or where one of them is."""
+    opened = pillow().open
+    with ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4)) as pool:  # Pillow decodes without Python's lock
+        looks = list(pool.map(lambda path: _look(opened, path), paths))
+        _check_sizes(paths, [size for size, _ in looks])
+        mode = "RGB" if color or any(kind not in _GRAY for _, kind in looks) else "L"
+        (width, height), channels = looks[0][0], len(mode)
+        images = np.empty((len(paths), channels, height, width), np.uint8)
+
+        def fill(row: int) -> None:
+            images[row] = _pixels(opened, paths[row], mode).reshape(height, width, channels).transpose(2, 0, 1)
+
+        shown = Console(stderr=True)
+        work = pool.map(fill, range(len(paths)))
+        for _ in track(work, "decoding images", len(paths), console=shown, disable=not shown.is_terminal):
+            pass
+    return images
+
+
+def _look(opened: Any, path: Path) -> tuple[tuple[int, int], str]:
+    """Size and kind, from the first bytes of a file."""
+    try:
+        with opened(path) as image:
+            return image.size, image.mode
+    except Exception as error:  # every format fails in its own way
+        raise _unreadable(path, error) from error
+
+
+def _pixels(opened: Any, path: Path, mode: str) -> NDArray[np.uint8]:
+    try:
+        with opened(path) as image:
+            return np.asarray(image.convert(mode))
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> RequestError:
+    return RequestError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it")
+
+
+def _check_sizes(paths: Sequence[Path], sizes: Sequence[tuple[int, int]]) -> None:
+    other = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        one, two = (f"{paths[i]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, other))
+        raise RequestError(f"the images differ in size ({one}, {two}): bring them to one size first")

@@ -1,0 +1,96 @@
+"""Tiny ImageNet: decoded once, kept as arrays beside its files."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...core.errors import RequestError
+from ..catalog import located
+from ..place import convenience, whole_folder
+from ..pool import Pool
+from .images import Look
+from .pictures import decoded
+
+CACHE = "coterie-arrays"
+_LOOK = Look((0.5,) * 3, (0.5,) * 3, flip=True)
+
+
+class Arrays(NamedTuple):
+    """What is kept, a file each."""
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+    test_x: NDArray[np.uint8]
+    test_y: NDArray[np.int64]
+
+
+def tiny_imagenet(folder: Path, augment: bool = True) -> Pool:
+    """Tiny ImageNet: photographs of 200 kinds, 64 x 64, tested on its validation images.
+
+    augment: random crops of images padded by 4, and flips. Kinds are numbered in the order of their names.
+
+    Reference: Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015.
+    """
+    (path,) = located("tiny-imagenet", folder)
+    arrays = _kept(path / CACHE) or _decoded_and_kept(path)
+    x, y, test_x, test_y = map(torch.from_numpy, arrays)
+    classes = int(arrays.y.max()) + 1
+    return Pool(x, y, test_x, test_y, classes, preparation=_LOOK.preparation(augment))
+
+
+def _kept(cache: Path) -> Arrays | None:
+    """The arrays of an earlier call, mapped into memory: pages are read when they are needed, and never written."""
+    if not cache.is_dir():
+        return None
+    try:
+        return Arrays(*(np.load(cache / f"{name}.npy", mmap_mode="c") for name in Arrays._fields))
+    except (OSError, ValueError, EOFError) as error:
+        raise RequestError(f"{cache} is damaged ({error}): remove it, and it is made again") from error
+
+
+def _decoded_and_kept(path: Path) -> Arrays:
+    train, y = _training_files(path / "train")
+    test, test_y = _validation_files(path / "val", {name: k for k, name in enumerate(_kinds(path / "train"))})
+    images = decoded([*train, *test], color=True)
+    arrays = Arrays(images[: len(train)], y, images[len(train) :], test_y)
+
+    def write(temporary: Path) -> None:
+        for name, array in arrays._asdict().items():
+            np.save(temporary / f"{name}.npy", array)
+
+    convenience(path / CACHE, lambda: whole_folder(path / CACHE, write))
+    return arrays
+
+
+def _kinds(folder: Path) -> list[str]:
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    if not names:
+        raise RequestError(f"{folder} has no folders of images: type `coterie data fetch tiny-imagenet`")
+    return names
+
+
+def _training_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
+    files, labels = [], []
+    for label, name in enumerate(_kinds(folder)):
+        mine = sorted((folder / name / "images").glob("*.JPEG"))
+        if not mine:
+            raise RequestError(f"{folder / name / 'images'} has no JPEG images: unpack the archive again")
+        files += mine
+        labels += [label] * len(mine)
+    return files, np.array(labels, np.int64)
+
+
+def _validation_files(folder: Path, numbers: dict[str, int]) -> tuple[list[Path], NDArray[np.int64]]:
+    """The files that val_annotations.txt lists: a name, a kind and a box a line."""
+    listed = folder / "val_annotations.txt"
+    try:
+        pairs = [line.split("\t")[:2] for line in listed.read_text(encoding="utf-8").splitlines() if line]
+        labels = [numbers[kind] for _, kind in pairs]
+    except OSError as error:
+        raise RequestError(f"{listed} cannot be read ({error.strerror}): unpack the archive again") from error
+    except (KeyError, ValueError) as error:
+        raise RequestError(f"{listed} names a kind without training images ({error}): unpack it again") from error
+    return [folder / "images" / name for name, _ in pairs], np.array(labels, np.int64)

@@ -1,0 +1,167 @@
+"""Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..core.tensors import Tensors, Tree, leaves, rows, tree_map
+from ..data.batches import Batch, Batches, Integers
+from .base import Grad, InMemory, Objective, Seen, Step, own_randomness
+from .buckets import buckets
+from .narrow import Turned
+from .tape import Tapes
+
+
+class Vectorized(InMemory):
+    """Clients side by side, ``chunk`` of them at a time.
+
+    Clients are grouped so that a group makes equally many steps and little of it is padding. ``exact`` pads nothing:
+    needed where one sample's output depends on the others in its batch (BatchNorm). ``taped``: steps that come again
+    are played from a tape, with the same result; not for code that may do something else the next time.
+    """
+
+    def __init__(self, chunk: int, exact: bool = False, device: torch.device | None = None, taped: bool = True) -> None:
+        self.chunk, self.exact, self.taped = chunk, exact, taped
+        self.device = device or torch.device("cpu")
+        self._tapes = Tapes()
+
+    @property
+    def name(self) -> str:
+        """The text that chooses this engine again, chunk included: rounding may depend on it."""
+        return f"vectorized:{self.chunk}"
+
+    def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
+        """``f`` on every client, a chunk of clients of equal shape at a time."""
+        batches = [c for c in clients if isinstance(c, Batches)]
+        return self._together(lambda which: _lifted(f, clients, which), batches, keys)
+
+    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+        """``step`` through all batches of every client; its rates are tensors, so that all rates are one program."""
+        samples, timeless = batches.samples, step.at([0.0] * len(step.rates))
+        kind = next(v.dtype for v in leaves((given, fixed)) if v.is_floating_point())
+        rates = torch.tensor(step.rates, dtype=kind, device=self.device)
+        name = timeless, id(samples.x), id(samples.y), samples.preparation
+
+        def stepped(carry: Tree, fixed: Tree, drawn: Tensors, rates: Tensor) -> Tree:
+            now = step.at(rates.unbind())
+            once, dims = common(fixed)
+            return lift(lambda c, f, d: now(c, f, samples.batch(**d)), carry, once, drawn, in_dims=(0, dims, 0))
+
+        def played(which: Integers) -> Tree:
+            block, held = batches.block(which), pick(fixed, which)
+            carry = self._play(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
+            for k, width in enumerate(block.widths):
+                drawn = {key: v[:, k, :width] for key, v in block.tensors.items()}
+                carry = self._play(stepped, name, carry, held, drawn, rates)
+            return self._play(partial(lift, step.end), (timeless, "end"), carry)
+
+        return self._together(played, [batches], keys)
+
+    def _play(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
+        return self._tapes.play(f, name, *given) if self.taped else f(*given)
+
+    def _together(self, play: Callable[[Integers], Tree], batches: Sequence[Batches], keys: Sequence[int]) -> Tree:
+        """What ``play`` makes of all clients, a chunk at a time."""
+        together: Tree = None
+        with own_randomness(self.device) as seed:
+            for which in self._chunks(batches, len(keys)):
+                seed(keys[int(which[0])])
+                part = play(which)
+                if len(which) == len(keys) and _consecutive(which):
+                    return part
+                if together is None:
+                    together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
+                write(together, which, part)
+                del part  # before the next chunk makes its own
+        return together
+
+    def gradient(self, objective: Objective) -> Grad:
+        """Autograd inside ``torch.func.vjp``, which ``vmap`` can lift."""
+        return Gradient(objective)
+
+    def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
+        for bucket in buckets(batches, self.exact) if batches else [np.arange(clients)]:
+            for start in range(0, len(bucket), self.chunk):
+                yield np.sort(bucket[start : start + self.chunk])  # in order: neighbors are seen without a copy
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of an objective; what does not move stays out of the slow hands of autograd.
+
+    ``torch.func.grad`` would keep what a second derivative needs, and load the compiler first, for a second. A value:
+    steps along the gradient of one objective are equal in every round.
+    """
+
+    objective: Objective
+
+    def __call__(self, x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        """(the gradient in ``x``, what was seen)."""
+
+        def value(moving: Tensors) -> tuple[Tensor, tuple[Tensors, Seen]]:
+            loss, seen = self.objective(moving, held, batch)
+            g = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+            return loss, (dict(zip(moving, g, strict=True)), seen)
+
+        answer: Any = torch.func.vjp(value, x, has_aux=True)
+        g, seen = answer[2]
+        return g, seen
+
+
+def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
+    """``f`` on the clients ``which`` as one program over stacked tensors."""
+    blocks = [(c.block(which), c.samples) for c in clients if isinstance(c, Batches)]
+
+    def one(mine: tuple[Tree, ...], drawn: tuple[Tensors, ...]) -> Tree:
+        trees = iter(mine)
+        streams = (block.stream(samples, tensors) for (block, samples), tensors in zip(blocks, drawn, strict=True))
+        return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
+
+    mine = tuple(pick(c, which) for c in clients if not isinstance(c, Batches))
+    return lift(one, mine, tuple(block.tensors for block, _ in blocks))
+
+
+def lift(f: Callable[..., Tree], *stacked: Tree, in_dims: Any = 0) -> Tree:
+    """``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
+    with sdpa_kernel(SDPBackend.MATH), Turned():
+        return torch.func.vmap(f, in_dims, randomness="different")(*stacked)
+
+
+def common(x: Tree) -> tuple[Tree, Any]:
+    """(a stacked tree with what is one tensor shown n times taken once, the dimension of the clients in each tensor).
+
+    One model for all clients is one product with all their samples, which is faster than n of them.
+    """
+
+    def once(v: Tensor) -> bool:
+        return len(v) > 1 and v.stride(0) == 0
+
+    dims: Any = tree_map(lambda v: None if once(v) else 0, x)  # type: ignore[arg-type, return-value]
+    return tree_map(lambda v: v[0] if once(v) else v, x), dims
+
+
+def _consecutive(which: Integers) -> bool:
+    return bool((np.diff(which) == 1).all())
+
+
+def write(x: Tree, which: Integers, part: Tree) -> None:
+    """Into the places of some clients: results of many chunks are never held twice."""
+    first, place = int(which[0]), torch.from_numpy(which)
+    if _consecutive(which):
+        tree_map(lambda v, new: v[first : first + len(which)].copy_(new), x, part)
+    else:
+        tree_map(lambda v, new: v.index_copy_(0, place.to(v.device), new), x, part)
+
+
+def pick(x: Tree, which: Integers) -> Tree:
+    """Some clients; a view, not a copy, where they lie one after another."""
+    first, place = int(which[0]), torch.from_numpy(which)
+    if _consecutive(which):
+        return tree_map(lambda v: v[first : first + len(which)], x)
+    return tree_map(lambda v: rows(v, place.to(v.device)), x)

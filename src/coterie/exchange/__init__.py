@@ -1,0 +1,1 @@
+"""The second formula: what happens when models meet."""

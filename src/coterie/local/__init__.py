@@ -1,0 +1,1 @@
+"""The first formula: what one client does between two exchanges."""

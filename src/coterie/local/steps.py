@@ -1,0 +1,212 @@
+"""The first formula: what one client does between two exchanges.
+
+    x  <-  x - lr * direction(x, batch)          in phases, each training one part and holding the rest
+
+Everything here is written for ONE client.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
+from ..data.batches import Amount, Batch
+from ..engines.base import Grad
+
+
+class Group(NamedTuple):
+    """Parameters of a phase that have a learning rate of their own, as in the groups of ``torch.optim``."""
+
+    names: frozenset[str]
+    lr: float | Tensor
+    apart: bool = False  # follows a loss of its own, so clipping takes the norm of its gradient by itself
+
+
+class Sgd(NamedTuple):
+    """One step of ``torch.optim.SGD`` (no dampening, no Nesterov), after clipping the norm of the gradient.
+
+    g <- g * min(1, clip / (|g| + 1e-6));  g <- g + weight_decay x;  b <- momentum b + g;  x <- x - lr b
+
+    A group has another lr, and with it another step along its decay; the norm is that of the whole gradient.
+    """
+
+    lr: float | Tensor
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    group: Group | None = None  # what has another rate
+
+    @property
+    def rates(self) -> tuple[float | Tensor, ...]:
+        """The learning rates."""
+        return (self.lr,) if self.group is None else (self.lr, self.group.lr)
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Sgd":
+        """With other learning rates."""
+        return self._replace(lr=rates[0], group=None if self.group is None else self.group._replace(lr=rates[1]))
+
+    def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
+        """(the next point, the next momentum buffer)."""
+        g = self.clipped(g)
+        if self.weight_decay:
+            g = add(g, x, self.weight_decay)
+        if self.momentum:
+            g = add(mul(buffer, self.momentum), g)
+        return self.moved(x, g), g if self.momentum else {}
+
+    def clipped(self, g: Tensors) -> Tensors:
+        """The gradient with its norm at most ``clip``; what is apart has a norm of its own."""
+        if self.clip is None:
+            return g
+        own, rest = split(g, self.group.names if self.group is not None and self.group.apart else ())
+        short: Tensors = {}
+        for part in (own, rest):
+            if part:
+                short |= mul(part, (self.clip / (norm(part) + 1e-6)).clamp(max=1.0))
+        return {k: short[k] for k in g}
+
+    def moved(self, x: Tensors, g: Tensors) -> Tensors:
+        """x - lr g, each parameter with the rate of its group."""
+        if self.group is None:
+            return add(x, g, -self.lr)
+        own, rest = split(x, self.group.names)
+        moved = add(own, g, -self.group.lr) | add(rest, g, -self.lr)
+        return {k: moved[k] for k in x}
+
+
+Aux = Mapping[str, Tree]
+"""What a client's corrections look up by name: control variates, a reference model, push-sum's weight, a mask."""
+REFERENCE = "reference"  # the model a client began with: the local work has that for whoever looks for it
+
+
+class Correction:
+    """A term of what a step follows; a value, so that steps with equal corrections are one program."""
+
+    needs: ClassVar[str | None] = None  # the name of what it looks up
+    gradients: int = 1  # evaluations of the gradient inside it
+    renews: frozenset[str] = frozenset()  # names of what it carries from step to step, handed back among the buffers
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        """What is followed instead of ``grad``."""
+        return grad
+
+    def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
+        """What becomes of the point that a step has reached."""
+        return x
+
+
+class Phase(NamedTuple):
+    """A stretch of local work that trains one part of the model."""
+
+    trains: frozenset[str]  # everything else is held: no step, no decay, no share in any norm
+    amount: Amount
+    lr: float
+    corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
+    stream: int = 0  # 0: the main batches, 1: those of a personal phase
+    group: Group | None = None  # of what is trained: this has another rate
+    whole: bool = False  # every step sees all samples of the client
+
+    @property
+    def gradients(self) -> int:
+        """Gradient evaluations in one step."""
+        return prod(c.gradients for c in self.corrections)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The names of what its corrections look up."""
+        return frozenset(c.needs for c in self.corrections if c.needs is not None)
+
+    @property
+    def renews(self) -> frozenset[str]:
+        """The names of what its corrections carry from step to step, beside running statistics."""
+        return frozenset().union(*(c.renews for c in self.corrections))
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        """What a step follows."""
+        for correction in self.corrections:
+            grad = correction.direction(grad, aux)
+        return grad
+
+    def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
+        """What becomes of the point that a step has reached."""
+        for correction in self.corrections:
+            x = correction.after_step(x, aux, lr)
+        return x
+
+
+class Start(NamedTuple):
+    """Where a client's phase begins."""
+
+    x: Tensors  # what moves
+    running: Tensors  # running statistics, and what corrections renew
+    memory: Tensors  # momentum that an earlier round left; empty where none outlives a round
+
+
+class Walk(NamedTuple):
+    """Where some steps led."""
+
+    x: Tensors
+    running: Tensors
+    buffer: Tensors  # momentum
+    loss: Tensor  # summed over the steps
+
+
+class Reached(NamedTuple):
+    """Where a client's phase ended."""
+
+    x: Tensors
+    running: Tensors
+    memory: Tensors
+    loss: Tensor
+
+
+class Held(NamedTuple):
+    """What a client's steps look at and leave as it is."""
+
+    rest: Tensors  # of the model
+    aux: Aux  # what corrections look up
+
+
+class Descent(NamedTuple):
+    """One client's step x <- x - lr * direction(x, batch) of a phase."""
+
+    phase: Phase
+    sgd: Sgd
+    grad: Grad
+    lasting: bool = False  # whether momentum outlives the round
+
+    @property
+    def rates(self) -> tuple[float | Tensor, ...]:
+        """The learning rates."""
+        return self.sgd.rates
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Descent":
+        """With other learning rates."""
+        return self._replace(sgd=self.sgd.at(rates))
+
+    @property
+    def independent(self) -> bool:
+        """A batch may have statistics."""
+        return False
+
+    def begin(self, given: Start) -> Walk:
+        """Every phase starts with a momentum buffer of its own, a zero one unless an earlier round left one."""
+        some = next(iter(given.x.values()))
+        loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
+        buffer = (given.memory or zeros_like(given.x)) if self.sgd.momentum else {}
+        return Walk(given.x, given.running, buffer, loss)
+
+    def __call__(self, now: Walk, held: Held, batch: Batch) -> Walk:
+        """One step."""
+        direction = self.phase.direction(self.grad, held.aux)
+        g, seen = direction(now.x, held.rest | now.running, batch)
+        x, buffer = self.sgd.step(now.x, g, now.buffer)
+        x = self.phase.after_step(x, held.aux, self.sgd.lr)
+        return Walk(x, now.running | seen.buffers, buffer, now.loss + seen.loss)
+
+    def end(self, now: Walk) -> Reached:
+        """Momentum is kept only where the next round goes on with it."""
+        return Reached(now.x, now.running, now.buffer if self.lasting else {}, now.loss)

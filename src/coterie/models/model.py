@@ -1,0 +1,238 @@
+"""A module and a loss, seen as functions of named tensors."""
+
+import copy
+import inspect
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from ..core.tensors import VECTOR, Tensors, split
+from ..data.batches import Batch
+from ..engines.base import Objective, Seen
+from ..engines.watch import WatchDraws
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) -> the mean over the batch."""
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""All of single precision; its products rounded to 10 bits on a GPU; products in bfloat16."""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The default loss: the mean cross-entropy over the batch."""
+    if targets.is_floating_point():  # class probabilities
+        return F.cross_entropy(outputs, targets)
+    return -_log_likelihoods(outputs, targets).mean()
+
+
+def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
+    """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
+    few = outputs.dim() == 2 and outputs.shape[1] < VECTOR
+    if few and outputs.device.type == "cpu":  # samples side by side, not classes: five times faster
+        return outputs.T.log_softmax(0).gather(0, targets[None]).T
+    return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
+
+
+def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
+    """The mean over the samples of a batch, padding left out."""
+    if batch.mask is None:
+        return loss(outputs, batch.y)
+    each = sample_losses(loss, outputs, batch.y)
+    weight = batch.mask.to(each)
+    return (each * weight).sum() / weight.sum()
+
+
+def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """[B] the loss of every sample alone."""
+    if loss is cross_entropy:  # the same numbers without a second vmap
+        if targets.is_floating_point():
+            each = F.cross_entropy(outputs, targets, reduction="none")
+        else:
+            each = -_log_likelihoods(outputs, targets).squeeze(1)
+        return each.flatten(1).mean(1) if each.dim() > 1 else each
+    return vmap(lambda o, y: loss(o[None], y[None]), randomness="different")(outputs, targets)
+
+
+class Stateless:
+    """A module as a function of its tensors.
+
+    ``functional_call`` puts them into the module while it runs, so whoever calls at the same time, in another thread,
+    needs a module of its own: copies are made where they are missing, without the values, which are never used.
+    """
+
+    def __init__(self, origin: nn.Module, ready: nn.Module) -> None:
+        self.origin, self.training = origin, ready.training
+        self.free = deque([ready])
+
+    def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
+        """What the module with these tensors answers."""
+        module = self._take()
+        try:
+            return cast(Tensor, functional_call(module, tensors, (x,)))
+        finally:
+            self.free.append(module)
+
+    def _take(self) -> nn.Module:
+        try:
+            return self.free.pop()
+        except IndexError:
+            values = (*self.origin.parameters(), *self.origin.buffers())
+            return copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A module taken apart: its parameters and buffers are arguments, the module itself only computes.
+
+    Two copies are kept, one in training and one in evaluation mode, so that no mode is ever switched back and forth.
+    A module may bring a regularizer of its own: a function ``penalty(tensors)`` of its tensors by name.
+    """
+
+    module: nn.Module
+    loss: Loss
+    penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
+    source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
+    precision: str = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
+
+    def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
+        """Another module in the same arithmetic, with the same loss unless another is given, and without a penalty."""
+        return Model(module, loss or self.loss, precision=self.precision)
+
+    @cached_property
+    def training(self) -> nn.Module:
+        """The module in training mode."""
+        return copy.deepcopy(self.module).train()
+
+    @cached_property
+    def evaluation(self) -> nn.Module:
+        """The module in evaluation mode."""
+        return copy.deepcopy(self.module).eval()
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of what is trained."""
+        return tuple(k for k, p in self.module.named_parameters() if p.requires_grad)
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """The names of what is carried along untrained: running statistics, frozen parameters."""
+        return tuple(k for k in self.start if k not in self.parameters)
+
+    @cached_property
+    def running(self) -> tuple[str, ...]:
+        """The names of running statistics, which a forward pass in training mode renews."""
+        return tuple(k for k, _ in self.module.named_buffers())
+
+    @cached_property
+    def start(self) -> Tensors:
+        """The values the module came with, their channels first: layouts are the engines' to choose."""
+        given, own = (*self.module.named_parameters(), *self.module.named_buffers()), torch.contiguous_format
+        return {k: v.detach().clone(memory_format=own) for k, v in given}
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The training loss of a batch."""
+        return self._objective(Stateless(self.module, self.training))
+
+    @cached_property
+    def still(self) -> Objective:
+        """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
+        return self._objective(self._still)
+
+    @cached_property
+    def penalties(self) -> tuple[Callable[[Tensors], Tensor], ...]:
+        """What is added to the loss: the method's term and the module's own."""
+        return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
+
+    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
+        def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
+            fresh = {k: held[k].clone() for k in self.running}  # BatchNorm writes into its buffers
+            with arithmetic(self.precision, batch.x.device):
+                loss = batch_loss(self.loss, answer(x | held | fresh, batch.x), batch)
+            for penalty in self.penalties:
+                loss = loss + penalty(x | held)
+            return loss, Seen(loss, fresh)
+
+        return value
+
+    def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
+        """What the model with these tensors answers, in evaluation mode."""
+        with arithmetic(self.precision, x.device):
+            return self._still(tensors, x)
+
+    @cached_property
+    def _still(self) -> "Stateless":
+        return Stateless(self.module, self.evaluation)
+
+    def rebuilt(self, tensors: Tensors) -> nn.Module:
+        """A module of its own that holds these values, on the device they are on."""
+        module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
+        with torch.no_grad():
+            for k, v in (*module.named_parameters(), *module.named_buffers()):
+                v.copy_(tensors[k])
+        return module.eval()
+
+
+def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """bf16: products in half precision, sums and weights in single."""
+    if precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+@contextmanager
+def products(precision: str) -> Iterator[None]:
+    """How a GPU multiplies single-precision numbers meanwhile: rounded to 10 bits for ``tf32`` only."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
+    """Whether a sample's loss depends on which other samples share its batch (as under BatchNorm).
+
+    Found by trying: the first sample's output beside two different companies, and the batch loss against the mean of
+    the single ones. Where it does, batches must never be padded.
+    """
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        warnings.simplefilter("ignore")  # a loss may complain of a single sample
+        answers = []
+        for company in (x, x[:1].expand_as(x)):
+            torch.manual_seed(0)  # equal dropout in both
+            buffers = {k: v.clone() for k, v in model.start.items()}
+            answers.append(functional_call(model.training, buffers, (company,)))
+        alone = sample_losses(model.loss, answers[0], y).mean()
+        together = model.loss(answers[0], y)
+    steady = torch.allclose(answers[0][:1], answers[1][:1], rtol=1e-4, atol=1e-6)
+    return not (steady and torch.allclose(alone, together, rtol=1e-4, atol=1e-6))
+
+
+def draws(model: Model, batch: Batch) -> bool:
+    """Whether the model or its loss draws random numbers, in training or in evaluation: found by trying."""
+    devices = [batch.x.device] if batch.x.is_cuda else []
+    watch = WatchDraws()
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
+        for objective in (model.objective, model.still):
+            objective(*split(model.start, model.parameters), batch)
+    return watch.drawn
+
+
+def familiar(model: Model) -> bool:
+    """Whether only torch's code and ours runs in a step: other code could remember or choose, and nobody would see."""
+    modules = list(model.training.modules())
+    parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    return not hooked and all(part.__module__.split(".")[0] in ("torch", "coterie") for part in parts)

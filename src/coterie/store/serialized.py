@@ -1,0 +1,91 @@
+"""Tensors as the safetensors format has them, some MiB at a time: nothing is held twice.
+
+A file is the length of its header (8 bytes, little-endian), the header (JSON, filled up with spaces), and the tensors'
+bytes one after another, in the order of the library: wide types first, so that all of them lie aligned.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import RequestError
+from ..core.tensors import Tensors, size_in_bytes
+
+PIECE = 16 * 2**20  # bytes copied, hashed and written at a time
+ALIGNED = 8
+
+NAMES = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ORDER = {dtype: place for place, dtype in enumerate(NAMES)}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # what numpy knows of every width
+
+
+def serialized(tensors: Tensors, about: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
+    """The content of a file, piece by piece."""
+    for name, value in tensors.items():
+        if value.dtype not in NAMES:
+            raise RequestError(f"{name} cannot be saved as {value.dtype}: use a type that safetensors files know")
+    ordered = sorted(tensors.items(), key=lambda item: (_ORDER[item[1].dtype], item[0]))
+    yield _header(ordered, about)
+    for _, value in ordered:
+        for piece in pieces(value.detach()):
+            yield _raw(piece)
+
+
+def _header(ordered: Sequence[tuple[str, Tensor]], about: Mapping[str, str] | None) -> bytes:
+    """What lies where."""
+    described: dict[str, object] = {} if about is None else {"__metadata__": dict(about)}
+    end = 0
+    for name, value in ordered:
+        begin, end = end, end + size_in_bytes([value])
+        described[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNED)
+    return len(text).to_bytes(8, "little") + text
+
+
+def pieces(value: Tensor) -> Iterator[Tensor]:
+    """The same numbers in the same order in tensors of at most PIECE bytes, which are views of it.
+
+    >>> [tuple(p.shape) for p in pieces(torch.zeros(1).expand(3, 2**21))]
+    [(2, 2097152), (1, 2097152)]
+    """
+    size = size_in_bytes([value])
+    if size <= PIECE:
+        yield from [value] if size else []
+    elif value.is_contiguous() and value.dim() > 1:
+        yield from pieces(value.view(-1))
+    elif len(value) == 1:
+        yield from pieces(value[0])
+    else:
+        step = max(1, PIECE * len(value) // size)
+        for first in range(0, len(value), step):
+            yield from pieces(value[first : first + step])
+
+
+def _raw(piece: Tensor) -> memoryview:
+    """Its bytes, copied only where they do not lie in order in this machine's memory.
+
+    By numpy, not torch, which would take threads of its own for it, beside those of the training.
+    """
+    bits = piece.cpu().view(_BITS[piece.element_size()]).numpy()
+    return np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data

@@ -1,0 +1,45 @@
+"""Other forms of a model: products of low rank, cuts of smaller width or depth, a basis of filters."""
+
+from .basis import bank_names, composed, orthogonality
+from .decay import TERMS, frobenius, kronecker, l2, penalty
+from .depth import with_depth
+from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, spectral
+from .layered import layered
+from .lowrank import Keep, Pair, factor_pairs, factorize, factorize_tensors, front_names, recover, recover_tensors
+from .stages import at_stage, staged
+from .width import Cut, Indices, narrow, permuted, prefix, random, window
+
+__all__ = [
+    "TERMS",
+    "Cut",
+    "Indices",
+    "Keep",
+    "LowRank",
+    "LowRankConv2d",
+    "LowRankEmbedding",
+    "LowRankLinear",
+    "Pair",
+    "at_stage",
+    "bank_names",
+    "composed",
+    "factor_pairs",
+    "factorize",
+    "factorize_tensors",
+    "frobenius",
+    "front_names",
+    "kronecker",
+    "l2",
+    "layered",
+    "narrow",
+    "orthogonality",
+    "penalty",
+    "permuted",
+    "prefix",
+    "random",
+    "recover",
+    "recover_tensors",
+    "spectral",
+    "staged",
+    "window",
+    "with_depth",
+]

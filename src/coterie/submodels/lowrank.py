@@ -1,0 +1,222 @@
+"""Any module in low-rank form, and back again.
+
+``factorize`` and ``recover`` make modules of modules; ``factorize_tensors`` and ``recover_tensors`` do the same to the
+named tensors of one client, which is what a server works on.
+
+Reference: Liu et al. 2024, "FedLMT" (the layout and the rank); Khodak et al. 2021 (spectral initialization).
+Differs from the paper in: the released code unrolls a convolution without exchanging its middle dimensions when it
+factorizes a trained model, which approximates nothing.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..core import rng as chance
+from ..core.errors import RequestError, unknown
+from ..core.tensors import Tensors
+from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
+
+# Exactly these classes: a subclass means something of its own, as attention's output layer, whose weight is read
+# without calling it. Transposed convolutions are left alone.
+LAYERS: dict[type[nn.Module], Any] = {
+    nn.Conv2d: LowRankConv2d,
+    nn.Linear: LowRankLinear,
+    nn.Embedding: LowRankEmbedding,
+}
+INITS = ("spectral", "kaiming")
+RANK_MODES = ("channels", "definition")
+
+Keep = int | str | Sequence[str]
+"""How many layers stay whole, or shell patterns over their names."""
+
+
+class Pair(NamedTuple):
+    """The names of a layer's two factors, and of the weight they stand for."""
+
+    U: str
+    V: str
+    weight: str
+
+    def matrices(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """U with k c_out rows and V with k c_in rows, of r columns both."""
+        return matrices(tensors[self.U], tensors[self.V])
+
+
+def factorize(
+    module: nn.Module,
+    rank_ratio: float,
+    keep_layers: Keep = 1,
+    init: str = "spectral",
+    seed: int = 0,
+    rank_mode: str = "channels",
+) -> nn.Module:
+    """A new module whose convolutions, linear layers and embeddings are products of two factors.
+
+    W = U V^T of rank r = max(1, round(rank_ratio * c_out)), and round(rank_ratio * min(m, n)) for matrices. A ratio
+    above full rank is legal. 1 x 1 convolutions stay as they are; biases stay too. With ``rank_mode`` "definition" a
+    kernel is the matrix it is unrolled to, too: r = max(1, round(rank_ratio * min(k c_out, k c_in))), as Definition
+    3.1 of FedLMT has it, and 1 is the largest ratio.
+
+    ``keep_layers``: how many layers stay whole, in the order of ``named_modules``, the first layer included; the last
+    linear layer stays whole then as well. Or the names of all that stay whole, as shell patterns in a list or
+    separated by commas, where "stem" is the first layer, "head" the last linear one and "none" nothing.
+    ``init``: "spectral" (the nearest product) or "kaiming" (fresh random factors, which depend on ``seed`` alone).
+
+    >>> net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> factorize(net, 0.25)[2]
+    LowRankLinear(8, 8, rank=2)
+    """
+    if not rank_ratio > 0:
+        raise RequestError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
+    if init not in INITS:
+        raise unknown("init", init, INITS)
+    if rank_mode not in RANK_MODES:
+        raise unknown("rank_mode", rank_mode, RANK_MODES)
+    if rank_mode == "definition" and rank_ratio > 1:
+        raise RequestError(
+            f"rank_ratio={rank_ratio} is above full rank by Definition 3.1: choose at most 1, or rank_mode=channels"
+        )
+    generator = torch.Generator("cpu").manual_seed(chance.key(seed, "factors"))
+    new: dict[int, nn.Module] = {}
+    for layer in factorable(module, keep_layers).values():
+        kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
+        factors = spectral(weight, rank) if init == "spectral" else kind.drawn(weight, rank, generator)
+        new[id(layer)] = kind(layer, *factors)
+    return _exchanged(module, new)
+
+
+def recover(module: nn.Module) -> nn.Module:
+    """A new module of ordinary layers that does the same as one in low-rank form.
+
+    >>> net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+    >>> recover(factorize(net, 1.0))[1]
+    Linear(in_features=8, out_features=8, bias=True)
+    """
+    return _exchanged(module, {id(layer): layer.ordinary() for _, layer in _low_rank(module)})
+
+
+def factor_pairs(module: nn.Module) -> tuple[Pair, ...]:
+    """The factors of a module in low-rank form, in the order of its layers.
+
+    >>> factor_pairs(factorize(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), 0.5, keep_layers="stem"))
+    (Pair(U='1.U', V='1.V', weight='1.weight'),)
+    """
+    prefixes = [f"{name}." if name else "" for name, _ in _low_rank(module)]
+    return tuple(Pair(f"{p}U", f"{p}V", f"{p}weight") for p in prefixes)
+
+
+def front_names(module: nn.Module) -> frozenset[str]:
+    """What comes before the first low-rank layer, or before the head if that is earlier: the common part of pFedLMT."""
+    head = _head(module)
+    names: list[str] = []
+    for name, layer in module.named_modules():
+        if isinstance(layer, LowRank) or name == head:
+            break
+        own = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+        names += [f"{name}.{k}" if name else k for k, _ in own]
+    return frozenset(names)
+
+
+def recover_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
+    """The tensors of the ordinary model; ``template``: the module in low-rank form that ``tensors`` belong to."""
+    pairs = {p.U: p for p in factor_pairs(template)}
+    seconds = {p.V for p in pairs.values()}
+    full: Tensors = {}
+    for name, value in tensors.items():
+        if name in pairs:
+            full[pairs[name].weight] = product(value, tensors[pairs[name].V])
+        elif name not in seconds:
+            full[name] = value
+    return full
+
+
+def factorize_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
+    """The tensors of an ordinary model as the nearest ones of the module in low-rank form ``template``."""
+    pairs = {p.weight: p for p in factor_pairs(template)}
+    low: Tensors = {}
+    for name, value in tensors.items():
+        if name in pairs:
+            pair = pairs[name]
+            low[pair.U], low[pair.V] = spectral(value, template.get_parameter(pair.U).shape[1])
+        else:
+            low[name] = value
+    return low
+
+
+def _exchanged(module: nn.Module, new: dict[int, nn.Module]) -> nn.Module:
+    """A copy with other layers in some places."""
+    changed = copy.deepcopy(module, dict(new))  # what deepcopy finds in its memo, it takes from there
+    changed.__dict__.pop("origin", None)  # models.build would make another module of it
+    return changed
+
+
+def _low_rank(module: nn.Module) -> Iterator[tuple[str, LowRank]]:
+    return ((name, layer) for name, layer in module.named_modules() if isinstance(layer, LowRank))
+
+
+def _head(module: nn.Module) -> str | None:
+    linear = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+    return linear[-1] if linear else None
+
+
+def _rank(layer: nn.Module, ratio: float, mode: str) -> int:
+    shape = layer.get_parameter("weight").shape
+    if len(shape) == 4:
+        c_out, c_in, high, wide = shape
+        full = c_out if mode == "channels" else min(high * c_out, wide * c_in)
+    else:
+        full = min(shape)
+    return max(1, round(ratio * full))
+
+
+def factorable(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
+    """The layers that become products; refuses those that cannot."""
+    layers = {
+        name: layer
+        for name, layer in module.named_modules()
+        if type(layer) in LAYERS and getattr(layer, "kernel_size", None) != (1, 1)
+    }
+    kept = _kept(list(layers), _head(module), keep)
+    chosen = {name: layer for name, layer in layers.items() if name not in kept}
+    owners: dict[int, list[str]] = {}
+    for name, value in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(value), []).append(name)
+    for name, layer in chosen.items():
+        shared = owners[id(layer.get_parameter("weight"))]
+        obstacle = f"a weight that is shared ({', '.join(shared)})" if len(shared) > 1 else _obstacle(layer)
+        if obstacle:
+            raise RequestError(f"layer {name!r} cannot be factorized because of {obstacle}: name it in keep_layers")
+    return chosen
+
+
+def _obstacle(layer: nn.Module) -> str | None:
+    """What the product of two layers could not imitate."""
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups != 1:
+            return f"its {layer.groups} groups"
+        return None if layer.padding_mode == "zeros" else f"its padding mode {layer.padding_mode!r}"
+    if isinstance(layer, nn.Embedding):
+        special = [k for k in ("max_norm", "scale_grad_by_freq", "sparse") if getattr(layer, k)]
+        return f"its option {special[0]}" if special else None
+    return None
+
+
+def _kept(names: Sequence[str], head: str | None, keep: Keep) -> set[str]:
+    """The names of the layers that stay whole."""
+    special = {"none": [], "stem": names[:1], "head": [] if head is None else [head]}
+    if isinstance(keep, int):
+        if keep < 1:
+            raise RequestError(f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too")
+        return {*names[:keep], *special["head"]}
+    kept: set[str] = set()
+    for pattern in filter(None, (p.strip() for p in (keep.split(",") if isinstance(keep, str) else keep))):
+        matched = special.get(pattern) or [name for name in names if fnmatchcase(name, pattern)]
+        if not matched and pattern != "none":
+            raise RequestError(f"{pattern!r} in keep_layers matches no layer: choose among {', '.join(names)}")
+        kept.update(matched)
+    return kept

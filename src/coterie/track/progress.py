@@ -1,0 +1,229 @@
+"""Showing how far a run is: a bar in a terminal, a line now and then elsewhere, always on the standard error stream."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from ..core.spec import scaled
+
+APART, LONGEST = 10.0, 120.0  # seconds between two plain lines, at least and at most (or a tenth of the rounds)
+
+
+class Pace:
+    """How fast rounds go by, and when the last one will be over.
+
+    Only rounds that were seen count, so that a run which is continued is not taken for a fast one; of these the later
+    half, and not the first: engines are built in it.
+    """
+
+    def __init__(self, done: int, now: float) -> None:
+        self.marks = [(done, now)]
+
+    def seen(self, done: int, now: float) -> None:
+        """So many rounds are done."""
+        if done > self.marks[-1][0]:
+            self.marks.append((done, now))
+
+    @property
+    def seconds_a_round(self) -> float | None:
+        """None before the first round."""
+        played = len(self.marks) - 1
+        if not played:
+            return None
+        first, began = self.marks[max(1, played // 2) if played > 1 else 0]
+        last, ended = self.marks[-1]
+        return (ended - began) / (last - first)
+
+    def left(self, rounds: int, now: float) -> float | None:
+        """Seconds until all ``rounds`` are done.
+
+        >>> pace = Pace(10, now=0.0)
+        >>> pace.seen(11, now=60.0); pace.seen(12, now=62.0); pace.seen(13, now=64.0)
+        >>> pace.left(20, now=65.0)
+        13.0
+        """
+        each, (done, since) = self.seconds_a_round, self.marks[-1]
+        return None if each is None else max(0.0, (rounds - done) * each - (now - since))
+
+
+class Rhythm:
+    """When a plain line is due: after the first and the last round, and in between neither too often nor too seldom."""
+
+    def __init__(self, done: int, rounds: int, now: float) -> None:
+        self.rounds, self.first = rounds, True
+        self.told, self.at = done, now
+
+    def due(self, done: int, now: float) -> bool:
+        """Whether to say that ``done`` rounds are done; if so, that counts as said."""
+        waited, tenth = now - self.at, 10 * (done - self.told) >= self.rounds
+        if not (self.first or done == self.rounds or waited >= LONGEST or (tenth and waited >= APART)):
+            return False
+        self.told, self.at, self.first = done, now, False
+        return True
+
+
+class Measured:
+    """What the rows of a run come to so far, in words."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.row: dict[str, Any] | None = None
+        self.accuracy: tuple[float, int] | None = None  # the last one that was measured, and after which round
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more round."""
+        self.row = row
+        self.bytes += row["bytes_sent"]
+        if row["personal_accuracy_after_mix"] is not None:
+            self.accuracy = row["personal_accuracy_after_mix"], row["round"]
+
+    @property
+    def accuracy_text(self) -> str:
+        """The mean over the clients after mixing, with its round where that is not the last one.
+
+        >>> measured = Measured()
+        >>> measured.add({"round": 1, "bytes_sent": 8, "personal_accuracy_after_mix": 0.5, "train_loss": 1.0})
+        >>> measured.add({"round": 2, "bytes_sent": 8, "personal_accuracy_after_mix": None, "train_loss": 0.5})
+        >>> measured.accuracy_text, measured.said
+        ('50.0 % (round 1)', 'personal accuracy after mixing 50.0 % (round 1), train loss 0.500, 16 B sent')
+        """
+        if self.accuracy is None or self.row is None:
+            return ""
+        value, measured_after = self.accuracy
+        return f"{100 * value:.1f} %" + ("" if measured_after == self.row["round"] else f" (round {measured_after})")
+
+    @property
+    def loss_text(self) -> str:
+        """The training loss of the last round."""
+        loss = None if self.row is None else self.row["train_loss"]
+        return "" if loss is None else f"{loss:.3f}"
+
+    @property
+    def said(self) -> str:
+        """All of it."""
+        if self.row is None:
+            return ""
+        named = {"personal accuracy after mixing": self.accuracy_text, "train loss": self.loss_text}
+        return ", ".join([*(f"{k} {v}" for k, v in named.items() if v), f"{scaled(self.bytes, 'B')} sent"])
+
+
+def clock(seconds: float | None) -> str:
+    """A time that is left, as a clock shows it.
+
+    >>> clock(75.2), clock(None)
+    ('0:01:15', '-:--:--')
+    """
+    return "-:--:--" if seconds is None else str(timedelta(seconds=round(seconds)))
+
+
+class _Time(ProgressColumn):
+    """The time that is left, counting down while a round lasts."""
+
+    def __init__(self, progress: "Progress") -> None:
+        super().__init__()
+        self.progress = progress
+
+    def render(self, task: Task) -> Text:
+        return Text(self.progress.time)
+
+
+class _TwoLines(Bars):
+    """The bar, and below it what was measured: both fit into 80 characters."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            if task.fields["said"]:
+                yield Text("  " + task.fields["said"], style="dim", overflow="ellipsis", no_wrap=True)
+
+
+class Progress:
+    """Progress of one run; ``where``: its engine and device."""
+
+    def __init__(self, name: str, rounds: int, where: str, shown: bool) -> None:
+        self.name, self.rounds, self.where, self.shown = name, rounds, where, shown
+        self.measured = Measured()
+        self.pace, self.rhythm = Pace(0, time.monotonic()), Rhythm(0, rounds, time.monotonic())
+        console = Console(stderr=True)
+        self.bar: Bars | None = None
+        if shown and console.is_terminal:
+            columns = (TextColumn(name, markup=False), BarColumn(bar_width=None), MofNCompleteColumn(), _Time(self))
+            self.bar = _TwoLines(*columns, TextColumn(where, markup=False), console=console, expand=True)
+            self.task = self.bar.add_task(name, total=rounds, said="")
+
+    def __enter__(self) -> "Progress":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    @property
+    def time(self) -> str:
+        """Until the last round is over, at the pace of this process; in the end what it took."""
+        (_, began), (done, ended) = self.pace.marks[0], self.pace.marks[-1]
+        if done == self.rounds:
+            return f"took {clock(ended - began)}"
+        return f"ETA {clock(self.pace.left(self.rounds, time.monotonic()))}"
+
+    def say(self, text: str) -> None:
+        """A line that stays, unless all is to be quiet."""
+        if self.shown:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line that stays, however quiet."""
+        if self.bar is not None:
+            self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr)
+
+    def begin(self, history: Iterable[dict[str, Any]]) -> None:
+        """The rounds that were played before, by another process; those to come are timed from now on."""
+        for row in history:
+            self.measured.add(row)
+        done, now = (0 if self.measured.row is None else self.measured.row["round"]), time.monotonic()
+        self.pace, self.rhythm = Pace(done, now), Rhythm(done, self.rounds, now)
+        self._draw(done)
+
+    def update(self, row: dict[str, Any]) -> None:
+        """One more round is done."""
+        self.measured.add(row)
+        done, now = row["round"], time.monotonic()
+        self.pace.seen(done, now)
+        self._draw(done)
+        if self.bar is None and self.shown and self.rhythm.due(done, now):
+            self.warn(f"{self.name}: round {done}/{self.rounds}, {self.measured.said}, {self.time}, {self.where}")
+
+    def _draw(self, done: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, said=self.measured.said)
+
+
+class Messages:
+    """What is said before there is anybody to say it to is kept until then."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.to: Callable[[str], object] = self.kept.append
+
+    def __call__(self, text: str) -> None:
+        self.to(text)
+
+    def go_to(self, say: Callable[[str], object]) -> None:
+        """From now on, and what was kept."""
+        self.to = say
+        for text in self.kept:
+            say(text)

@@ -1,0 +1,1 @@
+"""A run: from a request to rounds, measurements and results."""

@@ -1,0 +1,172 @@
+"""Which engine fits: from the model's cost and the memory there is."""
+
+import os
+import sys
+from typing import NamedTuple
+
+import torch
+
+from ..core.errors import RequestError, unknown
+from ..core.spec import parse
+from ..core.tensors import replicate, size_in_bytes, split
+from ..data.batches import Batch
+from ..engines.base import Engine
+from ..engines.graphed import Graphed
+from ..engines.serial import Serial
+from ..engines.vectorized import Vectorized, lift
+from ..models.cost import Cost, cost
+from ..models.model import Model, couples_samples, draws, familiar
+
+NAMES = ("auto", "serial", "vectorized", "graphed")  # and ray, which has one of these on every worker
+
+# Above this many multiply-adds a step, a CPU runs per-client convolutions faster one client at a time: measured
+# 0.6 ms against 1.0 ms a client-step for vmap and loop at 1.5 million, 22 ms against 19 ms at 210 million.
+CONVOLUTIONS_PAY_BELOW = 20_000_000
+
+# Above this many multiply-adds a step one client fills a GPU, and side by side its convolutions only get slower:
+# measured 4.9 ms against 2.8 ms a client-step for ResNet-18 (70 billion), 0.09 against 0.3 ms for a CNN (0.6 billion).
+FILLS_A_GPU = 5_000_000_000
+# More clients side by side on a CPU gain nothing and take memory: measured 17, 14 and 14 us a client-step of logistic
+# regression for 1,000, 2,000 (half a gigabyte) and 10,000 at once.
+WORKING_SET = 512 * 2**20
+BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a minute
+UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
+
+
+class Choice(NamedTuple):
+    """An engine and why it was taken."""
+
+    engine: Engine
+    reason: str
+
+
+class Work(NamedTuple):
+    """What an engine is wanted for."""
+
+    clients: int
+    batch_size: int  # of a training step
+    steps: int  # about how many steps all clients make in the whole run
+
+
+def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
+    """The engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
+    call = parse(text)
+    if call.name not in NAMES:
+        raise unknown("engine", call.name, NAMES)
+    if call.options or (call.args and call.name not in ("vectorized", "graphed")):
+        raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorized:16 for a chunk")
+    price = cost(model.evaluation, probe.x[:2])
+    given = _given_chunk(call.args)
+    if call.name == "serial":
+        return Choice(_serial(model, probe, work, price), "as asked")
+    if call.name == "graphed":
+        return _graphed(model, probe, work, price, device, given)
+    if call.name == "vectorized":
+        return _vectorized(model, probe, work, price, device, given)
+    return _automatic(model, probe, work, price, device)
+
+
+def _automatic(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device) -> Choice:
+    if _cannot_record(model, probe, device) is None and work.steps >= BUILDING_PAYS_FROM:
+        return _graphed(model, probe, work, price, device, None)
+    reason = _better_alone(price, work, device) or _cannot_lift(model, probe)
+    if reason:
+        return Choice(_serial(model, probe, work, price), reason)
+    return _vectorized(model, probe, work, price, device, None)
+
+
+def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
+    refusal = _cannot_record(model, probe, device)
+    if refusal:
+        raise RequestError(f"{refusal}: use the vectorized or the serial engine")
+    alone = price.macs * work.batch_size > FILLS_A_GPU
+    chunk = given or (1 if alone else chunk_for(model, price, work, device))
+    why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
+    return Choice(Graphed(chunk, couples_samples(model, probe.x, probe.y), device), why)
+
+
+def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
+    refusal = _cannot_lift(model, probe)
+    if refusal:
+        raise RequestError(f"{refusal}: use the serial engine")
+    chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
+    exact = couples_samples(model, probe.x, probe.y)
+    taped = device.type == "cpu" and familiar(model)
+    return Choice(Vectorized(chunk, exact, device, taped), f"{chunk} clients at once fit the memory")
+
+
+def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
+    """As many clients at a time as there are cores for, and memory; few clients have several cores each."""
+    device, cores = probe.x.device, torch.get_num_threads()
+    if device.type != "cpu" or draws(model, probe):
+        return Serial(device)
+    workers = min(cores, chunk_for(model, price, work, device))
+    return Serial(device, workers, max(1, cores // work.clients))
+
+
+def _given_chunk(args: tuple[object, ...]) -> int | None:
+    if not args:
+        return None
+    if len(args) > 1 or not isinstance(args[0], int) or args[0] < 1:
+        raise RequestError("a chunk is a whole number of clients, as in vectorized:16 or graphed:16")
+    return args[0]
+
+
+def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
+    """Why a loop is faster, if it is."""
+    macs = price.macs * work.batch_size
+    if work.clients == 1:
+        return "there is one client"
+    if device.type == "cpu" and price.convolutional and macs > CONVOLUTIONS_PAY_BELOW:
+        return "large convolutions run faster one client to a core on a CPU"
+    if device.type == "cuda" and price.convolutional and macs > FILLS_A_GPU:
+        return "a client's step fills the GPU, and the run is too short to build a program"
+    return None
+
+
+def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | None:
+    """Why a step of this model cannot be recorded, if it cannot."""
+    if device.type != "cuda":
+        return "the graphed engine records what a GPU does, and this is a CPU"
+    if draws(model, probe):
+        return "this model draws random numbers (dropout), which a recorded step would repeat"
+    return _cannot_lift(model, probe)
+
+
+def _cannot_lift(model: Model, probe: Batch) -> str | None:
+    """Why this model cannot run for many clients at once, if it cannot: found by trying two."""
+    grad = Vectorized(2).gradient(model.objective)
+    moving, held = split(replicate(model.start, 2), model.parameters)
+    try:
+        with torch.random.fork_rng(devices=[probe.x.device] if probe.x.is_cuda else []):
+            lift(lambda x, h: grad(x, h, probe), moving, held)
+    except RuntimeError as error:
+        return f"this model cannot be vectorized ({str(error).strip().splitlines()[0][:120]})"
+    return None
+
+
+def chunk_for(model: Model, price: Cost, work: Work, device: torch.device, limit: int | None = None) -> int:
+    """How many clients fit half of the free memory, and the limit, in bytes.
+
+    A client holds its model about six times over (weights, gradient, momentum, the next of each) and the
+    activations of a batch about three times (forward, backward, scratch).
+    """
+    weights = size_in_bytes(model.start.values())
+    width = next(iter(model.start.values())).element_size()
+    need = 6 * weights + 3 * width * price.activations * work.batch_size
+    room = free_memory(device) // 2
+    return max(1, min(work.clients, (room if limit is None else min(room, limit)) // max(need, 1)))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be taken now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo") as f:
+            available = next(line for line in f if line.startswith("MemAvailable"))
+        return int(available.split()[1]) * 1024
+    except (OSError, StopIteration):
+        if sys.platform == "win32":
+            return UNTOLD
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,0 +1,124 @@
+"""A run as data: everything that is needed to do it again."""
+
+import hashlib
+import platform
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from .. import __version__, algorithms, data, models
+from ..algorithms.base import Algorithm
+from ..core.custom import check_trusted, is_own
+from ..core.errors import RequestError
+from ..data import Federation
+from ..models.model import Model, cross_entropy
+from ..topology import Topology
+from .experiment import Experiment
+from .first import COMMON, PER_CLIENT
+
+
+def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> dict[str, Any]:
+    """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
+    algorithm, federation = experiment.algorithm, experiment.federation
+    made = federation.preparation
+    prepared = made if isinstance(made, data.Preparation) else None  # that of a text follows from its source
+    origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
+    return {
+        "method": algorithm.name,
+        "settings": {k: _plain(v) for k, v in algorithm.settings.items()},
+        "data": {**federation.origin, "clients": federation.clients},
+        "preparation": None if prepared is None else {k: _plain(v) for k, v in asdict(prepared).items()},
+        "model": dict(origin),
+        "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
+        "rounds": experiment.rounds,
+        "seed": experiment.seed,
+        "init": COMMON if experiment.first is None else PER_CLIENT,
+        "silent": experiment.silent,
+        "offline": experiment.offline,
+        "evaluate_every": experiment.evaluate_every,
+        "record": list(experiment.record),
+        "precision": model.precision,
+        "device": device,
+        "engine": engine,
+        "engine_reason": reason,
+        "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
+        "versions": {
+            "coterie": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+_NEEDED: dict[str, Any] = {
+    "method": str,
+    "settings": dict,
+    "data": dict,
+    "model": dict,
+    "loss": str,
+    "rounds": int,
+    "seed": int,
+    "init": str,
+    "silent": int | float,
+    "offline": int | float,
+    "evaluate_every": int,
+    "record": list,
+    "precision": str,
+    "device": str,
+    "engine": str,
+}
+
+
+def rebuild(config: Mapping[str, Any], trusted: Collection[str] = ()) -> tuple[Any, Federation, Algorithm]:
+    """(module, federation, algorithm) that a configuration describes; ``trusted``: the code it may run."""
+    for key, kind in _NEEDED.items():
+        if not isinstance(config.get(key), kind):
+            raise RequestError(f"the configuration is not complete ({key!r}): give the config.json of a run")
+    try:
+        if not repeatable(config):
+            raise RequestError(
+                "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
+            )
+        check_trusted(config, trusted)
+        federation = data.federate(**config["data"])
+        if config.get("preparation"):
+            federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
+        module = models.named(config["model"])
+        algorithm = algorithms.again(config["method"], trusted, **config["settings"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
+    if list(federation.input_shape) != config["model"]["input_shape"]:
+        raise RequestError(
+            f"the model takes samples of shape {config['model']['input_shape']}, the data have "
+            f"{list(federation.input_shape)}: make data and model of the configuration fit"
+        )
+    return module, federation, algorithm
+
+
+def repeatable(config: Mapping[str, Any]) -> bool:
+    """Whether the configuration names all it needs: method, model (or the functions that make them), data and loss."""
+    modeled = "name" in config["model"] or is_own(config["model"].get("module", ""))
+    method = algorithms.known(config["method"]) or is_own(config["method"])
+    return modeled and method and "source" in config["data"] and config["loss"] == "cross_entropy"
+
+
+def fingerprint(model: Model) -> str:
+    """A short hash of the values a model starts with."""
+    content = hashlib.blake2b(digest_size=8)
+    for name, value in model.start.items():
+        content.update(name.encode())
+        content.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON: a topology by its text, patterns as a list."""
+    if isinstance(value, Topology):
+        return value.name
+    return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)
+
+
+def _name(f: Any) -> str:
+    return f"{getattr(f, '__module__', '?')}.{getattr(f, '__qualname__', type(f).__qualname__)}"

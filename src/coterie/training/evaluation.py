@@ -1,0 +1,67 @@
+"""How often a run is evaluated where nobody says: so often that training never waits for it for long.
+
+Reckoned from counts, not from a clock: the same run is always evaluated in the same rounds.
+"""
+
+from dataclasses import replace
+from math import ceil, log
+
+from ..data.batches import Batches
+from .experiment import Experiment
+
+# Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
+# more than a third of a step of small models, and it measures distances too. 5 % by count are 3 to 9 % by the clock.
+SHARE = 0.05
+CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
+PARTS = 8  # of a run, of each of which a round is looked at
+TRIFLE = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+
+
+def rhythm(experiment: Experiment) -> int:
+    """Rounds between two evaluations. What is recorded on top was asked for, and is measured in every round."""
+    e = experiment
+    if not e.measurable or e.record:
+        return 1
+    price = e.flops_a_sample(e.model) / 3
+    work = evaluation_passes(e) * price
+    if e.rounds * (work + 4 * CALL) <= TRIFLE:
+        return 1
+    return ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
+
+
+def training_price(e: Experiment) -> float:
+    """Multiply-adds of a sample that is trained on, forward and back: the mean over the forms that members have.
+
+    Over rounds from all parts of the run, because forms may change.
+    """
+    views = e.program.views
+    if views is None:
+        return float(e.flops_a_sample(e.model))
+    rounds = sorted({e.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
+    asked = (replace(e.round(t), cohort=e.attendance.asked(t)) for t in rounds)  # with those who are offline
+    held = [(len(a.places), e.flops_a_sample(a.view.model)) for r in asked for a in views(r)]
+    return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
+
+
+def calls(e: Experiment) -> float:
+    """How often an engine is asked: after mixing, for the mean, and after training.
+
+    Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
+    """
+    n, m = e.federation.clients, len(e.attendance.asked(0))
+    return 2 + (1 if m == n else n / m * (1 + log(m)))
+
+
+def evaluation_passes(e: Experiment) -> int:
+    """Samples that go forward in one evaluation: all clients' own twice, and all there are through their mean.
+
+    Fine-tuning for the measurement goes forward and back.
+    """
+    tuning = 3 * e.program.training.finetune_epochs * int(e.train.sizes.sum())
+    return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning
+
+
+def training_passes(e: Experiment) -> int:
+    """Samples that go forward and back in the first round, in the last phase: the main one."""
+    phase, t = e.program.phases[-1], e.program.training
+    return Batches(e.train, e.attendance.asked(0), phase.amount, None if phase.whole else t.batch_size, key=None).seen

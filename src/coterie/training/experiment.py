@@ -1,0 +1,310 @@
+"""One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import measure
+from ..algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
+from ..algorithms.bind import bind
+from ..algorithms.forms import formed, held
+from ..core.tensors import Tensors, floating, rows, split
+from ..data import Federation
+from ..data.batches import Integers, Samples
+from ..engines.base import Engine
+from ..engines.vectorized import pick
+from ..measure.parts import Part, joined
+from ..measure.report import Row
+from ..models.cost import cost
+from ..models.model import Model, products
+from ..store import flatten, unflatten
+from ..store.checkpoint import Checkpoint
+from .checks import check_asked, check_finite
+from .first import First, everybodys
+from .matrices import Lost, matrices
+from .participation import Attendance
+from .run import Client
+
+AFTER_TRAIN = "measured/after_train"
+
+
+class Progressed(NamedTuple):
+    """What is carried from round to round."""
+
+    state: Any
+    after_train: Tensor  # [n] each client's accuracy when it last trained; NaN before that
+    accuracies: Tensors | None = None  # [n] each client's, by protocol, if this round was evaluated; not saved
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model, its data, a program and an engine."""
+
+    model: Model
+    federation: Federation
+    algorithm: Algorithm
+    program: Program[Any]  # the algorithm, bound to this model and these clients
+    engine: Engine
+    seed: int
+    rounds: int
+    silent: float = 0.0  # how likely a message between peers is dropped
+    record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
+    evaluate_every: int = 1  # rounds between two evaluations
+    held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
+    offline: float = 0.0  # how likely a client between peers is not there for a whole round
+    first: First | None = None  # what each client begins with; None: everybody with the same model
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        federation: Federation,
+        algorithm: Algorithm,
+        engine: Engine,
+        seed: int,
+        rounds: int,
+        silent: float = 0.0,
+        record: Sequence[str] = (),
+    ) -> "Experiment":
+        """With the model as the algorithm wants it, and the algorithm bound to it."""
+        adapted = algorithm.adapt(model)
+        program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
+        return cls(adapted, federation, algorithm, program, engine, seed, rounds, silent, record)
+
+    def changed(self, **fields: Any) -> "Experiment":
+        """With other fields, and the algorithm bound anew: for other clients that lie here, another model."""
+        e = replace(self, **fields)
+        problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, held=e.held)
+        return replace(e, program=bind(e.algorithm, problem, e.offline > 0))
+
+    @cached_property
+    def train(self) -> Samples:
+        """The training samples."""
+        fed = self.federation
+        return Samples(fed.x, fed.y, fed.train, fed.preparation)
+
+    @cached_property
+    def tests(self) -> Samples:
+        """The clients' own test samples."""
+        fed = self.federation
+        return Samples(fed.test_x, fed.test_y, fed.test, fed.preparation)
+
+    @cached_property
+    def _known_flops(self) -> dict[nn.Module, int]:
+        return {}
+
+    def flops_a_sample(self, model: Model) -> int:
+        """Forward and backward of one sample: three times the forward pass."""
+        if model.module not in self._known_flops:
+            self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.sample(2)).flops
+        return self._known_flops[model.module]
+
+    def forward_flops(self, r: Round) -> int:
+        """One sample through every member's own form of the model."""
+        views = self.program.views
+        if not len(r.cohort):
+            return 0
+        forms = [(self.model, len(r.cohort))] if views is None else [(a.view.model, len(a.places)) for a in views(r)]
+        return sum(count * self.flops_a_sample(model) for model, count in forms) // 3
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there are classes to get right, and samples to try."""
+        return self.federation.classes is not None and len(self.federation.test_y) > 0
+
+    def check(self) -> None:
+        """Refuses what does not fit together or changes nothing, before anything is trained or written."""
+        check_asked(self)
+        self.round(0)
+
+    @cached_property
+    def here(self) -> Integers:
+        """The clients that lie here, in the order of the state's rows."""
+        return np.arange(self.federation.clients) if self.held is None else self.held
+
+    def start(self) -> Progressed:
+        """Before the first round."""
+        program = self.program
+        state = program.init(self.model.start, everybodys(self.first, self.model.start, self.here))
+        if program.prepare is not None:
+            state = program.prepare(state, self.everybody(0))
+        return Progressed(state, self.unmeasured())
+
+    def unmeasured(self) -> Tensor:
+        """The accuracies right after training of clients that never trained."""
+        return torch.full((len(self.here),), torch.nan, dtype=torch.float64)
+
+    def saved(self, now: Progressed) -> Tensors:
+        """Where the clients stand, as a checkpoint holds it."""
+        return flatten(now.state) | {AFTER_TRAIN: now.after_train}
+
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has them."""
+        shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.here))
+        return Progressed(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
+
+    def round(self, t: int) -> Round:
+        """Round ``t``, counted from 0."""
+        whole = self.cohort(t)
+        own = whole if self.held is None else whole[np.isin(whole, self.here)]
+        lost = Lost(self.silent, self.program.keeps, whole if self.offline else None, self.seed)
+        Ws = matrices(self.program, t, lost, self.federation.x.device)
+        return Round(t, own, Ws, self.train, self.engine, self.seed, whole, self.here)
+
+    def everybody(self, t: int) -> Round:
+        """Round ``t`` with all clients."""
+        return replace(self.round(t), cohort=self.here, whole=np.arange(self.federation.clients))
+
+    @cached_property
+    def attendance(self) -> Attendance:
+        """Who takes part when."""
+        n, wanted = self.federation.clients, self.program.participation
+        return Attendance(n, wanted, self.seed, self.rounds, self.evaluate_every, self.offline)
+
+    def cohort(self, t: int) -> Integers:
+        """Who takes part in round ``t``, in ascending order."""
+        return self.attendance.cohort(t)
+
+    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+        """Round ``t`` and its row of measurements."""
+        now, part = self.play_here(before, t, evaluate)
+        accuracies, row = joined([part], t, self.federation, self.program.finetune is not None)
+        return now._replace(accuracies=accuracies), row
+
+    def play_here(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Part]:
+        """What the clients that lie here do in round ``t``, and what is measured of it."""
+        r = self.round(t)
+        began = self._now()
+        with products(self.model.precision):  # mixing has all digits
+            trained = self._trained(before.state, r)
+        check_finite(trained, r)
+        state = self.program.exchange(before.state, trained, r)
+        seconds = self._now() - began
+        after_train = self._after_train(before.after_train, trained, r, evaluate)
+        first = self.here[0] == 0  # one place counts for all
+        agreed = self._agreed(state, evaluate)
+        part = Part(
+            here=self.here,
+            cohort=r.cohort,
+            loss=trained.loss.cpu(),
+            steps=trained.steps.cpu(),
+            flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
+            forward=self.forward_flops(r),
+            seconds=seconds,
+            sent=self.program.traffic(before.state, replace(r, cohort=r.whole)) if first else None,
+            distance=self._consensus_distance(state, agreed) if evaluate else None,
+            accuracies=self.accuracies(state, after_train, t) if evaluate else None,
+            right=self._right(agreed) if agreed is not None and self.measurable else None,
+            recorded=measure.recorded(self, self.record, before.state, state) if evaluate else {},
+        )
+        return Progressed(state, after_train), part
+
+    def _trained(self, state: Any, r: Round) -> Trained:
+        """The cohort's local work. Where nobody here takes part, one who has no samples shows the shapes of nothing."""
+        if len(r.cohort):
+            return self.program.train(state, r)
+        empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
+        one = self.program.train(state, replace(r, cohort=r.here[:1], samples=empty))
+        nobody = slice(0, 0)
+        models, sent, kept, loss, steps = rows((one.models, one.sent, one.kept, one.loss, one.steps), nobody)
+        mass = None if one.mass is None else rows(one.mass, nobody)
+        return Trained(models, sent, kept, loss, steps, (), mass)
+
+    def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
+        """The one model that all agree on; None where nobody asks for it."""
+        apart = self.held is not None and self.program.known is None  # nobody here knows all shared parts
+        return self.agreed(state) if evaluate and (apart or self.measurable) else None
+
+    def agreed(self, state: Any) -> Tensors:
+        """The one model that all clients agree on, wherever they lie: the method's own, or the mean of all."""
+        consensus = self.program.consensus
+        local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
+        return local | self.engine.agree(floating(local), len(self.here))
+
+    def _consensus_distance(self, state: Any, agreed: Tensors | None) -> float | None:
+        """The mean over the clients that lie here."""
+        program = self.program
+        if program.consensus is not None:
+            agreed = program.consensus(state) if agreed is None else agreed
+        elif self.held is None or program.known is not None:
+            agreed = None  # the mean of the models, with all digits; around a server they are one
+        return measure.consensus_distance(program.models(state), program.shared, agreed)
+
+    def _right(self, agreed: Tensors) -> measure.Right:
+        with products(self.model.precision):
+            return measure.right_of_one(self.engine, self.model, agreed, self.tests, self.here)
+
+    def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
+        """Each client's accuracy right after its latest training.
+
+        Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
+        trains again before anybody asks.
+        """
+        everybody = len(r.whole) == self.federation.clients
+        if not self.measurable or (everybody and not evaluate):
+            return known
+        latest = np.isin(r.cohort, self.attendance.final(r.index))
+        for form in trained.forms or formed(self.model, None, trained.models, r):
+            asked = np.flatnonzero(latest[form.places])
+            if len(asked):
+                who, models = r.cohort[form.places[asked]], pick(form.models, asked)
+                accuracies = measure.personal_accuracies(self.engine, form.model, models, self.tests, who)
+                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
+        return known
+
+    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+        """[m] the accuracies after round ``t`` of all who lie here; one that never trained has what it was given."""
+        if not self.measurable:
+            return None
+        with products(self.model.precision):
+            mixed = self._accuracies(self.forms(state, t))
+            tuned = self._finetuned(state, t)
+            extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
+        return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
+
+    def forms(self, state: Any, t: int) -> Iterator[Form]:
+        """What everybody who lies here would deploy after round ``t``, in the form that each has in that round."""
+        return formed(self.model, self.program.views, self.program.models(state), self.everybody(t))
+
+    def _accuracies(self, forms: Iterable[Form]) -> Tensor:
+        """[m] each client's own model on its own test samples."""
+        found = self.unmeasured()
+        for form in forms:
+            who = self.here[form.places]
+            found[form.places] = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
+        return found
+
+    def _finetuned(self, state: Any, t: int) -> Iterator[Form] | None:
+        """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
+        if self.program.finetune is None:
+            return None
+        return self.program.finetune(state, self.everybody(t))
+
+    def clients(self, state: Any) -> list[Client]:
+        """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
+        last = max(0, self.rounds - 1)  # the models whose accuracy the last row tells
+        tuned = self._finetuned(state, last)
+        personal = self.model.start.keys() - self.program.shared
+        out: dict[int, Client] = {}
+        with products(self.model.precision):  # as it was measured
+            for form in self.forms(state, last) if tuned is None else tuned:
+                apart = form.models.keys() if tuned is not None else personal | form.kept
+                for row, place in enumerate(form.places.tolist()):
+                    own, common = split({k: v.cpu().clone() for k, v in rows(form.models, row).items()}, apart)
+                    out[place] = Client(common, own, form.model)
+        return [out[place] for place in range(len(self.here))]
+
+    def modules(self) -> list[Model]:
+        """The form that each client has after the last round."""
+        return held(self.model, self.program.views, self.everybody(max(0, self.rounds - 1)))
+
+    def _now(self) -> float:
+        if self.federation.x.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()

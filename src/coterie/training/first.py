@@ -1,0 +1,87 @@
+"""The first model of every client, where each draws its own instead of all starting from one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import models
+from ..algorithms.base import Algorithm
+from ..core import rng as chance
+from ..core.errors import RequestError, unknown
+from ..core.tensors import Tensors, replicate, stack
+from ..data.batches import Integers
+from ..models.model import Model
+
+COMMON, PER_CLIENT = "common", "per-client"
+INITS = (COMMON, PER_CLIENT)
+First = Callable[[int], Tensors]
+"""client -> the values it begins with, in the form that the method trains."""
+
+
+def check_init(init: str) -> None:
+    """Refuses another word."""
+    if init not in INITS:
+        raise unknown("init", init, INITS)
+
+
+def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
+    """What a function builds from torch's generator with that key, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        return model()
+
+
+def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algorithm: Algorithm, seed: int) -> First:
+    """Everybody's own draw; ``given``: the common model, which has the loss and the arithmetic of all."""
+    make = _built_again(given) if isinstance(model, nn.Module) else _drawn_again(model)
+    loss, precision = given.loss, given.precision
+
+    def first(client: int) -> Tensors:
+        module = make(chance.key(seed, "init", client))
+        return algorithm.adapt(Model(module, loss, precision=precision)).start
+
+    if not _differ(first(0), first(1)):
+        raise RequestError(
+            f"init={PER_CLIENT} needs a function that draws a new model at every call, this one builds the same again: "
+            "leave torch's seed alone in it, and build no model with a seed of its own"
+        )
+    return first
+
+
+def everybodys(first: First | None, common: Tensors, clients: Integers) -> Tensors:
+    """Stacked: what these clients begin with; without draws of their own it is one model, in memory once."""
+    if first is None:
+        same: Tensors = replicate(common, len(clients))
+        return same
+    each: Tensors = stack([first(int(i)) for i in clients])
+    return {k: v.to(common[k].device) for k, v in each.items()}
+
+
+def _built_again(given: Model) -> Callable[[int], nn.Module]:
+    """For a model that was built by its name: the same name with another seed."""
+    origin: Mapping[str, Any] | None = getattr(given.module, "origin", None)
+    if origin is None:
+        raise RequestError(
+            f"init={PER_CLIENT} cannot draw a {type(given.module).__name__} anew: give fit a function that builds it, "
+            "as in fit(lambda: Net(), ...), or a model of coterie.models.build"
+        )
+    if _differ({k: v.cpu() for k, v in given.start.items()}, Model(models.named(origin), given.loss).start):
+        raise RequestError(
+            f"init={PER_CLIENT} draws every model anew, and this one holds values of its own: leave init out"
+        )
+    return lambda key: models.named({**origin, "seed": key})
+
+
+def _drawn_again(model: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
+    def make(key: int) -> nn.Module:
+        module = drawn(model, key)
+        module.origin = {**getattr(module, "origin", {}), "seed": key}  # type: ignore[assignment]  # a method may draw more
+        return module
+
+    return make
+
+
+def _differ(a: Tensors, b: Tensors) -> bool:
+    return any(not torch.equal(v, b[k]) for k, v in a.items())

@@ -1,0 +1,307 @@
+"""The loop: play a round, measure it, save it, until all are done."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..algorithms.base import Algorithm, Problem
+from ..algorithms.bind import bind
+from ..algorithms.used import check_used
+from ..core import rng as chance
+from ..core.errors import RequestError, unknown
+from ..core.spec import parse
+from ..core.tensors import Tensors
+from ..data import Federation
+from ..engines import Serial
+from ..measure import summarize
+from ..measure.report import Row
+from ..models.model import PRECISIONS, Loss, Model, cross_entropy
+from ..store import RunFolder, Writer
+from ..store.checkpoint import Checkpoint, Saved
+from ..track import Tracker, Tracking
+from ..track.progress import Messages, Progress
+from . import memory
+from .census import census
+from .choose import Choice
+from .config import describe
+from .evaluation import rhythm
+from .experiment import Experiment, Progressed
+from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
+from .history import History
+from .run import Client, Run, client_tensors
+from .suited import suited
+from .wanted import Wanted
+
+RAY = "ray"
+AUTO = "auto"
+SELDOM = "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
+
+
+def fit(
+    model: nn.Module | Callable[[], nn.Module],
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    seed: int = 0,
+    engine: str = "auto",
+    device: str = "auto",
+    loss: Loss | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
+    evaluate_every: int | str = 1,
+    init: str = COMMON,
+    silent: float = 0.0,
+    offline: float = 0.0,
+    record: Sequence[str] = (),
+    precision: str = "fp32",
+    trackers: Sequence[Tracker] = (),
+    workers: int | None = None,
+    ray_address: str | None = None,
+    gpus_per_worker: float = 0.0,
+) -> Run:
+    """Trains one model per client and returns them with everything that was measured.
+
+    model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
+    batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
+    from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
+    evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
+    round, unless all of them together would take more than two seconds and more than a tenth of the training; init:
+    "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
+    never leaves it); silent: how likely a message between peers is dropped; offline: how likely a client between peers
+    is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
+    "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity", "train-accuracy" (of the
+    one model they agree on), "deltas" (Delta_u at (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum) and
+    "constants" (of convergence theorems, estimated); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits)
+    or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
+    ``coterie.track.TensorBoard()``.
+    With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
+    on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
+
+    >>> import coterie as ct
+    >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
+    >>> run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.dfedavg(topology="ring", epochs=1),
+    ...              rounds=2, progress=False)
+    >>> len(run.history), len(run.clients), sorted(run.clients[0].shared)
+    (2, 4, ['1.bias', '1.weight'])
+    """
+    if rounds < 0:
+        raise RequestError("rounds must be at least 0: choose a larger number")
+    check_init(init)
+    if resume and out is None:
+        raise RequestError("resume goes on with a run that was written: give out, the folder it is in")
+    there = _cluster(engine, workers, ray_address, gpus_per_worker)
+    place = find_device(device if there is None else "cpu")
+    _check_precision(precision, place, there)
+    folder = None if out is None else RunFolder(Path(out))
+    continued = folder is not None and resume and folder.exists
+    module = model if isinstance(model, nn.Module) else drawn(model, chance.key(seed, "init"))
+    given = Model(module.to(place), loss or cross_entropy, precision=precision)
+    federation = federation.to(place)
+    _check_fit(given, federation)
+    check_used(algorithm)
+    adapted = algorithm.adapt(given)
+    program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
+    if continued and folder is not None:
+        engine = _same_engine(engine, folder.config().get("engine", engine))
+    chosen = None if there else suited(engine, adapted, federation, program, rounds, federation.clients)
+    runs_on = Serial() if chosen is None else chosen.engine
+    first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
+    plan = seed, rounds, silent, record
+    experiment = Experiment(adapted, federation, algorithm, program, runs_on, *plan, offline=offline, first=first)
+    experiment.check()
+    experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
+    messages = Messages()
+    with _played(experiment, chosen, engine, there, messages) as (player, runs, reason):
+        on = "cuda" if there is not None and there.gpus else place.type
+        config = describe(experiment, given, runs, reason, on)
+        name = progress if isinstance(progress, str) else algorithm.name
+        with (
+            Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
+            memory.kept(),
+            Tracking(trackers, bar) as tracking,
+        ):
+            messages.go_to(bar.warn)
+            if evaluate_every == AUTO and experiment.evaluate_every > 1:
+                bar.say(SELDOM.format(experiment.evaluate_every))
+            now, history = _begin(player, folder, continued, config, bar)
+            tracking.begin(config, None if folder is None else folder.path, history)
+            return _play(experiment, player, folder, config, now, history, bar, tracking)
+
+
+def _check_precision(precision: str, place: torch.device, there: Wanted | None) -> None:
+    """Refuses what is no precision, and one that only GPUs have where there is none."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus):
+        raise RequestError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
+
+
+class Player(Protocol):
+    """Who plays the rounds: an experiment in this process, or one on a cluster."""
+
+    def start(self) -> Progressed:
+        """Before the first round."""
+
+    def restored(self, saved: Checkpoint) -> Progressed:
+        """Where a checkpoint has the clients."""
+
+    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+        """A round and its row of measurements."""
+
+    def saved(self, now: Progressed) -> Saved:
+        """Where the clients stand, as a checkpoint holds it."""
+
+    def clients(self, state: Any) -> list[Client]:
+        """Every client's own model."""
+
+    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+        """[n] every client's, by protocol."""
+
+
+@contextmanager
+def _played(
+    experiment: Experiment, chosen: Choice | None, engine: str, there: Wanted | None, say: Callable[[str], object]
+) -> Iterator[tuple[Player, str, str]]:
+    """Who plays an experiment, on which engine, and why on that."""
+    if chosen is not None:
+        yield experiment, chosen.engine.name, chosen.reason
+    elif there is not None:
+        from ..cluster.spread import spread  # of no use to anybody else
+
+        with spread(experiment, engine, there, say) as found:
+            yield found
+
+
+def _cluster(engine: str, workers: int | None, address: str | None, gpus: float) -> Wanted | None:
+    """Where a run is to be played, if not in this process."""
+    if parse(engine).name == RAY:
+        if (workers is not None and workers < 1) or gpus < 0:
+            raise RequestError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
+        return Wanted(address, workers, gpus)
+    for option, given in (("--workers", workers), ("--ray-address", address), ("--gpus-per-worker", gpus or None)):
+        if given is not None:
+            raise RequestError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
+    return None
+
+
+def _begin(
+    player: Player, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
+) -> tuple[Progressed, list[Row]]:
+    """Where the run stands: at its start, or after the last round that was saved."""
+    if folder is None:
+        return player.start(), []
+    if not continued:
+        folder.begin(config)
+        return player.start(), []
+    folder.check_same(config)
+    saved = folder.latest(bar.warn)
+    if saved is None:
+        return player.start(), folder.history(0)
+    bar.say(f"resuming {folder.path} after round {saved.round}")
+    return player.restored(saved), folder.history(saved.round)
+
+
+def _play(
+    experiment: Experiment,
+    player: Player,
+    folder: RunFolder | None,
+    config: dict[str, Any],
+    now: Progressed,
+    history: list[Row],
+    bar: Progress,
+    tracking: Tracking,
+) -> Run:
+    """The rounds that are left."""
+    rounds = config["rounds"]
+    bar.begin(history)
+    with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
+        for t in range(len(history), rounds):
+            now, row = player.play(now, t, evaluate=experiment.attendance.evaluated(t) == t)
+            history.append(row)
+            if writer is not None:
+                writer.keep(row, player.saved(now))
+            bar.update(row)
+            tracking.round(row)
+    saved = player.saved(now)
+    clients = player.clients(now.state)
+    accuracies = now.accuracies or player.accuracies(now.state, now.after_train, max(0, rounds - 1))
+    final = saved if isinstance(saved, dict) else saved.gathered()
+    known = census(experiment, accuracies)
+    run = Run(config, History(history), summarize(config, history), clients, final, known)
+    if folder is not None:
+        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
+    tracking.summary = run.summary
+    return run
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise RequestError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise RequestError(f"device {name!r} cannot be used: use auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RequestError("there is no CUDA device here: use --device cpu")
+    return device
+
+
+def _check_fit(model: Model, federation: Federation) -> None:
+    """Refuses a model that cannot take the data, or has no score for some of their classes."""
+    origin = getattr(model.module, "origin", {})
+    classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
+    _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
+    outputs = _outputs(model, federation, origin.get("input_shape"))
+    if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise RequestError(
+            f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
+            "outputs, or give a loss of your own"
+        )
+    _check_classes(outputs.shape[1] if classes else None, classes)
+
+
+def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:
+    """What the model answers to the first samples; refused with both shapes where it cannot take them."""
+    have = tuple(federation.input_shape)
+    try:
+        with torch.no_grad():
+            return model.evaluation(federation.sample(2))
+    except (RuntimeError, IndexError) as error:
+        takes = f"fails ({str(error).splitlines()[0]})"
+        if built is not None and tuple(built) != have:
+            takes = f"is built for samples of shape {tuple(built)}"
+        raise RequestError(f"the model {takes}, the data have {have}: build it for these data") from error
+
+
+def _check_classes(outputs: int | None, classes: int | None) -> None:
+    """Labels must not point beside the outputs: on a GPU that ends the whole process."""
+    if outputs is not None and classes is not None and outputs < classes:
+        raise RequestError(
+            f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
+        )
+
+
+def _same_engine(asked: str, begun: str) -> str:
+    """A continued run keeps its engine, chunk included, unless another one is asked for."""
+    return begun if asked in ("auto", parse(begun).name) else asked
+
+
+def _rhythm(asked: int | str, experiment: Experiment, begun: RunFolder | None) -> int:
+    """Rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+    if asked == AUTO:
+        known = None if begun is None else begun.config().get("evaluate_every")
+        return known if isinstance(known, int) and known > 0 else rhythm(experiment)
+    if not isinstance(asked, int) or asked < 1:
+        raise RequestError(f"evaluate_every={asked!r} is not a number of rounds: use 1 or more, or auto")
+    return asked

@@ -1,0 +1,180 @@
+"""What ``fit`` returns: the history, the summary, and every client's own model."""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from .. import algorithms, models
+from ..algorithms.forms import held_at_the_end
+from ..core.custom import trusting
+from ..core.errors import RequestError
+from ..core.tensors import Tensors
+from ..models.model import Model, cross_entropy
+from ..store import RunFolder, client_file, read_json
+from ..store.folder import METRICS, SUMMARY
+from .history import History
+
+
+@dataclass(frozen=True, repr=False)
+class Client:
+    """One participant's own model."""
+
+    shared: Tensors  # what it exchanged
+    personal: Tensors  # what never left it
+    model: Model | None
+
+    def __repr__(self) -> str:
+        return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
+
+    def module(self) -> nn.Module:
+        """The client's own module, in evaluation mode, ready to use."""
+        if self.model is None:
+            raise RequestError(
+                "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
+                "coterie.load(path, model=...)"
+            )
+        return self.model.rebuilt(self.shared | self.personal)
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run; a notebook shows its numbers and its curve."""
+
+    config: dict[str, Any]
+    history: History  # a row a round; history.frame() is a table of pandas
+    summary: dict[str, Any]
+    clients: list[Client]
+    final: Tensors  # the state after the last round, as a checkpoint holds it
+    census: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
+
+    def __repr__(self) -> str:
+        accuracy = self.summary["personal_accuracy"]["after_mix"]
+        said = "" if accuracy is None else f", personal accuracy after mixing {100 * accuracy['final']:.1f} %"
+        return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows."""
+        from ..report.card import card  # of the layer above this one, like the report
+
+        return card(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the run folder; refuses one that exists."""
+        folder = RunFolder(Path(path))
+        folder.begin(self.config)
+        for row in self.history:
+            folder.append(row)
+        folder.save(len(self.history), self.final)
+        folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.census)
+        return folder.path
+
+    def report(self, path: str | Path) -> Path:
+        """One HTML page to look at, that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
+        from ..report import write  # of the layer above this one: only here, where it is asked for
+
+        return write([self], path)
+
+
+def client_tensors(client: Client) -> Tensors:
+    """A client's model as its file holds it: ``shared/name`` and ``personal/name``."""
+    parts = {"shared": client.shared, "personal": client.personal}
+    return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
+
+
+def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
+    """A finished run from its folder. ``model``: needed for ``module()`` where the run used a module of its own."""
+    folder = finished(path)
+    config = folder.config()
+    checkpoint = folder.latest(say=print)
+    modules = Modules(config, model_of(config, model))
+    return Run(
+        config=config,
+        history=_history(folder.path / METRICS),
+        summary=read_json(folder.path / SUMMARY),
+        clients=[client_of(folder.path, i, modules) for i in range(config["data"]["clients"])],
+        final=checkpoint.tensors if checkpoint else {},
+        census=folder.census(),
+    )
+
+
+def finished(path: str | Path) -> RunFolder:
+    """The folder of a run that is complete."""
+    folder = RunFolder(Path(path))
+    folder.config()  # says so where there is no run
+    if not (folder.path / SUMMARY).exists():
+        command = shlex.join(["coterie", "run", str(path), "--resume", *trusting(folder.config())])
+        raise RequestError(f"{path} is not finished: continue it with `{command}` first")
+    return folder
+
+
+def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
+    """The module of a run, as its method trained it."""
+    if model is None and "name" not in config["model"]:
+        return None
+    module = models.again(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    if not algorithms.known(config["method"]):  # the module that it trained is the one to pass
+        return Model(module, cross_entropy)
+    return algorithms.again(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The modules of a run's clients: the common one, and forms of it where clients have their own."""
+
+    config: dict[str, Any]
+    common: Model | None
+
+    def of(self, client: int, tensors: Tensors) -> Model | None:
+        """The module that these tensors of a client are for."""
+        if self.common is None or shapes(tensors) == shapes(self.common.start):
+            return self.common
+        return self._own[client] if algorithms.known(self.config["method"]) else None
+
+    @cached_property
+    def _own(self) -> list[Model]:
+        """By client, found once and only where a file holds something else than the common form."""
+        assert self.common is not None
+        c = self.config
+        method = algorithms.again(c["method"], **c["settings"])
+        return held_at_the_end(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
+
+
+def shapes(tensors: Tensors) -> dict[str, torch.Size]:
+    """Of named tensors."""
+    return {k: v.shape for k, v in tensors.items()}
+
+
+def _history(path: Path) -> History:
+    try:
+        return History(json.loads(line) for line in path.read_text().splitlines())
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
+
+
+def client_of(path: Path, i: int, modules: Modules) -> Client:
+    """One client of a finished run, from its file."""
+    file = client_file(path, i)
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise RequestError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
+    client = client_from(tensors, None)
+    return replace(client, model=modules.of(i, client.shared | client.personal))
+
+
+def client_from(tensors: Tensors, model: Model | None) -> Client:
+    """The client that ``client_tensors`` took apart."""
+
+    def part(name: str) -> Tensors:
+        return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
+
+    return Client(part("shared/"), part("personal/"), model)
