@@ -18,7 +18,7 @@ test: setup lint types
 	PYTHONUTF8=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
-	$(BIN)/ruff check src tests bench notebooks docs/generate
+	$(BIN)/ruff check src tests bench notebooks docs
 	$(BIN)/ruff format --check src tests bench notebooks docs/generate
 
 types: setup

@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import coterie as ct
+from coterie.core.tensors import replicate, split
 from coterie.data import Federation
 from coterie.engines import Vectorized
-from coterie.training.experiment import Experiment
 from coterie.measure.convergence import MEASURES
-from coterie.measure.sharpness import (on_clients, slope, top_eigenvalue)
+from coterie.measure.sharpness import on_clients, slope, top_eigenvalue
 from coterie.models.model import Model
-from coterie.core.tensors import (replicate, split)
+from coterie.training.experiment import Experiment
 
 CLIENTS, HALF, BATCH = 10, 392, 20  # u sees the upper 392 pixels of an image, v_i the lower ones
 SEEDS = (0, 1, 2)  # of the cohorts and of the batches

@@ -16,7 +16,7 @@ import torch
 import verdicts  # the rule of all pages, beside this script
 
 import coterie as ct
-from coterie.recipes import (Recipe, load)
+from coterie.recipes import Recipe, load
 
 FIGURES = ("1a", "1b", "1c", "1d", "2a", "2b", "2c")
 NAMES = {"1": "FedAvg-P", "2": "Scaffold-P"}

@@ -37,7 +37,7 @@ import verdicts
 import coterie as ct
 from coterie.algorithms.settings import settings_of
 from coterie.data import Federation
-from coterie.data.partition import (split, test_split)
+from coterie.data.partition import split, test_split
 
 CLIENTS, MODEL, TUNING_SEED = 20, "resnet8-bn", 100
 MILD, STRONG = "dirichlet-by-class:0.5", "dirichlet-by-class:0.1"  # the paper's partition and its two strengths

@@ -26,14 +26,14 @@ from torch import nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.data.batches import Batch
 from coterie.bench import machine
 from coterie.data import Federation
+from coterie.data.batches import Batch
+from coterie.models.cost import cost
+from coterie.models.model import Model, cross_entropy
+from coterie.submodels import narrow
 from coterie.training.choose import choose
 from coterie.training.experiment import Experiment
-from coterie.models.cost import cost
-from coterie.models.model import (Model, cross_entropy)
-from coterie.submodels import narrow
 
 RATES = (1.0, 0.75, 0.5)
 LIMIT = 1.2  # what unequal widths in one federation may cost above the groups alone

@@ -24,14 +24,14 @@ from fashion_studies import STUDIES, Arm, Study
 from fashion_tables import written
 
 import coterie as ct
-from coterie.core import rng as chance
 from coterie import measure
 from coterie.algorithms.settings import settings_of
+from coterie.core import rng as chance
 from coterie.data.batches import Samples
-from coterie.data.partition import (split, test_split)
+from coterie.data.partition import split, test_split
 from coterie.engines import Serial
+from coterie.models.model import Model, cross_entropy
 from coterie.training.experiment import Experiment
-from coterie.models.model import (Model, cross_entropy)
 
 HERE = Path(__file__).parent
 CLIENTS, SEEDS, TUNING_SEED, MODEL = 20, (0, 1, 2), 100, "small-cnn:rate=0.5"

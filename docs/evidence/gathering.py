@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.data import batches
 from coterie.bench import machine
-from coterie.bench.workloads import (CLASSES, SEED, WORKLOADS, Workload, make_algorithm, make_federation, make_model)
+from coterie.bench.workloads import CLASSES, SEED, WORKLOADS, Workload, make_algorithm, make_federation, make_model
+from coterie.data import batches
 
 ROUNDS = {"W1": 6, "W2": 60, "W3": 4}
 STEPS = 300

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.data import Preparation
-from coterie.engines import (Graphed, Serial)
-from coterie.training.experiment import Experiment
-from coterie.measure import personal_accuracies
-from coterie.models.model import (Model, cross_entropy, products)
 from coterie.core.tensors import split
+from coterie.data import Preparation
+from coterie.engines import Graphed, Serial
+from coterie.measure import personal_accuracies
+from coterie.models.model import Model, cross_entropy, products
+from coterie.training.experiment import Experiment
 
 REPEATS = 5
 CUDA = torch.device("cuda")

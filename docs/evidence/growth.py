@@ -28,9 +28,9 @@ def child(clients: int) -> dict[str, Any]:
 
     torch_loaded = time.perf_counter()
     import coterie as ct
-    from coterie.bench.measure import (machine, resident_peak)
-    from coterie.data import Federation
+    from coterie.bench.measure import machine, resident_peak
     from coterie.core.tensors import size_in_bytes
+    from coterie.data import Federation
 
     torch.manual_seed(0)
     total = clients * STEPS * BATCH

@@ -33,10 +33,10 @@ import torch
 
 import coterie as ct
 from coterie.bench import machine
-from coterie.data import Federation
-from coterie.training.experiment import Experiment
-from coterie.store import RunFolder
 from coterie.core.tensors import size_in_bytes
+from coterie.data import Federation
+from coterie.store import RunFolder
+from coterie.training.experiment import Experiment
 
 LIMIT = 0.1  # of the training's time
 ABOUT = """# What evaluating and saving a run cost its training

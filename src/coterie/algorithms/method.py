@@ -61,7 +61,7 @@ def method(
 
         def build(**given: Any) -> Algorithm:
             hints = get_type_hints(f, include_extras=True)
-            for k in given.keys() - defaults.keys() - set(Training._fields):
+            for k in sorted(given.keys() - defaults.keys() - set(Training._fields)):
                 raise unknown(f"setting of {name}", k, [*defaults, *Training._fields])
             own = steps_or_epochs({k: given.get(k, default) for k, default in defaults.items()}, defaults)
             for k, v in own.items():
