@@ -49,7 +49,7 @@ def result(method: str, means: Sequence[float], clients: int = 8, tuned: bool = 
 RESULTS = [result(m, means, tuned=m == "a_b") for m, means in ACCURACIES.items()]
 COMPARED = Comparison(RESULTS)
 TITLES = ["after mixing", "after training", "after fine-tuning", "worst client", "10th percentile", "global"]
-TITLES += ["rounds to 80 %", "sent", "busiest node", "FLOPs", "seconds"]
+TITLES += ["rounds to 80 %", "sent", "FLOPs", "seconds", "busiest node"]
 
 
 def plain(cell: str) -> str:

@@ -86,7 +86,7 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
     tuned = any(FINETUNED in run.summary["personal_accuracy"] for m in methods for run in m.runs)
     rounds, busiest = [_rounds(m, target) for m in methods], [_busiest(m) for m in methods]
     flops, seconds = [_total(m, "flops", "FLOP") for m in methods], [_seconds(m) for m in methods]
-    every = [
+    every = [  # the busiest node last: a window of usual width ends before it
         point("after_mix", 10),
         point("after_train", 9),
         *([point(FINETUNED, 8)] if tuned else []),
@@ -95,9 +95,9 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
         Column("global", "accuracy", "%", max, 4, _MEANS["global"], of_last("global_accuracy")),
         Column(f"rounds to {target:g} %", "after mixing", "", min, 5, _MEANS["rounds"], rounds),
         Column("sent", "bytes", "", min, 6, _MEANS["sent"], [sent(m) for m in methods]),
-        Column("busiest node", "bytes per round", "", min, 0, _MEANS["busiest"], busiest),
         Column("FLOPs", "training", "", min, 1, _MEANS["flops"], flops),
         Column("seconds", "training", "", min, 2, _MEANS["seconds"], seconds),
+        Column("busiest node", "bytes per round", "", min, 0, _MEANS["busiest"], busiest),
     ]
     return [column.marked() for column in every]
 
