@@ -112,11 +112,16 @@ def test_the_page_of_fedavg_p_s_recipes_says_what_their_runs_say() -> None:
 
 
 def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
-    """The tables, and the accuracies that the text quotes of fine-tuning at other rates and of the generic model."""
+    """The tables, and the accuracies that the text quotes: of other rates, of generic models and between peers."""
     pytest.importorskip("matplotlib")
     runs, page = json.loads((EVIDENCE / "cifar10.json").read_text(encoding="utf-8")), text("cifar10")
     assert script("cifar10").page(runs) == page
     stepped = runs["fedbabu, stepped rate"]
     assert stepped["finetune_rates"]["0.001"] == stepped["after_finetune"][-1]
     quoted = [*stepped["finetune_rates"].values(), runs["fedrod"]["global"][-1], runs["fedavg"]["global"][-1]]
+    peers, stopped = (runs["dfedavgm"], runs["dfedalt"]), len(runs["dfedavgm"]["after_mix"])
+    quoted += [run[point][stopped - 1] for run in peers for point in ("after_mix", "after_train")]
     assert all(f"{100 * value:.1f} %" in " ".join(page.split()) for value in quoted)
+    ahead = zip(*(run["after_mix"][:stopped] for run in peers), strict=True)
+    assert all(dfedavgm < dfedalt for dfedavgm, dfedalt in ahead)  # in every round, as the page says
+    assert f"| dfedavgm | 354 | not in the first {stopped} |" in page
