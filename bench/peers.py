@@ -20,7 +20,7 @@ import table
 import work
 from coterie.bench import Workload, find, machine
 from coterie.bench.workloads import make_cohorts, make_federation, make_model
-from coterie.core.errors import RequestError, unknown
+from coterie.core.errors import UserError, unknown
 from coterie.core.files import write_json
 from coterie.data import Federation
 from environments import HERE, UnavailableError, prepare
@@ -46,7 +46,7 @@ def main() -> int:
         commands, missing = find_sides(asked.peers, say)
         busy = os.getloadavg()[0]
         results = {w: measure(w, commands, asked.repeats, say) | missing for w in find(asked.workloads)}
-    except RequestError as error:
+    except UserError as error:
         say(f"error: {error}")
         return 2
     table.show(results, asked.repeats)
@@ -71,9 +71,9 @@ def check(peers: list[str], workloads: list[str], repeats: int) -> None:
         if peer not in PEERS:
             raise unknown("peer", peer, PEERS)
     if any(w.ring for w in find(workloads)):
-        raise RequestError(f"no peer plays a ring without a server: choose among {' and '.join(WORKLOADS)}")
+        raise UserError(f"no peer plays a ring without a server: choose among {' and '.join(WORKLOADS)}")
     if repeats < 1:
-        raise RequestError(f"repeats={repeats} measures nothing: choose at least 1")
+        raise UserError(f"repeats={repeats} measures nothing: choose at least 1")
 
 
 def find_sides(peers: list[str], say: Say) -> tuple[Commands, dict[str, Side]]:
@@ -135,7 +135,7 @@ def take_turns(
             yield name, play(command, environment(), folder, rounds, watched)
         except UnavailableError as reason:
             if name == "coterie":
-                raise RequestError(f"coterie itself could not be measured, {reason}: run make test") from reason
+                raise UserError(f"coterie itself could not be measured, {reason}: run make test") from reason
             sides[name].left_out = str(reason)
 
 

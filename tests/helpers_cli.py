@@ -26,7 +26,7 @@ import pytest
 import typer
 from safetensors.torch import load_file
 
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
 
 BESIDE = Path(sys.executable).parent  # where the coterie script lies
@@ -220,7 +220,7 @@ def _serve() -> None:
 
     for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo"):  # the last is what vmap imports
         import_module(module)
-    with suppress(RequestError):  # which says that there is no plotly
+    with suppress(UserError):  # which says that there is no plotly
         import_module("coterie.report.library").compressed_library()
     commands: Any = typer.main.get_command(import_module("coterie.cli.app").app)
     commands.commands["run"].make_context("run", ["local"]).close()  # Typer imports half of itself to read arguments

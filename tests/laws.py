@@ -122,9 +122,9 @@ LAWS = (
     ),
     Law(
         "dpsgd",
-        {"dpsgd": RINGED, "dpsgd, lian": {**RINGED, "form": "lian", "steps": 1}},
+        {"dpsgd": RINGED, "dpsgd, lian": {**RINGED, "variant": "lian", "steps": 1}},
         ClosedForm(
-            {**RINGED, "form": "lian", "steps": 1},
+            {**RINGED, "variant": "lian", "steps": 1},
             each_round(lambda u, v: (RING @ u - LR * a * (u - b), RING @ v - LR * c * (v - d))),
         ),
         (identity("by epochs is dfedavg with one", {**RINGED, "epochs": 1}, ("dfedavg", {**RINGED, "epochs": 1})),),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import coterie as ct
-from coterie.core.tensors import VECTOR
+from coterie.core.tensors import SIMD_WIDTH
 from coterie.engines import Engine, Serial, Vectorized
 from coterie.engines.graphed import Graphed
 from toys import experiment, play
@@ -37,7 +37,7 @@ class Convolved(NamedTuple):
     def unsafe(self) -> bool:
         """The kind that writes over the memory of others where there is no AVX-512, with a margin."""
         pointwise = self.filters[2:] == (1, 1) and set(self.stride) != {1}
-        return self.last and pointwise and 1 < self.filters[1] < VECTOR
+        return self.last and pointwise and 1 < self.filters[1] < SIMD_WIDTH
 
 
 class Watch(TorchDispatchMode):

@@ -40,7 +40,7 @@ def test_deltas_are_taken_where_the_papers_take_them(engine: Any) -> None:
     graph = ct.topology.build("random-push:2", 4, 0)
     now, mu = e.start(), torch.ones(4, dtype=torch.float64)
     for t in range(3):
-        now, row = e.play(now, t, evaluate=True)
+        now, row = e.run_round(now, t, evaluate=True)
         assert row["delta_u"] == pytest.approx(float(expected.delta_u[t]))
         assert row["delta_v"] == pytest.approx(float(expected.delta_v[t]))
         mu = graph(t) @ mu
@@ -52,7 +52,7 @@ def test_around_a_server_the_deltas_have_the_old_shared_and_the_new_personal_par
     problem = quadratic(clients=3, seed=1)
     alg = ct.algorithms.fedavg_p(participation=1.0, personal_lr=0.05, **PLAIN)
     e = Experiment.of(problem.model, problem.federation, alg, Serial(), 0, 2, record=["deltas"])
-    _, row = e.play(e.start(), 0, evaluate=True)
+    _, row = e.run_round(e.start(), 0, evaluate=True)
     p = path(problem, alg, 2, seed=0)
     assert row["delta_u"] == pytest.approx(float(seen(problem, p).delta_u[0]))
     assert row["delta_u"] != pytest.approx(float(norms(problem, p).shared[0]))
@@ -65,7 +65,7 @@ def test_push_sums_mass_is_seen_behind_quantized_messages() -> None:
     )
     e = Experiment.of(problem.model, problem.federation, alg, Serial(), 0, 1, record=["mass"])
     e.check()
-    _, row = e.play(e.start(), 0, evaluate=True)
+    _, row = e.run_round(e.start(), 0, evaluate=True)
     assert row["mass_least"] < 1 < row["mass_greatest"]
 
 
@@ -100,7 +100,7 @@ def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients(kind: 
             1,
             record=["constants"],
         )
-        now, row = e.play(e.start(), 0, evaluate=True)
+        now, row = e.run_round(e.start(), 0, evaluate=True)
         rows.append({k: row[k] for k in ("objective", "smoothness", "dissimilarity", "noise_shared", "noise_personal")})
     assert rows[0] == pytest.approx(rows[1], rel=1e-6)
     assert min(rows[0].values()) > 0

@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.algorithms.dispfl import erk, regrown
 from coterie.algorithms.fedrod import TwoHeads
 from coterie.algorithms.options import cosine
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.engines import Vectorized
 from coterie.store import flatten
 from laws import COMMON
@@ -183,7 +183,7 @@ class TestFedRoD:
         assert torch.equal(mine, again)
 
     def test_another_loss_is_refused(self) -> None:
-        with pytest.raises(RequestError, match="cross-entropy"):
+        with pytest.raises(UserError, match="cross-entropy"):
             alg.fedrod().adapt(ct.models.model.Model(net("mlp"), mean_output))
 
 
@@ -213,7 +213,7 @@ class TestDisPFL:
         moved = False
         for t in range(4):
             before = now.state.mask
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             moved |= any(not torch.equal(before[k], v) for k, v in now.state.mask.items())
             for k, v in now.state.mask.items():
                 assert torch.equal(v.flatten(1).sum(1), first[k])
@@ -237,7 +237,7 @@ class TestDisPFL:
         mask = torch.tensor([[1, 0], [1, 1], [0, 1]]).bool().view(3, 1, 2)
         start = e.start()
         state = start.state._replace(x={"weight": w}, mask={"weight": mask})
-        after = e.play(start._replace(state=state), 0, evaluate=False)[0].state
+        after = e.run_round(start._replace(state=state), 0, evaluate=False)[0].state
         close(after.x["weight"].view(3, 2), [[3, 0], [3, 4.5], [0, 4.5]])
 
     @ENGINES
@@ -262,8 +262,8 @@ class TestDisPFL:
     def test_alone_with_a_mask_that_stays_is_sparse_local_training(self) -> None:
         settings = {**COMMON, "epochs": 1}
         e = experiment(net("mlp"), ragged("mlp"), alg.dispfl(**settings, topology="none", prune_rate=0.0))
-        now, _ = e.play(e.start(), 0, evaluate=False)
-        twice = e.play(now, 1, evaluate=False)[0].state
+        now, _ = e.run_round(e.start(), 0, evaluate=False)
+        twice = e.run_round(now, 1, evaluate=False)[0].state
         assert all(torch.equal(twice.mask[k], e.start().state.mask[k]) for k in twice.mask)
         trained = e.program.train(now.state, e.round(1)).models
         assert all(torch.equal(trained[k], v) for k, v in twice.x.items())

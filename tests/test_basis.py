@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.submodels.basis import BasisConv2d, bank_names, composed, orthogonality
 
@@ -207,7 +207,7 @@ def foreign() -> nn.Module:
     ],
 )
 def test_wrong_requests_are_one_sentence(request_: Callable[[], Any], sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         request_()
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -12,7 +12,7 @@ import coterie as ct
 from coterie.bench import WORKLOADS, Result, Side, Workload, find, measure, measure_memory, plain
 from coterie.bench.workloads import SEED, make_algorithm, make_cohorts, make_federation, make_model
 from coterie.cli import bench as command
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.data import Federation
 
 # Two passes over one full batch: the order of the samples does not matter, the number of steps does.
@@ -129,11 +129,11 @@ def test_the_command_fails_where_the_sides_learned_different_things(monkeypatch:
 
 
 def test_a_missing_folder_is_said_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         command.show_bench([], 1, tmp_path / "nowhere" / "bench.json")
 
 
 def test_a_wrong_name_names_the_right_ones() -> None:
     assert [w.name for w in find(["w3", "W1"])] == ["W3", "W1"]
-    with pytest.raises(RequestError, match="W2"):
+    with pytest.raises(UserError, match="W2"):
         find(["W9"])

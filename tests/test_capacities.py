@@ -9,8 +9,8 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms.capacities import RANKS, WIDTHS, Share, levels, shares
-from coterie.algorithms.forms import held_at_the_end
-from coterie.core.errors import RequestError
+from coterie.algorithms.groups import final_models
+from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels.stages import stage_lengths
@@ -34,10 +34,10 @@ def test_shares_of_the_clients() -> None:
 def lengths(text: str, rounds: int) -> list[int]:
     """How many of the rounds each capacity lasts, counted round by round."""
     stages = shares(text, WIDTHS, 3, rounds)
-    held = [[s.capacity for s in stages if s.lasts(t)] for t in range(rounds)]
-    assert all(len(one) == 1 for one in held)  # everybody has exactly one at any time
+    frozen = [[s.capacity for s in stages if s.lasts(t)] for t in range(rounds)]
+    assert all(len(one) == 1 for one in frozen)  # everybody has exactly one at any time
     assert all(s.clients.tolist() == [0, 1, 2] for s in stages)
-    return [held.count([s.capacity]) for s in stages]
+    return [frozen.count([s.capacity]) for s in stages]
 
 
 @pytest.mark.parametrize("text", ["b1@250-b2@250-b3@250-b4@1250", "b1@250-b2@250-b3@250-b4"])
@@ -74,7 +74,7 @@ def test_thirds_of_the_rounds_are_exact() -> None:
     ],
 )
 def test_refused_in_a_sentence(text: str, rounds: int, words: tuple[str, ...]) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         shares(text, WIDTHS, 3, rounds)
     assert all(word in str(refused.value) for word in words), refused.value
     assert "\n" not in str(refused.value)
@@ -82,7 +82,7 @@ def test_refused_in_a_sentence(text: str, rounds: int, words: tuple[str, ...]) -
 
 @pytest.mark.parametrize("name", ["fedlmt", "fedhmv2", "pfedlmt"])
 def test_one_rank_lasts(name: str) -> None:
-    with pytest.raises(RequestError, match=rf"{name} .*leave the rounds \(@\) out"):
+    with pytest.raises(UserError, match=rf"{name} .*leave the rounds \(@\) out"):
         alg.build(name, capacities="b1@0.5-b2")
 
 
@@ -99,7 +99,7 @@ def test_the_channels_of_each_stage(name: str) -> None:
     now, moved = e.start(), []
     for t in range(5):
         before = now.state.u
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
         entries = changed(e, now.state.u, before)["3.weight"]  # [3, 8]
         moved.append(int(entries.any(0).sum()))
         assert bool((entries.any(0) == entries.all(0)).all())
@@ -124,10 +124,10 @@ def test_a_stage_is_the_plain_run(name: str, engine: Any) -> None:
         return
     grown, first, second = of(f"{low}@2-{high}"), of(low), of(high)
     now = play(first, 2)._replace(accuracies=None)
-    wanted, _ = second.play(now, 2, evaluate=False)
+    wanted, _ = second.run_round(now, 2, evaluate=False)
     end = play(grown, 3)
     assert all(torch.equal(end.state.u[k], v) for k, v in wanted.state.u.items())
-    again, _ = of(f"{low}@2-{high}").play(play(grown, 2), 2, evaluate=False)  # another process goes on
+    again, _ = of(f"{low}@2-{high}").run_round(play(grown, 2), 2, evaluate=False)  # another process goes on
     assert all(torch.equal(again.state.u[k], v) for k, v in end.state.u.items())
 
 
@@ -135,7 +135,7 @@ def test_bytes_and_flops_by_stage() -> None:
     e = experiment(net("mlp"), ragged("mlp"), alg.heterofl(**ONE, capacities="0.25@1/4-0.5@1/4-1@1/2"), rounds=4)
     now, rows = e.start(), []
     for t in range(4):
-        now, row = e.play(now, t, evaluate=False)
+        now, row = e.run_round(now, t, evaluate=False)
         rows.append(row)
     sizes = [sum(p.numel() for p in net("mlp").at_width(rate).parameters()) for rate in (0.25, 0.5, 1.0, 1.0)]
     assert [row["parameters_sent"] for row in rows] == [3 * 2 * size for size in sizes]  # three of them, both ways
@@ -148,7 +148,7 @@ def test_bytes_and_flops_by_stage() -> None:
 def test_what_a_client_ends_with_is_that_of_the_last_stage() -> None:
     model, growing = Model(net("mlp"), cross_entropy), alg.heterofl(capacities="0.25@2-0.5")
     for rounds, rate in ((5, 0.5), (3, 0.5)):
-        forms = held_at_the_end(growing, model, clients=4, rounds=rounds, seed=0)
+        forms = final_models(growing, model, clients=4, rounds=rounds, seed=0)
         sizes = {sum(p.numel() for p in form.module.parameters()) for form in forms}
         assert sizes == {sum(p.numel() for p in net("mlp").at_width(rate).parameters())}
 

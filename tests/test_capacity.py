@@ -16,7 +16,7 @@ from coterie.algorithms.costs import Row, capacity_table, communication, computa
 from coterie.algorithms.facts import facts
 from coterie.algorithms.settings import settings_of
 from coterie.cli.capacity import show_capacity
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import entries
 from coterie.submodels import factorize
 from coterie.submodels.stages import stage_lengths
@@ -242,7 +242,7 @@ def test_images_that_shrink_to_one_number() -> None:
 
 
 def test_unknown_models_are_refused() -> None:
-    with pytest.raises(RequestError, match="unknown model 'resnet9'"):
+    with pytest.raises(UserError, match="unknown model 'resnet9'"):
         capacity_table("resnet9", 10, (1, 8, 8))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms.quantized import SCALE_BYTES, quantized, rounded
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import replicate
 from coterie.engines import Serial
 from coterie.models.model import Model
@@ -32,14 +32,14 @@ PEERS = [row for row in METHODS if build(row).settings.get("topology")]
 class TestSilence:
     """Each message is dropped with a probability; its weight stays with the receiver, or push-sum's with the sender."""
 
-    def matrices(self, algorithm: Any, silent: float, rounds: int) -> list[Tensor]:
-        e = experiment(net("mlp"), ragged("mlp"), algorithm, silent=silent)
+    def matrices(self, algorithm: Any, drop_messages: float, rounds: int) -> list[Tensor]:
+        e = experiment(net("mlp"), ragged("mlp"), algorithm, drop_messages=drop_messages)
         return [e.round(t).W for t in range(rounds)]  # type: ignore[misc]
 
     @pytest.mark.parametrize("row", PEERS)
     def test_every_method_keeps_its_sums(self, row: str) -> None:
-        e = experiment(net("mlp"), ragged("mlp"), build(row), silent=0.4)
-        axis = 0 if e.program.keeps == "sender" else 1
+        e = experiment(net("mlp"), ragged("mlp"), build(row), drop_messages=0.4)
+        axis = 0 if e.program.weight_stays_with == "sender" else 1
         for t in range(20):
             W = e.round(t).W
             assert W is not None
@@ -64,27 +64,29 @@ class TestSilence:
 
     def test_push_sum_keeps_its_mass_and_its_mean(self) -> None:
         """Nobody trains: with a fifth of the messages lost, z still converges to the average of the start."""
-        e = experiment(shared_only(), golden(), plain("dfedpgp", topology=column, personal="none", steps=0), silent=0.2)
+        e = experiment(
+            shared_only(), golden(), plain("dfedpgp", topology=column, personal="none", steps=0), drop_messages=0.2
+        )
         now = scattered(e)
         for t in range(200):
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             close(now.state.mu.sum(), 4)
             close(now.state.x["u"].sum(), 0.5)
         close(e.program.models(now.state)["u"], [0.125] * 4)
         assert PUSH.shape == (4, 4)
 
     def test_gossip_reaches_agreement_though_not_the_mean(self) -> None:
-        e = experiment(shared_only(), golden(), plain("dfedavg", topology="ring", steps=0), silent=0.2)
+        e = experiment(shared_only(), golden(), plain("dfedavg", topology="ring", steps=0), drop_messages=0.2)
         now = play(e, 100, scattered(e))
         u = now.state.x["u"]
         close(u, u[:1].expand(4))
         assert -1 < float(u[0]) < 1
 
     def test_overlapping_messages_lose_nothing(self) -> None:
-        e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=2, steps=0), silent=0.3)
+        e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=2, steps=0), drop_messages=0.3)
         now = scattered(e)
         for t in range(30):
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             close(now.state.mu.sum() + now.state.flying_mu.sum(), 4)
             close(now.state.x["u"].sum() + now.state.flying["u"].sum(), 0.5)
 
@@ -92,7 +94,7 @@ class TestSilence:
     def test_total_silence_is_training_alone(self, row: str) -> None:
         method, settings = METHODS[row]
         quiet, alone = (
-            experiment(net("mlp"), ragged("mlp"), alg.build(method, **{**COMMON, **settings, **extra}), silent=p)
+            experiment(net("mlp"), ragged("mlp"), alg.build(method, **{**COMMON, **settings, **extra}), drop_messages=p)
             for p, extra in ((1.0, {}), (0.0, {"topology": "none"}))
         )
         left, right = (e.program.models(play(e, 2).state) for e in (quiet, alone))
@@ -101,17 +103,17 @@ class TestSilence:
         assert quiet.program.traffic(quiet.start().state, quiet.round(0)).messages == 0
 
     def test_it_is_refused_around_a_server(self) -> None:
-        with pytest.raises(RequestError, match="participation"):
-            experiment(net("mlp"), ragged("mlp"), alg.fedavg(), silent=0.2).check()
-        with pytest.raises(RequestError, match="between 0 and 1"):
-            experiment(net("mlp"), ragged("mlp"), alg.dfedavg(topology="ring"), silent=1.2).check()
+        with pytest.raises(UserError, match="participation"):
+            experiment(net("mlp"), ragged("mlp"), alg.fedavg(), drop_messages=0.2).check()
+        with pytest.raises(UserError, match="between 0 and 1"):
+            experiment(net("mlp"), ragged("mlp"), alg.dfedavg(topology="ring"), drop_messages=1.2).check()
 
     def test_a_run_remembers_it(self, tmp_path: Any) -> None:
         fed = ct.data.federate("synthetic:size=400", clients=5, partition="iid")
         algorithm = alg.dfedavg(topology="ring", epochs=1)
-        settings = {"rounds": 2, "silent": 0.5, "progress": False}
+        settings = {"rounds": 2, "drop_messages": 0.5, "progress": False}
         run = ct.fit(ct.models.build("logreg", fed), fed, algorithm, out=tmp_path / "a", **settings)
-        assert run.config["silent"] == 0.5
+        assert run.config["drop_messages"] == 0.5
         whole = ct.fit(ct.models.build("logreg", fed), fed, algorithm, rounds=2, progress=False)
         assert 0 < run.summary["bytes_sent"] < whole.summary["bytes_sent"]
 
@@ -136,7 +138,7 @@ class TestQuantized:
         e, state = self.averaging(start, 3, engine)
         q = torch.stack([torch.round(row / (row.abs().max() / 3)) * row.abs().max() / 3 for row in start])
         close(state.inner.x["weight"][:, 0], start)
-        after = e.play(e.start()._replace(state=state), 0, evaluate=False)[0].state
+        after = e.run_round(e.start()._replace(state=state), 0, evaluate=False)[0].state
         close(after.inner.x["weight"][:, 0], W @ q)
         close(after.residue["weight"][:, 0], start - q)
 
@@ -155,7 +157,7 @@ class TestQuantized:
         e, state = self.averaging(start, 2)
         now = e.start()._replace(state=state)
         for t in range(50):
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             whole = now.state.inner.x["weight"] + now.state.residue["weight"]
             close(whole[:, 0].mean(0), start.mean(0))
 
@@ -177,7 +179,7 @@ class TestQuantized:
         def hovers_about(feedback: float) -> float:
             now, seen = e.start(), []
             for t in range(400):
-                now, _ = e.play(now, t, evaluate=False)
+                now, _ = e.run_round(now, t, evaluate=False)
                 residue = {k: feedback * v for k, v in now.state.residue.items()}
                 now = now._replace(state=now.state._replace(residue=residue))
                 seen.append(now.state.inner.u["weight"][0])
@@ -221,7 +223,7 @@ class TestQuantized:
 
     @pytest.mark.parametrize("bits", [1, 17, 0])
     def test_bits_out_of_range_are_refused(self, bits: int) -> None:
-        with pytest.raises(RequestError, match="quantize"):
+        with pytest.raises(UserError, match="quantize"):
             alg.dfedavg(quantize=bits)
 
     def test_it_wraps_any_program(self) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, replicate
 from coterie.data import Federation
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
 from coterie.measure import sharpness as landscape
-from coterie.measure.convergence import MEASURES, gradient_norms, met
+from coterie.measure.convergence import MEASURES, gradient_norms, with_common_shared
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
 from coterie.measure.singular import smallest_singular_value
 from coterie.models.model import Loss, Model, cross_entropy
@@ -149,7 +149,7 @@ class TestGradientNorms:
         module, samples = net("batchnorm"), owned(ragged("batchnorm"))
         model, models = Model(module, cross_entropy), varied(module, 5)
         before = {k: v.clone() for k, v in models.items()}
-        held = {k: v.clone() for k, v in model.evaluation.state_dict().items()}
+        frozen = {k: v.clone() for k, v in model.evaluation.state_dict().items()}
         generator = torch.random.get_rng_state()
         gradient_norms(engine, model, models, samples, {"0.weight"})
         sharpness(engine, model, models, samples, 0.1)
@@ -158,7 +158,7 @@ class TestGradientNorms:
         assert torch.equal(torch.random.get_rng_state(), generator)
         assert torch.is_grad_enabled()
         assert all(torch.equal(models[k], v) for k, v in before.items())
-        assert all(torch.equal(model.evaluation.state_dict()[k], v) for k, v in held.items())
+        assert all(torch.equal(model.evaluation.state_dict()[k], v) for k, v in frozen.items())
         assert module.training
 
 
@@ -167,12 +167,12 @@ class TestMeeting:
 
     def test_met(self) -> None:
         models = {"u": torch.tensor([[1.0], [2.0]]), "k": torch.tensor([3, 4]), "v": torch.tensor([5.0, 6.0])}
-        got = met(models, {"u", "k"})
+        got = with_common_shared(models, {"u", "k"})
         assert (got["u"].tolist(), got["k"].tolist(), got["v"].tolist()) == ([[1.5], [1.5]], [3, 4], [5.0, 6.0])
         assert models["u"].tolist() == [[1.0], [2.0]]
-        assert met(models, {"u"}, {"u": torch.tensor([9.0])})["u"].tolist() == [[9.0], [9.0]]
+        assert with_common_shared(models, {"u"}, {"u": torch.tensor([9.0])})["u"].tolist() == [[9.0], [9.0]]
         server = replicate({"u": torch.tensor(0.1)}, 3)
-        assert met(server, {"u"})["u"] is server["u"]
+        assert with_common_shared(server, {"u"})["u"] is server["u"]
 
     @BOTH
     @pytest.mark.parametrize("personal", ["v", "none"])
@@ -348,7 +348,7 @@ def test_what_is_recorded_for_methods_with_modules_of_their_own(row: str) -> Non
     rows = []
     for engine in (Serial(), Vectorized(2)):
         e = experiment(net(kind_like(row, "groupnorm")), ragged("mlp"), build(row), engine)
-        state = e.play(e.start(), 0, evaluate=False)[0].state
+        state = e.run_round(e.start(), 0, evaluate=False)[0].state
         rows.append(MEASURES["gradients"](e, state) | MEASURES["sharpness"](e, state))
     assert rows[0] == pytest.approx(rows[1], rel=1e-8)
     assert all(v >= 0 for v in rows[0].values())
@@ -363,7 +363,7 @@ def test_smallest_singular_values_are_recorded() -> None:
     assert found == pytest.approx(float(sigma[rank - 1].sqrt()))
     padded = experiment(net("groupnorm"), ragged("groupnorm"), build("pfedlmt"))
     assert MEASURES["singular-values"](padded, padded.start().state)["smallest_singular_value"] > 0.01
-    with pytest.raises(RequestError, match="low rank"):
+    with pytest.raises(UserError, match="low rank"):
         replace(experiment(net("mlp"), ragged("mlp"), build("fedavg")), record=["singular-values"]).check()
 
 
@@ -391,7 +391,7 @@ def test_train_accuracy_is_that_of_the_mean_model_on_all_training_samples(engine
     alg = ct.algorithms.dfedavg(topology="ring", epochs=2, batch_size=4, lr=0.1)
     fed = ragged("mlp")
     e = experiment(net("mlp"), fed, alg, engine)
-    now, _ = e.play(e.start(), 0, evaluate=False)
+    now, _ = e.run_round(e.start(), 0, evaluate=False)
     mean = {k: v.mean(0) for k, v in now.state.x.items()}
     answers = torch.func.functional_call(net("mlp"), mean, (fed.x,)).argmax(1)
     got = MEASURES["train-accuracy"](e, now.state)
@@ -401,5 +401,5 @@ def test_train_accuracy_is_that_of_the_mean_model_on_all_training_samples(engine
 
 def test_train_accuracy_needs_classes() -> None:
     e = experiment(Quadratic(), golden(), ct.algorithms.dfedavg(topology="ring"))
-    with pytest.raises(RequestError, match="no classes"):
+    with pytest.raises(UserError, match="no classes"):
         MEASURES["train-accuracy"](e, e.start().state)

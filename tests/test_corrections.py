@@ -13,7 +13,7 @@ from coterie.algorithms.options import Training
 from coterie.algorithms.peers import decentralized
 from coterie.algorithms.pushsum import push_sum
 from coterie.algorithms.server import federated
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.local.corrections import control_variate, debiased, masked, proximal, sam
 from coterie.local.steps import Correction, Phase
@@ -94,7 +94,7 @@ def played(algorithm: Algorithm, engine: Any) -> Any:
     now = e.start()
     now = now._replace(state=now.state._replace(x={**now.state.x, "u": torch.from_numpy(START)}))
     for t in range(2):
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
         yield now.state
 
 
@@ -165,7 +165,7 @@ def test_a_correction_that_is_given_nothing_is_refused_when_bound(family: str, n
     def bind(p: Problem) -> Program[Any]:
         return FAMILIES[family](p, [Phase(p.parameters, T.amount, T.lr, NEEDY[name])])
 
-    with pytest.raises(RequestError, match=rf"looks up '{name}'.*aux=") as refused:
+    with pytest.raises(UserError, match=rf"looks up '{name}'.*aux=") as refused:
         experiment(shared_only(), golden(), Algorithm("forgetful", T._asdict(), bind)).check()
     assert "\n" not in str(refused.value)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.rng import generator
 from coterie.data import PARTITIONS, SOURCES, Federation, builtin, federate, from_tensors, partition
 from coterie.data.builtin import digits
@@ -231,7 +231,7 @@ def test_many_clients_are_dealt() -> None:
     ],
 )
 def test_what_a_partition_refuses(text: str, clients: int, message: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(UserError) as error:
         partition.split(text, balanced_labels(40, 10), clients, seed=0)
     assert message in str(error.value)
 
@@ -374,7 +374,7 @@ def test_synthetic_clients_share_test_samples_only_when_they_agree() -> None:
     ],
 )
 def test_what_a_source_refuses(source: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(UserError) as error:
         federate(source, **options)
     assert message in str(error.value)
 
@@ -457,7 +457,7 @@ def test_fingerprint_changes_with_the_content(changes: dict[str, Any]) -> None:
     ],
 )
 def test_what_a_federation_refuses(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(UserError) as error:
         small(**changes)
     assert message in str(error.value)
 
@@ -466,9 +466,9 @@ def test_floating_targets_have_no_classes() -> None:
     x = torch.ones(3, 2)
     fed = from_tensors(train=[(x, torch.ones(3, 1))], test=[(x, torch.ones(3, 1))])
     assert fed.classes is None
-    with pytest.raises(RequestError, match="floating targets have no classes to count"):
+    with pytest.raises(UserError, match="floating targets have no classes to count"):
         fed.class_counts()
-    with pytest.raises(RequestError, match="contain NaN"):
+    with pytest.raises(UserError, match="contain NaN"):
         from_tensors(train=[(x, torch.full((3, 1), torch.nan))], test=[(x, torch.ones(3, 1))])
 
 
@@ -539,7 +539,7 @@ X, Y = torch.ones(3, 2), torch.zeros(3, dtype=torch.int64)
     ],
 )
 def test_what_from_tensors_refuses(train: Any, message: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(UserError) as error:
         from_tensors(train=train, test=[(X, Y)])
     assert message in str(error.value)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.submodels.depth import deepest, with_depth
 from coterie.submodels.heads import Gate
@@ -49,7 +49,7 @@ def test_as_deep_as_the_deepest_of_the_round() -> None:
     now = e.start()
     seen = [now.state.u["answering"].tolist()]
     for t in range(4):
-        now = e.play(now, t, evaluate=False)[0]
+        now = e.run_round(now, t, evaluate=False)[0]
         seen.append(now.state.u["answering"].tolist())
     assert seen == [[1, 0]] * 4 + [[0.5, 0.5]]
 
@@ -57,7 +57,7 @@ def test_as_deep_as_the_deepest_of_the_round() -> None:
 def test_shallow_clients_are_not_judged_by_heads_that_nobody_has() -> None:
     """With depth 1 alone the one model is what every client has: the accuracies are the same."""
     e = run(alg.depthfl(**ONE, capacities="1"))
-    now, row = e.play(play(e, 3), 3, evaluate=True)
+    now, row = e.run_round(play(e, 3), 3, evaluate=True)
     assert row["global_accuracy_local"] == pytest.approx(row["personal_accuracy_after_mix"])
     assert now.state.u["answering"].tolist() == [1, 0]
 
@@ -112,7 +112,7 @@ def test_features_matter_where_there_is_a_teacher() -> None:
     left, right = (play(run(a), 1).state.u for a in (SETTINGS["features"], plain))
     assert not torch.equal(left["heads.0.conv.weight"], right["heads.0.conv.weight"])
     for distill in ("mutual", "none"):
-        with pytest.raises(RequestError, match="distill=deepest"):
+        with pytest.raises(UserError, match="distill=deepest"):
             alg.depthfl(distill=distill, feature_l2=1e-6)
 
 
@@ -121,7 +121,7 @@ def test_warm_up_trains_the_new_stage_alone() -> None:
     now, moved = e.start(), []
     for t in range(4):
         before = now.state.u
-        now = e.play(now, t, evaluate=False)[0]
+        now = e.run_round(now, t, evaluate=False)[0]
         changed = {"".join(k.split(".")[:2]) for k, v in now.state.u.items() if not torch.equal(before[k], v)}
         moved.append(changed - {"stage"})
     new = {"stages1", "linearweight", "linearbias"}
@@ -129,5 +129,5 @@ def test_warm_up_trains_the_new_stage_alone() -> None:
     assert moved[2] == new
     assert moved[3] == new | old
     assert not new & (moved[0] | moved[1])
-    with pytest.raises(RequestError, match="none of the 2 rounds"):
+    with pytest.raises(UserError, match="none of the 2 rounds"):
         run(alg.progfed(**ONE, warmup=2)).check()

@@ -15,7 +15,7 @@ import torch
 
 import coterie as ct
 from coterie import recipes
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.recipes.across import across
 from coterie.recipes.own import with_own
 from helpers_cli import Cli, Finished, assert_same_run, contents
@@ -317,7 +317,7 @@ def test_what_is_wrong_is_one_sentence(cli: Cli, here: Path, typed: str) -> None
 
 
 def test_a_file_of_a_model_names_no_code_either(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="unknown method 'os:abort'"):
+    with pytest.raises(UserError, match="unknown method 'os:abort'"):
         ct.algorithms.again("os:abort")
-    with pytest.raises(RequestError, match="unknown model"):
+    with pytest.raises(UserError, match="unknown model"):
         ct.models.named({"module": "os:abort,x=1"})

@@ -14,9 +14,9 @@ from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import eager, flat
-from coterie.engines.crew import threads_each
+from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, couples_samples, cross_entropy
-from coterie.training.choose import Work, choose
+from coterie.training.select_engine import Work, choose
 from laws import LAWS, METHODS, OF, build, kind_like, kinds
 from toys import ZOO, experiment, models, net, ragged
 
@@ -38,7 +38,7 @@ def graphed_for(kind: str, chunk: int) -> Graphed:
 @cache
 def one_by_one(row: str, kind: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """What the other engines must come to, on one thread, so that sums are taken in one order."""
-    with threads_each(1):
+    with torch_threads(1):
         return models(experiment(net(kind, dtype), ragged(kind, dtype), build(row), Serial()), rounds=2)
 
 
@@ -121,7 +121,7 @@ def test_a_step_is_built_once(row: str) -> None:
     e = experiment(module, ragged("mlp"), build(row), Graphed(1, False, torch.device("cpu"), counted), rounds=4)
     now, counts = e.start(), []
     for t in range(4):
-        now, _ = e.play(now, t, evaluate=True)
+        now, _ = e.run_round(now, t, evaluate=True)
         counts.append(len(built))
     assert (counts[3] == counts[1]) != (row in OF[row].rebuilt)
 
@@ -131,7 +131,7 @@ def test_measurements_agree(kind: str) -> None:
     measured = []
     for engine in (Serial(), engine_for(kind, 2)):
         e = experiment(net(kind), ragged(kind), build("dfedalt"), engine)
-        measured.append(e.play(e.start(), 0, evaluate=True)[1])
+        measured.append(e.run_round(e.start(), 0, evaluate=True)[1])
     for name, value in measured[0].items():
         if name != "seconds":
             assert measured[1][name] == pytest.approx(value, rel=1e-9), name
@@ -151,7 +151,7 @@ def test_the_order_of_clients_does_not_matter(row: str) -> None:
 
     kind = kind_like(row, "mlp")
     forwards = one_by_one(row, kind, torch.float64)
-    with threads_each(1):
+    with torch_threads(1):
         backwards = models(experiment(net(kind), ragged(kind), build(row), Backwards()), 2)
     assert all(torch.equal(forwards[k], backwards[k]) for k in forwards)
 
@@ -160,7 +160,7 @@ def test_the_order_of_clients_does_not_matter(row: str) -> None:
 def test_the_number_of_workers_does_not_matter(row: str) -> None:
     kind = kind_like(row, "groupnorm")
     alone = one_by_one(row, kind, torch.float32)
-    with threads_each(1):
+    with torch_threads(1):
         together = models(
             experiment(net(kind, torch.float32), ragged(kind, torch.float32), build(row), Serial(workers=3)), 2
         )
@@ -258,24 +258,24 @@ class TestChoice:
         name, reason = self.choose("auto", Branching(), (4,))
         assert name == "serial"
         assert "cannot be vectorized" in reason
-        with pytest.raises(ct.RequestError, match="use the serial engine"):
+        with pytest.raises(ct.UserError, match="use the serial engine"):
             self.choose("vectorized", Branching(), (4,))
 
     def test_a_chunk_is_taken_as_given(self) -> None:
         assert self.choose("vectorized:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:7"
-        with pytest.raises(ct.RequestError, match="whole number of clients"):
+        with pytest.raises(ct.UserError, match="whole number of clients"):
             self.choose("vectorized:none", ct.models.build("logreg", classes=10), (1, 28, 28))
 
     def test_few_clients_share_the_cores(self) -> None:
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
-        with threads_each(7):
+        with torch_threads(7):
             engines = {n: self.serial(probe, n) for n in (1, 2, 3, 20)}
         assert {n: (e.workers, e.threads) for n, e in engines.items()} == {1: (1, 7), 2: (2, 3), 3: (3, 2), 20: (7, 1)}
 
     def test_less_memory_fewer_workers_and_the_same_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("coterie.training.choose.free_memory", lambda device: 2500)
+        monkeypatch.setattr("coterie.training.select_engine.free_memory", lambda device: 2500)
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
-        with threads_each(7):
+        with torch_threads(7):
             few = self.serial(probe, 20)
         assert (few.workers, few.threads) == (2, 1)
 
@@ -286,7 +286,7 @@ class TestChoice:
         return engine
 
     def test_less_memory_smaller_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("coterie.training.choose.free_memory", lambda device: 3_500_000)
+        monkeypatch.setattr("coterie.training.select_engine.free_memory", lambda device: 3_500_000)
         name, _ = self.choose("vectorized", ct.models.build("logreg", classes=10), (1, 28, 28))
         assert name == "vectorized:5"  # half of it, at 6 * 31,400 bytes of weights and 3 * 4 * 794 * 16 of activations
 
@@ -317,5 +317,5 @@ def test_what_is_given_is_known_by_its_name() -> None:
         for first, second in ("ab", "ba", "ab"):
             x = {k: torch.zeros(5) for k in (second, first)}
             fixed = {first: torch.full((5,), float(ord(first))), second: torch.full((5,), float(ord(second)))}
-            out = engine.walk(Shift(), x, fixed, batches, keys=range(5))
+            out = engine.scan(Shift(), x, fixed, batches, keys=range(5))
             assert all(torch.equal(out[k], torch.full((5,), float(ord(k)))) for k in "ab"), engine.name

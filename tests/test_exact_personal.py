@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms.fedavg_p import P_PAPER
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.data.batches import Batches
 from coterie.engines import Serial, Vectorized
 from coterie.training.experiment import Experiment
@@ -106,11 +106,11 @@ def test_it_differs_from_noise_on_both_and_from_none() -> None:
 @pytest.mark.parametrize("method", ["fedavg_p", "scaffold_p"])
 def test_where_it_says_nothing_it_is_refused(method: str) -> None:
     build = getattr(ct.algorithms, method)
-    with pytest.raises(RequestError, match="changes nothing without batches"):
+    with pytest.raises(UserError, match="changes nothing without batches"):
         build(exact_personal=True)
-    with pytest.raises(RequestError, match="give steps, not epochs"):
+    with pytest.raises(UserError, match="give steps, not epochs"):
         build(exact_personal=True, batch_size=4, epochs=1)
     for personal in ("none", "*"):
         algorithm = build(exact_personal=True, batch_size=4, personal=personal)
-        with pytest.raises(RequestError, match="leaves one of them empty"):
+        with pytest.raises(UserError, match="leaves one of them empty"):
             experiment(net("mlp"), ragged("mlp"), algorithm)

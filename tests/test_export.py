@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.cli.request import Plan, Wishes
-from coterie.data import Federation, Preparation
+from coterie.cli.request import RunOptions, RunPlan
+from coterie.data import Federation, Transform
 from coterie.export import formats
 from coterie.export.deployed import Deployed
 from coterie.submodels import LowRank, recover
 from helpers_cli import Cli
 
-PREPARATION = Preparation(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), pad=1, flip=True)
+PREPARATION = Transform(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), pad=1, flip=True)
 CLIENT = 3
 
 
@@ -62,7 +62,7 @@ def own_tests(client: int = CLIENT) -> tuple[Tensor, Tensor]:
 
 
 def recorded(run: ct.Run, client: int = CLIENT, protocol: str = "after_mix") -> float:
-    accuracy: float = run.census["accuracy"][protocol][client]
+    accuracy: float = run.client_summary["accuracy"][protocol][client]
     return accuracy
 
 
@@ -104,7 +104,7 @@ def test_a_clients_module_has_the_recorded_accuracy(folder: Path) -> None:
     for i, client in enumerate(run.clients):
         module = client.module()
         assert accuracy(lambda x, module=module: module(PREPARATION.plain(x)), i) == recorded(run, i)
-    assert np.mean(run.census["accuracy"]["after_mix"]) == pytest.approx(
+    assert np.mean(run.client_summary["accuracy"]["after_mix"]) == pytest.approx(
         run.summary["personal_accuracy"]["after_mix"]["final"]
     )
     assert 0.4 < recorded(run) < 1  # there is something to reproduce
@@ -224,7 +224,7 @@ def test_low_rank_models_in_both_forms(method: str, tmp_path: Path) -> None:
 def test_every_methods_clients_are_what_was_measured(method: str, tmp_path: Path) -> None:
     """In memory, and built again from a file alone."""
     rounds = 6 if method == "progfed" else 1  # as many as it takes to grow
-    plan = Plan.of(Wishes(clients=4, rounds=rounds, set=["steps=3"]))
+    plan = RunPlan.of(RunOptions(clients=4, rounds=rounds, set=["steps=3"]))
     fed = plan.federation(0)
     run = ct.fit(plan.module(fed, 0, [method]), fed, plan.algorithm(method, [method]), rounds=rounds, progress=False)
     protocol = "after_finetune" if method == "fedbabu" else "after_mix"
@@ -268,9 +268,9 @@ def test_a_module_of_your_own(tmp_path: Path) -> None:
     run = ct.fit(build, fed, ct.algorithms.local(epochs=1), rounds=1, progress=False, out=tmp_path / "a")
     saved = load_file(ct.export.save(run, CLIENT, tmp_path / "mine.safetensors"))
     assert torch.equal(saved["1.weight"], run.clients[CLIENT].personal["1.weight"])
-    with pytest.raises(ct.RequestError, match="use safetensors"):
+    with pytest.raises(ct.UserError, match="use safetensors"):
         ct.export.save(run, CLIENT, tmp_path / "mine.pt")
-    with pytest.raises(ct.RequestError, match=r"coterie.load\(path, model=...\)"):
+    with pytest.raises(ct.UserError, match=r"coterie.load\(path, model=...\)"):
         ct.export.save(tmp_path / "a", CLIENT, tmp_path / "again.safetensors")
 
 
@@ -338,7 +338,7 @@ def test_nothing_is_said_but_where_the_file_is(cli: Cli, folder: Path, tmp_path:
 
 def test_what_is_not_installed_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda name: None)
-    with pytest.raises(ct.RequestError, match=r"onnx, onnxscript, onnxruntime .*pip install 'coterie\[export\]'"):
+    with pytest.raises(ct.UserError, match=r"onnx, onnxscript, onnxruntime .*pip install 'coterie\[export\]'"):
         ct.export.save(folder, 0, tmp_path / "x.onnx")
 
 
@@ -354,6 +354,6 @@ def test_a_file_that_would_answer_otherwise_is_not_left(tmp_path: Path) -> None:
             y: Tensor = self.linear(x)
             return y if len(x) == formats.EXAMPLES else -y
 
-    with pytest.raises(ct.RequestError, match="--format safetensors"):
+    with pytest.raises(ct.UserError, match="--format safetensors"):
         formats.write_torchscript(Deployed(Moody().eval(), None, (4,), {}), tmp_path / "x.pt")
     assert list(tmp_path.iterdir()) == []

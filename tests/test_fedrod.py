@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, net, play, ragged
@@ -57,11 +57,11 @@ def test_a_head_begins_as_the_networks_and_stays_the_clients(monkeypatch: pytest
         weight, bias = head_of(u, whole(fed, i)[1])
         torch.testing.assert_close(models["3.personal.weight"][i], weight)
         torch.testing.assert_close(models["3.personal.bias"][i], bias)
-    after, _ = e.play(now, 0, evaluate=False)
+    after, _ = e.run_round(now, 0, evaluate=False)
     assert after.state.v["3.begun"].tolist() == [0, 1, 1, 0, 0]
     torch.testing.assert_close(after.state.v["3.personal.weight"][1], head_of(u, whole(fed, 1)[1])[0])
     other = {k: v * 2 if "network" in k else v for k, v in after.state.u.items()}
-    last, _ = e.play(after._replace(state=after.state._replace(u=other)), 1, evaluate=False)
+    last, _ = e.run_round(after._replace(state=after.state._replace(u=other)), 1, evaluate=False)
     v = last.state.v
     assert v["3.begun"].tolist() == [1, 1, 1, 0, 0]
     assert torch.equal(v["3.personal.weight"][1], after.state.v["3.personal.weight"][1])  # it has its own by now
@@ -72,7 +72,7 @@ def test_a_head_begins_as_the_networks_and_stays_the_clients(monkeypatch: pytest
 def test_one_step_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """q_i and H step along the gradients of their own losses; the server has the mean of H by size."""
     e, now = learned({0: [0, 1, 2, 3, 4]}, monkeypatch, personal_lr=0.3)
-    after, _ = e.play(now, 0, evaluate=False)
+    after, _ = e.run_round(now, 0, evaluate=False)
     names = [k for k in now.state.u if "network" in k]
     mean = {k: torch.zeros_like(now.state.u[k]) for k in names}
     for i in range(5):
@@ -96,7 +96,7 @@ def test_the_generic_model_is_the_same_in_all_forms() -> None:
     for form in FORMS.values():
         e = experiment(net("mlp"), ragged("mlp"), fedrod(**COMMON, epochs=2, participation=3, personal_lr=0.5, **form))
         now = play(e, 2)
-        last, row = e.play(now, 2, evaluate=True)
+        last, row = e.run_round(now, 2, evaluate=True)
         generic.append({k: v for k, v in last.state.u.items() if "network" not in k})
         rows.append(row)
         u = last.state.u
@@ -108,5 +108,5 @@ def test_the_generic_model_is_the_same_in_all_forms() -> None:
 
 
 def test_a_form_without_a_network_has_nothing_to_make_anew() -> None:
-    with pytest.raises(RequestError, match="add hyper=true"):
+    with pytest.raises(UserError, match="add hyper=true"):
         fedrod(keep_head=False)

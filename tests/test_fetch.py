@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.data import catalog
-from coterie.data.catalog import CATALOG, Entry, Remote
+from coterie.data.catalog import CATALOG, CatalogEntry, Remote
 from coterie.data.fetch import Patience, download, fetch
 from helpers_cli import tmpfs
 from test_surface import coterie
@@ -128,13 +128,13 @@ def test_a_server_that_is_ill_is_asked_again(home: Home, tmp_path: Path, status:
     get(home, tmp_path / "set.bin")
     assert len(home.asked) == 2
     home.habits = [status] * 3
-    with pytest.raises(RequestError, match=f"status {status}.*0 bytes are here: call again to take up the rest"):
+    with pytest.raises(UserError, match=f"status {status}.*0 bytes are here: call again to take up the rest"):
         get(home, tmp_path / "other.bin")
 
 
 def test_a_later_call_takes_up_the_rest(home: Home, tmp_path: Path) -> None:
     home.habits = ["truncates", "500", "500", "500"]
-    with pytest.raises(RequestError, match="30,000 bytes are here"):
+    with pytest.raises(UserError, match="30,000 bytes are here"):
         get(home, tmp_path / "set.bin")
     assert names(tmp_path) == ["set.bin.part", "set.bin.part.version"]
     get(home, tmp_path / "set.bin")
@@ -152,7 +152,7 @@ def test_a_server_that_does_not_do_ranges(home: Home, tmp_path: Path, habit: str
 
 def test_another_version_is_not_glued_to_the_first(home: Home, tmp_path: Path) -> None:
     home.habits = ["truncates", "500", "500", "500"]
-    with pytest.raises(RequestError):
+    with pytest.raises(UserError):
         get(home, tmp_path / "set.bin", md5=None)
     home.content, home.tag = CONTENT[::-1], '"v2"'
     get(home, tmp_path / "set.bin", md5=None)
@@ -174,7 +174,7 @@ def test_a_part_that_is_too_long_is_forgotten(home: Home, tmp_path: Path) -> Non
 
 def test_what_is_corrupt_never_gets_the_name(home: Home, tmp_path: Path) -> None:
     home.habits = ["corrupts"]
-    with pytest.raises(RequestError, match=f"not {MD5}, and was removed: call again, or put a good set.bin into"):
+    with pytest.raises(UserError, match=f"not {MD5}, and was removed: call again, or put a good set.bin into"):
         get(home, tmp_path / "set.bin")
     assert names(tmp_path) == []
     get(home, tmp_path / "set.bin")
@@ -184,25 +184,25 @@ def test_what_is_corrupt_never_gets_the_name(home: Home, tmp_path: Path) -> None
 @pytest.mark.parametrize("status", ["403", "404"])
 def test_what_is_not_there_is_said_at_once(home: Home, tmp_path: Path, status: str) -> None:
     home.habits = [status]
-    with pytest.raises(RequestError, match=rf"answers {status} .*: put set.bin into .* by hand"):
+    with pytest.raises(UserError, match=rf"answers {status} .*: put set.bin into .* by hand"):
         get(home, tmp_path / "set.bin")
     assert len(home.asked) == 1
 
 
 def test_nobody_at_home(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"does not answer \(.*refused.*\).*put set.bin into .* by hand"):
+    with pytest.raises(UserError, match=r"does not answer \(.*refused.*\).*put set.bin into .* by hand"):
         download("http://127.0.0.1:9/set.bin", tmp_path / "set.bin", None, lambda *said: None, QUICK)
 
 
 def test_a_folder_that_cannot_be_written(home: Home, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match=r"cannot write .*choose another --data-dir"):
+    with pytest.raises(UserError, match=r"cannot write .*choose another --data-dir"):
         get(home, tmp_path / "file" / "set.bin")
 
 
 def test_a_disk_that_is_full_is_not_taken_for_the_network(home: Home, tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", "size=64k"):
-        with pytest.raises(RequestError, match=r"cannot write .*set.bin.part \(No space left on device\)"):
+        with pytest.raises(UserError, match=r"cannot write .*set.bin.part \(No space left on device\)"):
             get(home, tmp_path / "small" / "set.bin")
         assert len(home.asked) == 1
 
@@ -223,7 +223,7 @@ def words(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A data set that is an archive, at a home of ours."""
     home.content = zipped("words/a.txt", "words/deep/b.txt")
     remote = Remote(home.url, None, "words")
-    monkeypatch.setitem(CATALOG, "words", Entry("words", ".", (), (("words",),), (remote,)))
+    monkeypatch.setitem(CATALOG, "words", CatalogEntry("words", ".", (), (("words",),), (remote,)))
     return home
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_archive_leaves_nothing(words: Home, tmp_path: Path, spoilt: s
     good = words.content
     bad = {"cut": good[:-40], "bit": good[:60] + bytes([good[60] ^ 1]) + good[61:], "other": zipped("x/a.txt")}
     words.content = bad[spoilt]
-    with pytest.raises(RequestError, match="call again"):
+    with pytest.raises(UserError, match="call again"):
         fetch("words", tmp_path, lambda *said: None, QUICK)
     assert names(tmp_path) == []
     words.content = good
@@ -283,7 +283,7 @@ def test_fetch_list_and_dir_as_typed(
 def test_status_2_and_one_sentence(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, habit: str
 ) -> None:
-    entry = Entry("a set", "set", (), (("set.bin",),), (Remote(home.url, MD5),))
+    entry = CatalogEntry("a set", "set", (), (("set.bin",),), (Remote(home.url, MD5),))
     monkeypatch.setitem(catalog.CATALOG, "set", entry)
     typed = ["data", "fetch", "set", "--data-dir", str(tmp_path), "--timeout", "0.3", "--attempts", "1"]
     home.habits = [habit]

@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms import finetuned
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.store import flatten
 from coterie.training.experiment import Experiment
@@ -92,8 +92,8 @@ def test_small_clients_tune_what_they_hold() -> None:
     e = experiment(net("mlp"), fed, alg.heterofl(**settings, **TUNED))
     state = play(e, 2).state
     small, u = net("mlp").at_width(0.5).double(), state.u
-    held = {"1.weight": u["1.weight"][:4], "1.bias": u["1.bias"][:4], "3.weight": u["3.weight"][:, :4]}
-    small.load_state_dict(held | {"3.bias": u["3.bias"]})
+    frozen = {"1.weight": u["1.weight"][:4], "1.bias": u["1.bias"][:4], "3.weight": u["3.weight"][:, :4]}
+    small.load_state_dict(frozen | {"3.bias": u["3.bias"]})
     own = [(fed.x[fed.train[4]], fed.y[fed.train[4]])]
     steps = {**PLAIN, "momentum": 0.9, "lr": 0.05, "epochs": 2}
     alone = play(experiment(small, ct.data.from_tensors(own, own, classes=3), alg.local(**steps)), 1).state.x
@@ -120,8 +120,8 @@ def test_a_run_with_it_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         x, y = fed.test_x[fed.test[i]], fed.test_y[fed.test[i]]
         assert torch.equal(client.module()(x), whole.clients[i].module()(x))
         right = float((client.module()(x).argmax(1) == y).double().mean())
-        assert right == pytest.approx(whole.census["accuracy"]["after_finetune"][i])
-    play = Experiment.play
+        assert right == pytest.approx(whole.client_summary["accuracy"]["after_finetune"][i])
+    play = Experiment.run_round
 
     def interrupted(self: Experiment, before: Any, t: int, evaluate: bool) -> Any:
         if t == 2:
@@ -129,7 +129,7 @@ def test_a_run_with_it_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return play(self, before, t, evaluate)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Experiment, "play", interrupted)
+        patch.setattr(Experiment, "run_round", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run("b")
     for left, right in zip(whole.clients, run("b", resume=True).clients, strict=True):
@@ -137,5 +137,5 @@ def test_a_run_with_it_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_sparse_models_are_not_filled() -> None:
-    with pytest.raises(RequestError, match="dispfl keeps most entries"):
+    with pytest.raises(UserError, match="dispfl keeps most entries"):
         alg.dispfl(finetune_epochs=1)

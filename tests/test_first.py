@@ -10,8 +10,8 @@ from torch import nn
 import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.cluster.shard import outline
-from coterie.core import rng as chance
-from coterie.core.errors import RequestError
+from coterie.core import rng as rng
+from coterie.core.errors import UserError
 from coterie.engines import Engine, Vectorized
 from coterie.store import RunFolder
 from coterie.training.experiment import Experiment
@@ -33,7 +33,7 @@ def fresh(kind: str) -> nn.Module:
 
 
 def by_hand(kind: str, client: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    torch.manual_seed(chance.key(seed, "init", client))
+    torch.manual_seed(rng.key(seed, "init", client))
     return {k: v.detach() for k, v in fresh(kind).state_dict().items()}
 
 
@@ -67,7 +67,7 @@ def test_around_a_server_only_what_is_personal_is_the_clients_own() -> None:
 def test_every_method_begins_apart_or_says_that_it_cannot(row: str) -> None:
     e = scattered(kind_like(row, "groupnorm"), build(row))
     if row in OF[row].stateless or METHODS[row][0] in KEEPING or row == "feddropout, quantized":
-        with pytest.raises(RequestError, match="leave init out"):
+        with pytest.raises(UserError, match="leave init out"):
             e.check()
         return
     e.check()
@@ -83,8 +83,8 @@ def test_engines_and_shards_agree(row: str) -> None:
     assert_close(other.saved(play(other, 2)), e.saved(now))
     shards = shards_of(e, OWNERS[2])
     conduct(shards, "start")
-    conduct(shards, "play", 0, False)
-    results = conduct(shards, "play", 1, False)
+    conduct(shards, "run_round", 0, False)
+    results = conduct(shards, "run_round", 1, False)
     assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
 
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         (changed, "values of its own"),
         (lambda: ct.models.build("logreg", fed), "builds the same again"),
     ):
-        with pytest.raises(RequestError, match=said):
+        with pytest.raises(UserError, match=said):
             ct.fit(model, fed, ct.algorithms.local(**COMMON), rounds=1, init="per-client", progress=False)
-    with pytest.raises(RequestError, match="did you mean per-client"):
+    with pytest.raises(UserError, match="did you mean per-client"):
         ct.fit(own, fed, ct.algorithms.local(), rounds=1, init="per_client")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.topology import clique
 from test_oracles import ENGINES, close, plain
 from test_oracles_papers import shared_only
@@ -67,7 +67,7 @@ def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None)
             ("clique:2,count=2", {"gossip_steps": 1}),
         )
     )
-    left, right = (x.play(x.start(), 0, evaluate=False) for x in (e, once))
+    left, right = (x.run_round(x.start(), 0, evaluate=False) for x in (e, once))
     for k, v in left[0].state.inner.x.items() if bits else left[0].state.x.items():
         torch.testing.assert_close(v, (right[0].state.inner if bits else right[0].state).x[k])
     assert left[1]["messages_sent"] == right[1]["messages_sent"] == 4
@@ -76,19 +76,19 @@ def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None)
 
 def test_what_is_lost_is_lost_step_by_step() -> None:
     algorithm = ct.algorithms.dfedsam_mgs(topology="full", gossip_steps=3, fresh_graph=True)
-    e = experiment(net("mlp"), ragged("mlp"), algorithm, silent=0.5).changed(offline=0.3)
+    e = experiment(net("mlp"), ragged("mlp"), algorithm, drop_messages=0.5).changed(offline=0.3)
     r = e.round(2)
     assert len(r.Ws) == 3
     assert not torch.equal(r.Ws[0], r.Ws[1])
     for W in r.Ws:
         close(W.sum(1), torch.ones(5, dtype=torch.float64))
-        assert all(float(W[i, i]) == pytest.approx(1) for i in range(5) if i not in r.whole)
+        assert all(float(W[i, i]) == pytest.approx(1) for i in range(5) if i not in r.global_cohort)
     sent = e.program.traffic(e.start().state, r)
     assert sent.messages == sum(int((W > 0).sum()) - 5 for W in r.Ws)
 
 
 def test_one_step_has_nothing_fresh() -> None:
-    with pytest.raises(RequestError, match="raise gossip_steps"):
+    with pytest.raises(UserError, match="raise gossip_steps"):
         ct.algorithms.dfedsam_mgs(gossip_steps=1, fresh_graph=True)
 
 
@@ -98,4 +98,4 @@ def test_one_peer_a_round_brings_the_exact_mean(method: str) -> None:
     e = experiment(shared_only(), golden(), plain(method, topology="one-peer-exponential", steps=0))
     now = play(e, 2, scattered(e))
     assert e.program.models(now.state)["u"].tolist() == [0.125] * 4
-    assert e.play(now, 2, evaluate=False)[1]["messages_sent"] == 4
+    assert e.run_round(now, 2, evaluate=False)[1]["messages_sent"] == 4

@@ -11,7 +11,7 @@ from coterie.data.batches import Batch
 from coterie.engines import Graphed, Serial
 from coterie.engines.capture import Body, captured, flat, recorded
 from coterie.models.model import Model, cross_entropy
-from coterie.training.choose import Work, choose
+from coterie.training.select_engine import Work, choose
 from laws import METHODS, build, kinds
 from test_engines import assert_same
 from toys import experiment, models, net, ragged
@@ -28,7 +28,7 @@ def replayed(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
         return recorded(lambda: graph(*tensors))
 
 
-def agree(row: str, kind: str, chunk: int, make: Callable[..., Callable[[], object]]) -> None:
+def check_agreement(row: str, kind: str, chunk: int, make: Callable[..., Callable[[], object]]) -> None:
     fed, module = ragged(kind).to(CUDA), net(kind).to(CUDA)
     slow = models(experiment(module, fed, build(row), Serial(CUDA)), rounds=2)
     fast = models(experiment(module, fed, build(row), Graphed(chunk, kind == "batchnorm", CUDA, make)), rounds=2)
@@ -39,13 +39,13 @@ def agree(row: str, kind: str, chunk: int, make: Callable[..., Callable[[], obje
 def test_recorded_steps_agree(row: str) -> None:
     """Chunks that do not come out even and single clients, and the kinds of models, take turns."""
     turn = list(METHODS).index(row)
-    agree(row, kinds(row)[turn % len(kinds(row))], 1 if turn % 2 else 3, replayed)
+    check_agreement(row, kinds(row)[turn % len(kinds(row))], 1 if turn % 2 else 3, replayed)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
 @pytest.mark.parametrize(("row", "kind"), COMPILED)
 def test_compiled_steps_agree(row: str, kind: str, chunk: int) -> None:
-    agree(row, kind, chunk, captured)
+    check_agreement(row, kind, chunk, captured)
 
 
 def test_resnet_in_full_precision_agrees() -> None:

@@ -14,9 +14,9 @@ from coterie.algorithms.base import Problem, Program
 from coterie.cluster.shard import outline
 from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
-from coterie.measure.report import accuracy_row
+from coterie.measure.rows import accuracy_row
 from coterie.store import flatten, unflatten
-from coterie.training.experiment import Experiment, Progressed
+from coterie.training.experiment import Experiment, RunState
 from law import TWICE as COMMON
 from laws import EQUAL, FIRST, METHODS, OF, REDUCTIONS, SIMPLE, build, kind_like, sides
 from test_engines import ALL
@@ -89,7 +89,7 @@ def test_most_reductions_are_mathematics() -> None:
         (lambda: alg.dfedavg(**COMMON, topology="ring"), lambda: alg.dfedavg(**COMMON, topology="full")),
         (lambda: alg.fedavg(**COMMON, **EQUAL), lambda: alg.local(**COMMON)),
         (lambda: alg.fedavg(**COMMON, participation=1.0), lambda: alg.fedavg(**COMMON, **EQUAL)),
-        (lambda: alg.dpsgd(form="lian", topology="ring"), lambda: alg.dpsgd(steps=1, topology="ring")),
+        (lambda: alg.dpsgd(variant="lian", topology="ring"), lambda: alg.dpsgd(steps=1, topology="ring")),
         (lambda: alg.dfedalt(**COMMON, topology="ring"), lambda: alg.dfedavgm(**COMMON, topology="ring")),
     ],
     ids=["ring-full", "fedavg-local", "size-uniform", "lian-epoch", "dfedalt-dfedavgm"],
@@ -109,7 +109,7 @@ class Lived(NamedTuple):
     """An experiment and where it stood: at its start and after each of three rounds without evaluation."""
 
     e: Experiment
-    states: list[Progressed]
+    states: list[RunState]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def lived(row: str) -> Lived:
     e = experiment(net(kind_like(row, "batchnorm")), ragged("batchnorm"), build(row))
     states = [e.start()]
     for t in range(3):
-        states.append(e.play(states[t], t, evaluate=False)[0])
+        states.append(e.run_round(states[t], t, evaluate=False)[0])
     return Lived(e, states)
 
 
@@ -125,7 +125,7 @@ def test_a_round_does_not_change_its_input(lived: Lived) -> None:
     e, now = lived.e, lived.states[1]
     before = {k: v.clone() for k, v in flatten(now.state).items()}
     start = {k: v.clone() for k, v in e.model.start.items()}
-    e.play(now, 1, evaluate=True)
+    e.run_round(now, 1, evaluate=True)
     assert all(torch.equal(v, before[k]) for k, v in flatten(now.state).items())
     assert all(torch.equal(v, start[k]) for k, v in e.model.module.state_dict().items())
 
@@ -169,7 +169,7 @@ def test_a_method_that_touches_absent_clients_is_noticed(slot: str) -> None:
     for algorithm in (sound, replace(sound, bind=bind)):
         e = experiment(net("mlp"), ragged("mlp"), algorithm)
         start = e.start()
-        found.append(touched(e, start.state, e.play(start, 0, evaluate=False)[0].state, 0))
+        found.append(touched(e, start.state, e.run_round(start, 0, evaluate=False)[0].state, 0))
     assert found == [[], [k for k in own_slots(e) if k.startswith(f"{slot}/")]]
     assert found[1]
 
@@ -177,7 +177,7 @@ def test_a_method_that_touches_absent_clients_is_noticed(slot: str) -> None:
 def test_measuring_changes_nothing(lived: Lived) -> None:
     e, measured = lived.e, lived.states[0]
     for t in range(2):
-        measured, row = e.play(measured, t, evaluate=True)
+        measured, row = e.run_round(measured, t, evaluate=True)
     same(flatten(measured.state), flatten(lived.states[2].state), 0)
     again = e.accuracies(measured.state, measured.after_train, 1)
     assert again is not None
@@ -195,7 +195,7 @@ def test_a_state_survives_being_taken_apart(lived: Lived) -> None:
     """Continuing from the flat form of a state is continuing from the state, bit for bit."""
     half = lived.states[2]
     restored = half._replace(state=unflatten(lived.e.start().state, flatten(half.state)))
-    end, _ = lived.e.play(restored, 2, evaluate=False)
+    end, _ = lived.e.run_round(restored, 2, evaluate=False)
     same(flatten(end.state), flatten(lived.states[3].state), 0)
 
 

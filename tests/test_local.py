@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.core.tensors import Tensors, split
 from coterie.data.batches import Amount, Batch, Batches, Samples, Stream
 from coterie.engines import Serial, Vectorized
-from coterie.local.steps import Descent, Group, Held, Phase, Sgd, Start
+from coterie.local.steps import Carry, Descent, Frozen, ParamGroup, Phase, Sgd
 from coterie.models.model import Model, cross_entropy
 from toys import ZOO, experiment, net, ragged
 
@@ -39,11 +39,11 @@ def stream_of(samples: Samples, steps: int = 6, batch_size: int = 4) -> Stream:
 def walked(model: Model, phase: Phase, sgd: Sgd, stream: Stream) -> Tensors:
     """One client's model after all its batches."""
     step = Descent(phase, sgd, Serial().gradient(model.objective))
-    moving, held = split(model.start, phase.trains)
-    running, rest = split(held, model.running)
-    now = step.begin(Start(moving, running, {}))
+    moving, frozen = split(model.start, phase.trains)
+    running, rest = split(frozen, model.running)
+    now = step.begin(Carry(moving, running, {}, torch.zeros(())))
     for k in range(stream.steps):
-        now = step(now, Held(rest, {}), stream.batch(k))
+        now = step(now, Frozen(rest, {}), stream.batch(k))
     end = step.end(now)
     return model.start | end.x | end.running
 
@@ -77,7 +77,7 @@ def test_groups_equal_those_of_torch_optim(apart: bool) -> None:
     fed, module = ragged("mlp"), net("mlp")
     model, theirs = Model(module, cross_entropy), net("mlp")
     head = ct.algorithms.base.personal_names(module, "head")
-    sgd = Sgd(0.1, 0.9, 0.2, 0.3, Group(head, 0.02, apart))
+    sgd = Sgd(0.1, 0.9, 0.2, 0.3, ParamGroup(head, 0.02, apart))
     stream = stream_of(Samples(fed.x, fed.y, fed.train))
     mine = walked(model, Phase(frozenset(model.parameters), Amount(steps=6), 0.1, group=sgd.group), sgd, stream)
     own, rest = ([p for k, p in theirs.named_parameters() if (k in head) == wanted] for wanted in (True, False))
@@ -102,8 +102,8 @@ def test_what_is_held_has_no_share_in_the_norm() -> None:
     body = frozenset(model.parameters) - ct.algorithms.base.personal_names(module, "head")
     stream = stream_of(Samples(fed.x, fed.y, fed.train), steps=1)
     grad = Serial().gradient(model.objective)
-    moving, held = split(model.start, body)
-    g, _ = grad(moving, held, stream.batch(0))
+    moving, frozen = split(model.start, body)
+    g, _ = grad(moving, frozen, stream.batch(0))
     size = float(torch.cat([v.flatten() for v in g.values()]).norm())
     moved = walked(model, Phase(body, Amount(steps=1), 1.0), Sgd(1.0, clip=0.5 * size), stream)
     step = torch.cat([(moved[k] - model.start[k]).flatten() for k in body])
@@ -113,9 +113,9 @@ def test_what_is_held_has_no_share_in_the_norm() -> None:
 def test_gradients_of_both_engines_agree() -> None:
     fed, model = ragged("batchnorm"), Model(net("batchnorm"), cross_entropy)
     batch = Batch(fed.x[:6], fed.y[:6], None)
-    moving, held = split(model.start, model.parameters)
-    slow, seen = Serial().gradient(model.objective)(moving, held, batch)
-    fast, also = Vectorized(1).gradient(model.objective)(moving, held, batch)
+    moving, frozen = split(model.start, model.parameters)
+    slow, seen = Serial().gradient(model.objective)(moving, frozen, batch)
+    fast, also = Vectorized(1).gradient(model.objective)(moving, frozen, batch)
     for name in slow:
         torch.testing.assert_close(slow[name], fast[name], rtol=1e-12, atol=1e-14)
     assert float(seen.loss) == pytest.approx(float(also.loss), rel=1e-12)
@@ -194,7 +194,7 @@ def test_a_client_without_data_makes_no_step_and_counts_nothing() -> None:
     for engine in (Serial(), Vectorized(3)):
         alg = ct.algorithms.fedavg(participation=1.0, epochs=2, batch_size=4)
         e = experiment(net("mlp"), fed, alg, engine)
-        now, row = e.play(e.start(), 0, evaluate=True)
+        now, row = e.run_round(e.start(), 0, evaluate=True)
         only = experiment(net("mlp"), ragged("mlp", sizes=(6, 0, 5)), alg, engine)
         trained = only.program.train(only.start().state, only.round(0))
         expected = (6 * trained.models["1.weight"][0] + 5 * trained.models["1.weight"][2]) / 11

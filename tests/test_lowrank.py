@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 
 from coterie import algorithms, models
 from coterie import submodels as views
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.engines import Serial, Vectorized
 from coterie.submodels.factors import matrices, product, spectral, unrolled
@@ -210,7 +210,7 @@ def tied() -> nn.Module:
     ],
 )
 def test_wrong_requests_are_one_sentence(module: Any, request_: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         views.factorize(module(), **{"rank_ratio": 0.5, **request_})
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -490,7 +490,7 @@ def test_no_coefficients_leave_the_loss_as_it_is(terms: dict[str, float]) -> Non
     [({"frobenus": 1.0}, "did you mean frobenius?"), ({"l2": -1.0}, "the coefficient -1.0 of l2 must be at least 0")],
 )
 def test_wrong_regularizers_are_one_sentence(terms: dict[str, float], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         views.penalty([], terms)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie import measure
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import replicate
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
@@ -164,7 +164,7 @@ def test_recorded_perplexity() -> None:
 
 
 def test_perplexity_is_for_tokens() -> None:
-    with pytest.raises(RequestError, match="a token at every place"):
+    with pytest.raises(UserError, match="a token at every place"):
         ct.fit(net("mlp"), ragged("mlp"), ct.algorithms.local(), rounds=1, record=["perplexity"], progress=False)
 
 
@@ -172,7 +172,7 @@ def test_personal_accuracy_by_hand() -> None:
     """The two protocols against a loop over modules."""
     fed, alg = ragged("batchnorm"), ct.algorithms.dfedalt(topology="ring", epochs=2, batch_size=4, personal_lr=0.1)
     e = experiment(net("batchnorm"), fed, alg)
-    now, row = e.play(e.start(), 0, evaluate=True)
+    now, row = e.run_round(e.start(), 0, evaluate=True)
     r = e.round(0)
     for protocol, stacked in (
         ("after_train", e.program.train(e.start().state, r).models),
@@ -203,7 +203,7 @@ def test_after_train_of_a_sampled_client_is_its_latest() -> None:
         trained = e.program.train(now.state, r).models
         tests = measure.personal_accuracies(e.engine, e.model, trained, e.tests, r.cohort)
         expected |= dict(zip(r.cohort.tolist(), tests.tolist(), strict=True))
-        now, row = e.play(now, t, evaluate=t == 3)
+        now, row = e.run_round(now, t, evaluate=t == 3)
     mixed = measure.personal_accuracies(e.engine, e.model, e.program.models(now.state), e.tests, np.arange(5))
     by_hand = [expected.get(i, float(mixed[i])) for i in range(5)]
     assert row["personal_accuracy_after_train"] == pytest.approx(np.mean(by_hand))
@@ -233,7 +233,7 @@ def test_consensus_distance() -> None:
 def test_traffic(alg: ct.algorithms.Algorithm, messages: int) -> None:
     """Directed edges, or once down and once up for every member of the cohort, times what is shared."""
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), alg)
-    _, row = e.play(e.start(), 0, evaluate=False)
+    _, row = e.run_round(e.start(), 0, evaluate=False)
     body, head = 16 * 8 + 8, 8 * 3 + 3
     shared = body if alg.name in ("dfedalt", "fedper") else body + head
     assert row["messages_sent"] == messages
@@ -245,7 +245,7 @@ def test_integer_buffers_do_not_travel() -> None:
     e = experiment(
         net("batchnorm"), ragged("batchnorm"), ct.algorithms.dfedavg(topology="ring", batch_size=4, epochs=1)
     )
-    now, row = e.play(e.start(), 0, evaluate=False)
+    now, row = e.run_round(e.start(), 0, evaluate=False)
     numbers = sum(v.numel() for v in e.model.start.values()) - 1  # all but num_batches_tracked
     assert row["parameters_sent"] == 10 * numbers
     assert now.state.x["1.num_batches_tracked"].tolist() == [3, 1, 4, 1, 2]  # own steps, unmixed
@@ -267,7 +267,7 @@ def test_flops_are_counted(module: nn.Module, shape: tuple[int, ...], macs: int,
 
 def test_training_flops_are_three_forward_passes_a_sample() -> None:
     e = experiment(net("mlp"), ragged("mlp"), ct.algorithms.dfedalt(topology="ring", epochs=2, personal_epochs=1))
-    _, row = e.play(e.start(), 0, evaluate=False)
+    _, row = e.run_round(e.start(), 0, evaluate=False)
     assert row["flops"] == 3 * (16 * 8 + 8 * 3) * 3 * int(e.federation.sizes.sum())
 
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coterie as ct
 from coterie import models
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.data.batches import Batch
 from coterie.local.personal import head
@@ -230,7 +230,7 @@ def test_an_untrained_transformer_is_as_perplexed_as_it_has_tokens() -> None:
 def test_wrong_requests_are_one_sentence(
     name: str, shape: tuple[int, ...], options: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         models.build(name, classes=10, input_shape=shape, **options)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -286,5 +286,5 @@ class TestSplitLogistic:
 
     @pytest.mark.parametrize("wrong", [{"classes": 3}, {"classes": 2, "rho": -1.0}])
     def test_it_says_what_it_is_for(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(RequestError, match=r"two classes|negative"):
+        with pytest.raises(UserError, match=r"two classes|negative"):
             models.build("split-logreg", input_shape=(4,), **wrong)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from test_oracles import ENGINES, ETA_U, ETA_V, K_U, a, b, c, close, d, plain, u0
 from test_oracles_papers import OWN, PUSH, column, shared_only
@@ -99,7 +99,7 @@ def test_dispfl_keeps_that_of_what_stays_alive() -> None:
         for i in range(n):
             x[i] = dict(x[i])
             descended(module, x[i], masks[i], memory[i], (fed.x[fed.train[i]], fed.y[fed.train[i]]))
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
         total = {k: sum(z[k] for z in x) for k in x[0]}
         alive = {k: sum(m[k].double() for m in masks).clamp(min=1) for k in x[0]}
         new = [rows(now.state.mask, i) for i in range(n)]
@@ -132,5 +132,5 @@ REFUSED: dict[str, Callable[[], Algorithm]] = {
 
 @pytest.mark.parametrize("which", REFUSED)
 def test_elsewhere_it_is_refused(which: str) -> None:
-    with pytest.raises(RequestError, match="persistent_momentum"):
+    with pytest.raises(UserError, match="persistent_momentum"):
         REFUSED[which]()

@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.training.run import Run
 from pages import Element, parsed
 
@@ -97,7 +97,7 @@ def test_rows_become_a_frame(run: Run, tmp_path: Path) -> None:
 
 def test_without_pandas_one_sentence_names_the_fix(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(RequestError, match="pip install pandas"):
+    with pytest.raises(UserError, match="pip install pandas"):
         run.history.frame()
 
 

@@ -9,11 +9,11 @@ import torch
 
 import coterie as ct
 from coterie.cluster.shard import outline
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
 from coterie.store import RunFolder, flatten
-from coterie.topology import ring, silenced, without_absent
+from coterie.topology import drop_messages_of, ring, without_absent
 from laws import build, kind_like
 from test_channel import PEERS
 from test_engines import graphed_for
@@ -43,7 +43,7 @@ def test_a_ring_without_one_client_stays_symmetric() -> None:
 def test_a_directed_graph_keeps_its_sums_beside_silence() -> None:
     """Rows where receivers keep what is missing, columns where senders do; whoever is offline has a 1 alone."""
     for keeps, axis, W in (("sender", 0, column(0)), ("receiver", 1, column(0).T)):
-        left = without_absent(silenced(W, 0.5, keeps, np.random.default_rng(0)), np.array([0, 2, 3]), keeps)
+        left = without_absent(drop_messages_of(W, 0.5, keeps, np.random.default_rng(0)), np.array([0, 2, 3]), keeps)
         close(left.sum(axis), torch.ones(4, dtype=torch.float64))
         close(left[1], [0, 1, 0, 0])
         close(left[:, 1], [0, 1, 0, 0])
@@ -55,7 +55,7 @@ def test_absent_clients_stay_as_they_are(row: str) -> None:
     e = partly(row)
     whole = partly(row, 0.0)
     now = play(e, 1)
-    after, measured = e.play(now, 1, evaluate=True)
+    after, measured = e.run_round(now, 1, evaluate=True)
     there = e.cohort(1)
     away = np.setdiff1d(np.arange(5), there)
     assert 0 < len(there) < 5
@@ -68,7 +68,7 @@ def test_absent_clients_stay_as_they_are(row: str) -> None:
     own = [later[k][int(there[0])] for k in before]
     assert any(not torch.equal(v, before[k][int(there[0])]) for k, v in zip(before, own, strict=True))
     assert measured["train_loss"] == pytest.approx(float(everybody.loss[there].nanmean()))
-    assert measured["flops"] < whole.play(now, 1, evaluate=False)[1]["flops"]
+    assert measured["flops"] < whole.run_round(now, 1, evaluate=False)[1]["flops"]
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -89,7 +89,7 @@ def test_what_is_mixed_is_the_matrix_without_them() -> None:
     z = {k: v.clone() for k, v in now.state.x.items()}
     for k, v in e.program.train(now.state, r).models.items():
         z[k][there] = v
-    mixed = e.play(now, 1, evaluate=False)[0].state.x
+    mixed = e.run_round(now, 1, evaluate=False)[0].state.x
     assert_close(mixed, {k: torch.einsum("ij,j...->i...", W, v) for k, v in z.items()})
     assert e.program.traffic(now.state, r).messages == int(((W > 0) & ~torch.eye(5, dtype=torch.bool)).sum())
 
@@ -97,11 +97,11 @@ def test_what_is_mixed_is_the_matrix_without_them() -> None:
 @pytest.mark.parametrize("tau", [0, 2])
 def test_push_sum_keeps_its_mass_and_finds_the_mean(tau: int) -> None:
     """Nobody trains, a fifth are offline and a tenth of the messages are lost; messages on their way wait."""
-    e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=tau, steps=0), silent=0.1)
+    e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=tau, steps=0), drop_messages=0.1)
     e = e.changed(offline=0.2)
     now = scattered(e)
     for t in range(200):
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
         close(now.state.mu.sum() + (now.state.flying_mu.sum() if tau else 0), 4)
         close(now.state.x["u"].sum() + (now.state.flying["u"].sum() if tau else 0), 0.5)
     close(e.program.models(now.state)["u"], [0.125] * 4)
@@ -117,7 +117,7 @@ def test_a_round_with_nobody() -> None:
     for row, engine in zip(("dfedpgp", "dispfl", "dfedavgm, quantized", "local"), engines, strict=True):
         e = replace(partly(row, 1.0), engine=engine)
         before = e.start()
-        now, measured = e.play(before, 0, evaluate=True)
+        now, measured = e.run_round(before, 0, evaluate=True)
         assert all(torch.equal(v, flatten(now.state)[k]) for k, v in flatten(before.state).items())
         assert (measured["train_loss"], measured["messages_sent"], measured["flops"]) == (None, 0, 0)
         assert measured["personal_accuracy_after_mix"] == measured["personal_accuracy_after_train"]
@@ -137,14 +137,14 @@ def test_a_round_with_nobody() -> None:
 )
 def test_engines_and_shards_agree(row: str) -> None:
     e = partly(row)
-    now, expected = e.play(play(e, 1), 1, evaluate=True)
+    now, expected = e.run_round(play(e, 1), 1, evaluate=True)
     for engine in (Vectorized(3), graphed_for("mlp", 2)):
         other = replace(e, engine=engine)
         assert_close(other.saved(play(other, 2)), other.saved(now))
     shards = shards_of(e, OWNERS[5])  # some with nobody
     conduct(shards, "start")
-    conduct(shards, "play", 0, False)
-    results = conduct(shards, "play", 1, True)
+    conduct(shards, "run_round", 0, False)
+    results = conduct(shards, "run_round", 1, True)
     assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
     assert [part.sent.messages for part, _ in results if part.sent] == [expected["messages_sent"]]
 
@@ -183,7 +183,7 @@ def test_a_run_remembers_and_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPa
 
 def test_a_server_refuses_it() -> None:
     e = experiment(net("mlp"), ragged("mlp"), alg.fedavg())
-    with pytest.raises(RequestError, match=r"offline=0\.2 .* participation"):
+    with pytest.raises(UserError, match=r"offline=0\.2 .* participation"):
         e.changed(offline=0.2).check()
-    with pytest.raises(RequestError, match="between 0 and 1"):
+    with pytest.raises(UserError, match="between 0 and 1"):
         partly("dfedavg", -0.1).check()

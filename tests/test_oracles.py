@@ -45,7 +45,7 @@ def test_the_closed_form_of_the_row_of_laws(method: str, engine: Any) -> None:
     e = experiment(Quadratic(), golden(), plain(method, **form.settings), engine)
     now = e.start()
     for t in range(3):
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
         found = e.program.models(now.state)
         for name, expected in zip("uv", form.after(t + 1), strict=True):
             close(found[name], expected)
@@ -100,7 +100,7 @@ def test_dfedavg_and_dfedavgm(engine: Any) -> None:
 
 @ENGINES
 def test_dpsgd_in_both_forms(engine: Any) -> None:
-    lian = after(plain("dpsgd", topology="ring", form="lian", steps=1), engine, spread=True).x["u"]
+    lian = after(plain("dpsgd", topology="ring", variant="lian", steps=1), engine, spread=True).x["u"]
     close(lian, [0, 0.3, 0.85 / 3, 2.9 / 3])
     epoch = after(plain("dpsgd", topology="ring", steps=1), engine, spread=True).x["u"]
     close(epoch, [0.2, 1.75 / 3, 0.55 / 3, 1.75 / 3])
@@ -111,7 +111,7 @@ def test_dpsgd_in_both_forms(engine: Any) -> None:
 @ENGINES
 def test_dpsgd_lian_fixed_point(engine: Any) -> None:
     """The limit solves (I - W + lr diag(a)) x = lr a b."""
-    x = after(plain("dpsgd", topology="ring", form="lian", steps=1), engine, rounds=400).x["u"]
+    x = after(plain("dpsgd", topology="ring", variant="lian", steps=1), engine, rounds=400).x["u"]
     limit = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - RING + ETA_U * torch.diag(a), ETA_U * a * b)
     close(x, limit)
 
@@ -171,7 +171,7 @@ def test_gossip_alone_contracts_as_the_graph_says(engine: Any) -> None:
     now = scattered(e)
     before = spread_of(now.state.x["u"])
     for t in range(3):
-        now, row = e.play(now, t, evaluate=True)
+        now, row = e.run_round(now, t, evaluate=True)
         assert row["consensus_distance"] == pytest.approx(before / 9 ** (t + 1), rel=1e-10)
         assert float(now.state.x["u"].mean()) == pytest.approx(float(u0.mean()), abs=1e-14)
         assert row["train_loss"] is None
@@ -185,7 +185,7 @@ def test_the_golden_consensus_distances() -> None:
     e = experiment(Quadratic(), golden(), dfedalt())
     z = e.program.train(scattered(e).state, e.round(0)).models["u"]
     assert spread_of(z) == pytest.approx(0.4036671875, abs=1e-10)
-    _, row = e.play(scattered(e), 0, evaluate=True)
+    _, row = e.run_round(scattered(e), 0, evaluate=True)
     assert row["consensus_distance"] == pytest.approx(0.0448519097, abs=1e-10)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.data.batches import Amount
 from coterie.engines import Serial, Vectorized
 from coterie.local.corrections import Sam
@@ -75,13 +75,13 @@ class TestDFedSalt:
         alone = self.state("personal", engine, personal_rho=0.4)
         assert torch.equal(alone.x["v"], apart.x["v"])
         assert torch.equal(self.state("both", engine, personal_rho=0.1).x["v"], same.x["v"])
-        with pytest.raises(RequestError, match="sam_on=both"):
+        with pytest.raises(UserError, match="sam_on=both"):
             self.state("shared", engine, personal_rho=0.4)
 
     def test_the_perturbation_has_length_rho(self) -> None:
         points = []
 
-        def grad(x: Any, held: Any, batch: Any) -> Any:
+        def grad(x: Any, frozen: Any, batch: Any) -> Any:
             points.append(x["u"])
             return {"u": torch.tensor([3.0, 4.0])}, None
 
@@ -92,7 +92,7 @@ class TestDFedSalt:
     def test_both_passes_see_the_same_dropout(self) -> None:
         draws = []
 
-        def grad(x: Any, held: Any, batch: Any) -> Any:
+        def grad(x: Any, frozen: Any, batch: Any) -> Any:
             draws.append(torch.rand(3))
             return {"u": torch.ones(1)}, None
 
@@ -232,7 +232,7 @@ class TestScaffold:
 
     @pytest.mark.parametrize("key", ["momentum", "weight_decay", "clip"])
     def test_anything_but_plain_sgd_is_refused(self, key: str) -> None:
-        with pytest.raises(ct.RequestError, match=key):
+        with pytest.raises(ct.UserError, match=key):
             ct.algorithms.scaffold(**{key: 0.5})
 
 
@@ -265,7 +265,7 @@ class TestScaffoldP:
         e = experiment(net("mlp"), ragged("mlp"), alg)
         now = e.start()
         for t in range(4):
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             for k in now.state.c:
                 torch.testing.assert_close(now.state.c_i[k].mean(0), now.state.c[k], rtol=1e-9, atol=1e-12)
 
@@ -276,7 +276,7 @@ class TestScaffoldP:
         start = e.start().state
         trained = e.program.train(start, e.round(0))
         plain_steps = (start.u["1.weight"] - trained.models["1.weight"]) / (3 * 0.05)  # c = c_i = 0 in round 0
-        torch.testing.assert_close(trained.kept[1]["1.weight"], plain_steps, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(trained.private[1]["1.weight"], plain_steps, rtol=1e-9, atol=1e-12)
 
 
 def test_scaffold_against_a_second_implementation() -> None:
@@ -375,7 +375,7 @@ class TestPushSum:
         z, mu = e.program.models(now.state)["u"], now.state.mu
         trained = e.program.train(now.state, e.round(1))
         close(trained.models["u"], b + (1 - 0.1 * a / mu) ** K_U * (z - b))
-        close(trained.kept.x["u"], mu * trained.models["u"])
+        close(trained.private.x["u"], mu * trained.models["u"])
 
     @ENGINES
     @pytest.mark.parametrize("tau", [0, 1, 3])
@@ -383,7 +383,7 @@ class TestPushSum:
         e = experiment(Quadratic(), golden(), plain("osgp", topology=column, steps=0, tau=tau), engine)
         now = scattered(e)
         for t in range(120 * (1 + tau)):  # the later messages arrive, the longer it takes
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             mass = now.state.mu.sum() + (now.state.flying_mu.sum() if tau else 0)
             sent = float(now.state.flying["u"].sum()) if tau else 0
             assert float(mass) == pytest.approx(4, abs=1e-12)
@@ -428,7 +428,7 @@ class TestPushSum:
         e = experiment(net("mlp"), ragged("mlp"), alg, Vectorized(5))
         now = e.start()
         for t in range(10):
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
             assert float(now.state.mu.min()) > 0
             assert float(now.state.mu.sum()) == pytest.approx(5, abs=1e-12)
 
@@ -452,16 +452,16 @@ def test_dfedavgm_p_has_two_rates_in_one_phase(engine: Any) -> None:
 
 @pytest.mark.parametrize("length", ["personal_epochs", "personal_steps"])
 def test_dfedavgm_p_together_has_no_phase_of_its_own_for_the_personal_part(length: str) -> None:
-    with pytest.raises(RequestError, match=f"one phase for both parts.*{length}.*schedule=alternate"):
+    with pytest.raises(UserError, match=f"one phase for both parts.*{length}.*schedule=alternate"):
         ct.algorithms.dfedavgm_p(**{length: 2})
 
 
 def test_a_phase_has_epochs_or_steps() -> None:
     for method in ("dfedalt", "dfedsalt", "dfedpgp", "fedrep"):
-        with pytest.raises(RequestError, match="give one"):
+        with pytest.raises(UserError, match="give one"):
             ct.algorithms.build(method, personal_epochs=2, personal_steps=3)
     for both in ({"epochs": 3, "steps": 2}, {"lr_decay": 0.5, "lr_min": 0.1}):
-        with pytest.raises(RequestError, match="give one of them"):
+        with pytest.raises(UserError, match="give one of them"):
             ct.algorithms.fedavg(**both)
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import coterie as ct
 from coterie.algorithms.base import Problem
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, rows
 from coterie.engines import Serial, Vectorized
 from coterie.models.model import Model, cross_entropy
@@ -253,7 +253,7 @@ def test_pfedme_with_single_steps_is_fedavg() -> None:
 class TestFedAMP:
     """What its weights keep to."""
 
-    def weights(self, topology: str | None, silent: float = 0.0) -> list[Tensor]:
+    def weights(self, topology: str | None, drop_messages: float = 0.0) -> list[Tensor]:
         """W of every exchange, as the engine mixes with it."""
         seen: list[Tensor] = []
 
@@ -264,7 +264,7 @@ class TestFedAMP:
 
         settings = {**PLAIN, "lr": 0.05, "steps": 1, "sigma": 0.5, "alpha": 0.05}
         algorithm = ct.algorithms.fedamp(topology=topology, **settings)
-        play(experiment(net("mlp"), ragged("mlp"), algorithm, Watched(), silent=silent), 3)
+        play(experiment(net("mlp"), ragged("mlp"), algorithm, Watched(), drop_messages=drop_messages), 3)
         assert len(seen) == 3
         return seen
 
@@ -283,7 +283,7 @@ class TestFedAMP:
             assert all(len(row.unique()) == 4 for row in off)
 
     def test_a_message_that_is_lost_counts_nothing(self) -> None:
-        for W in self.weights("ring", silent=1.0):
+        for W in self.weights("ring", drop_messages=1.0):
             assert torch.equal(W, torch.eye(5).double())
 
     def test_models_travel_once(self) -> None:
@@ -297,13 +297,13 @@ class TestFedAMP:
 
     def test_too_many_clients_for_all_pairs(self) -> None:
         many = Problem(Model(net("mlp"), cross_entropy), clients=2001, rounds=1, seed=0)
-        with pytest.raises(RequestError, match="everybody with everybody, 2001 are too many: give it a topology"):
+        with pytest.raises(UserError, match="everybody with everybody, 2001 are too many: give it a topology"):
             ct.algorithms.fedamp().bind(many)
 
-    @pytest.mark.parametrize("lost", [{"silent": 0.2}, {"offline": 0.2}], ids=["silent", "offline"])
+    @pytest.mark.parametrize("lost", [{"drop_messages": 0.2}, {"offline": 0.2}], ids=["drop_messages", "offline"])
     def test_a_server_loses_no_messages(self, lost: dict[str, float]) -> None:
         e = replace(experiment(net("mlp"), ragged("mlp"), ct.algorithms.fedamp()), **lost)
-        with pytest.raises(RequestError, match="fedamp has a server: give it a topology instead"):
+        with pytest.raises(UserError, match="fedamp has a server: give it a topology instead"):
             e.check()
 
 
@@ -320,5 +320,5 @@ class TestFedAMP:
     ],
 )
 def test_what_makes_no_sense_is_refused(method: str, settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(RequestError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         experiment(net("mlp"), ragged("mlp"), ct.algorithms.build(method, **settings)).check()

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import forms
+from coterie.algorithms import groups
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
-from coterie.measure.accuracy import right_together
+from coterie.measure.accuracy import count_correct_global
 from coterie.submodels import LowRank, factorize_tensors
 from coterie.training.experiment import Experiment
 from coterie.training.run import Run
@@ -119,7 +119,7 @@ def test_classes_a_client_has_stay_with_it() -> None:
 def test_the_global_model_is_measured_whole() -> None:
     """On all test samples and, as 002 prints it, as the mean over the clients' own."""
     e = problem("heterofl")
-    now, row = e.play(play(e, 2), 2, evaluate=True)
+    now, row = e.run_round(play(e, 2), 2, evaluate=True)
     u, x, y = now.state.u, e.tests.x, e.tests.y
     right = (e.model.outputs(u, x).argmax(1) == y).double()
     assert row["global_accuracy"] == pytest.approx(float(right.mean()))
@@ -133,20 +133,20 @@ def test_tests_that_several_clients_share() -> None:
     fed = ragged("mlp")
     shared = (fed.test[0], torch.cat([fed.test[0], fed.test[1]]), *fed.test[2:])
     e = experiment(net("mlp"), ct.data.Federation(**{**vars(fed), "test": shared}), alg.fedavg(**ONE))
-    row = e.play(e.start(), 0, evaluate=True)[1]
-    state = e.play(e.start(), 0, evaluate=False)[0].state
+    row = e.run_round(e.start(), 0, evaluate=True)[1]
+    state = e.run_round(e.start(), 0, evaluate=False)[0].state
     right = (e.model.outputs(state.u, e.tests.x).argmax(1) == e.tests.y).double()
     assert row["global_accuracy"] == pytest.approx(float(right.mean()))
     assert row["global_accuracy_local"] == pytest.approx(np.mean([float(right[own].mean()) for own in shared]))
-    assert right_together(e.engine, e.model, state.u, e.tests, e.here) == int(right.sum())
+    assert count_correct_global(e.engine, e.model, state.u, e.tests, e.local_clients) == int(right.sum())
 
 
 def test_few_at_a_time_are_the_same_models(monkeypatch: pytest.MonkeyPatch) -> None:
     e = problem("feddropout")
     state = play(e, 2).state
-    whole = [(f.places.tolist(), f.models) for f in e.forms(state, 1)]
-    monkeypatch.setattr(forms, "NUMBERS", 1)
-    single = list(e.forms(state, 1))
+    whole = [(f.places.tolist(), f.models) for f in e.groups(state, 1)]
+    monkeypatch.setattr(groups, "NUMBERS", 1)
+    single = list(e.groups(state, 1))
     assert [f.places.tolist() for f in single] == [[place] for places, _ in whole for place in places]
     parts = [rows(models, i) for places, models in whole for i in range(len(places))]
     for form, own in zip(single, parts, strict=True):
@@ -156,7 +156,7 @@ def test_few_at_a_time_are_the_same_models(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_cut_for_all_is_made_once() -> None:
     """A server's model costs a client nothing: a group that sees it alike sees one tensor."""
     e = problem("fedrolex")
-    for form in e.forms(play(e, 2).state, 1):
+    for form in e.groups(play(e, 2).state, 1):
         assert all(v.stride(0) == 0 for v in form.models.values())
 
 
@@ -187,4 +187,4 @@ def test_the_size_of_everybodys_model_is_told() -> None:
     algorithm = alg.heterofl(capacities="1-0.5", steps=1, batch_size=8, participation=1.0)
     run = ct.fit(ct.models.build("mlp:width=8", fed), fed, algorithm, rounds=1, progress=False)
     wide, narrow = (64 * h + h + h * h + h + h * 10 + 10 for h in (8, 4))
-    assert run.census["parameters"] == [wide, wide, narrow, narrow]
+    assert run.client_summary["parameters"] == [wide, wide, narrow, narrow]

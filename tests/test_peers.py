@@ -19,7 +19,7 @@ import torch_model
 import work
 from coterie.bench import WORKLOADS
 from coterie.bench.workloads import make_model
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from environments import HERE, UnavailableError, prepare
 from sides import Side
 
@@ -57,7 +57,7 @@ def test_sides_take_turns_and_end_at_the_same_loss() -> None:
 
 
 def test_without_coterie_there_is_nothing_to_compare() -> None:
-    with pytest.raises(RequestError, match="status 3"):
+    with pytest.raises(UserError, match="status 3"):
         peers.measure(TINY, {"coterie": [sys.executable, "-c", "raise SystemExit(3)"]}, 1, print)
 
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_measured_is_refused_at_once() -> None:
         (([], ["W3"], 1), "choose among W1 and W2"),
         (([], ["W1"], 0), "at least 1"),
     ):
-        with pytest.raises(RequestError, match=says):
+        with pytest.raises(UserError, match=says):
             peers.check(*asked)
 
 

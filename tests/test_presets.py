@@ -5,8 +5,8 @@ import pytest
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.facts import Facts, facts
 from coterie.cli.presets import PRESETS
-from coterie.cli.request import Plan, Wishes
-from coterie.core.errors import RequestError
+from coterie.cli.request import RunOptions, RunPlan
+from coterie.core.errors import UserError
 from coterie.models.model import Model, cross_entropy
 from toys import net
 
@@ -16,7 +16,7 @@ SAM = ("fedsam", "dfedsam", "dfedsam-mgs")
 
 
 def chosen(data: str, method: str) -> Algorithm:
-    return Plan.of(Wishes(data=data)).algorithm(method, [method])
+    return RunPlan.of(RunOptions(data=data)).algorithm(method, [method])
 
 
 @pytest.mark.parametrize("data", PRESETS)
@@ -45,7 +45,7 @@ def test_methods_that_need_stages_say_so(method: str) -> None:
     refused = False
     try:
         BUILDERS[method]().adapt(Model(net("mlp"), cross_entropy))
-    except RequestError as error:
+    except UserError as error:
         refused = "stages" in str(error)
     assert facts(BUILDERS[method]).staged is refused
 
@@ -58,5 +58,5 @@ def test_a_text_is_small_data_too() -> None:
 
 
 def test_a_kind_of_set_up_that_there_is_not_is_refused() -> None:
-    with pytest.raises(RequestError, match="papers, small, text"):
+    with pytest.raises(UserError, match="papers, small, text"):
         Facts({"tiny": {"epochs": 1}})  # type: ignore[dict-item]

@@ -21,14 +21,14 @@ import torch
 import coterie as ct
 from coterie import algorithms
 from coterie.cluster.assignment import assigned, costs
-from coterie.cluster.conductor import Conductor
+from coterie.cluster.coordinator import Coordinator
+from coterie.cluster.ray_backend import RayBackend, check_store, job_payload
 from coterie.cluster.shard import outline
-from coterie.cluster.spread import Spread, check_store, luggage
-from coterie.cluster.start import Hired, _connect, greeted, hired, kind
-from coterie.core.errors import RequestError
+from coterie.cluster.start import WorkerHandle, _connect, check_versions, kind, start_workers
+from coterie.core.errors import UserError
 from coterie.engines import Serial
+from coterie.training.cluster_spec import ClusterSpec
 from coterie.training.experiment import Experiment
-from coterie.training.wanted import Wanted
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from laws import FIRST, METHODS, build, kind_like
 from test_shards import assert_close, close
@@ -39,7 +39,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cote
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray's clusters and what ends them are those of Linux")
 
 STORE = 100 * 2**20
-FIVE = Wanted(workers=5)
+FIVE = ClusterSpec(workers=5)
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # nobody but these tests reaches the cluster
 
 
@@ -59,17 +59,17 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def workers(cluster: Any) -> list[Hired]:
+def workers(cluster: Any) -> list[WorkerHandle]:
     """Five workers for all runs of this file."""
-    return hired(ray, FIVE, 5)
+    return start_workers(ray, FIVE, 5)
 
 
-def spread_on(e: Experiment, hands: list[Hired], engine: str = "auto") -> Spread:
+def spread_on(e: Experiment, hands: list[WorkerHandle], engine: str = "auto") -> RayBackend:
     """An experiment on workers that are there."""
     owner, known = assigned(costs(e), len(hands)), outline(e)
-    conductor = Conductor(ray, FIVE, list(hands), owner, known.stacked, say=lambda text: None)
-    conductor.prepare(*luggage(e, FIVE), engine)
-    return Spread(e, conductor)
+    coordinator = Coordinator(ray, FIVE, list(hands), owner, known.stacked, say=lambda text: None)
+    coordinator.prepare(*job_payload(e, FIVE), engine)
+    return RayBackend(e, coordinator)
 
 
 def of(row: str) -> Experiment:
@@ -81,7 +81,7 @@ def play(player: Any, rounds: int = 2) -> tuple[Any, dict[str, Any]]:
     """(where it ends, its last row); the last round is measured."""
     now, row = player.start(), {}
     for t in range(rounds):
-        now, row = player.play(now, t, evaluate=t + 1 == rounds)
+        now, row = player.run_round(now, t, evaluate=t + 1 == rounds)
     return now, row
 
 
@@ -101,7 +101,7 @@ ALL = "COTERIE_RAY_ALL" in os.environ  # by hand: every row on every number of w
     ids=["1", "2", "5"],
 )
 def test_every_method_comes_to_the_same(
-    count: int, cases: Iterable[str], workers: list[Hired], alone: dict[str, Any]
+    count: int, cases: Iterable[str], workers: list[WorkerHandle], alone: dict[str, Any]
 ) -> None:
     """Workers take the clients of a few cases side by side, those of the others in turn, which is sooner tried."""
     for row in cases:
@@ -128,7 +128,7 @@ def busy() -> Experiment:
     )
 
 
-def pids(hands: list[Hired]) -> list[int]:
+def pids(hands: list[WorkerHandle]) -> list[int]:
     return [ray.get(w.actor.__ray_call__.remote(lambda self: os.getpid())) for w in hands]
 
 
@@ -146,7 +146,7 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 
 
 @pytest.fixture(scope="module")
-def undisturbed(workers: list[Hired]) -> tuple[dict[str, torch.Tensor], float]:
+def undisturbed(workers: list[WorkerHandle]) -> tuple[dict[str, torch.Tensor], float]:
     """(where three workers come to when nobody is lost, the seconds that takes)."""
     began = time.monotonic()
     now, _ = play(spread_on(busy(), workers[:3]), ROUNDS)
@@ -159,47 +159,47 @@ def disturbed(player: Any, draw: random.Random, seconds: float, harm: Callable[[
     for t in range(ROUNDS):
         if t == struck:
             timer = later(draw.uniform(0, seconds / ROUNDS), harm)
-        now, _ = player.play(now, t, evaluate=t + 1 == ROUNDS)
+        now, _ = player.run_round(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
     return now
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_lost_worker_loses_no_client(
-    seed: int, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
+    seed: int, workers: list[WorkerHandle], undisturbed: tuple[dict[str, torch.Tensor], float]
 ) -> None:
     """At a random moment; those that are left end where all would have ended, to the last bit."""
     draw = random.Random(seed)
     state, seconds = undisturbed
-    hands = [*workers[:2], *hired(ray, FIVE, 1)]
+    hands = [*workers[:2], *start_workers(ray, FIVE, 1)]
     draw.shuffle(hands)
     victim = next(w for w in hands if w not in workers)
     pid = pids([victim])[0]
     said: list[str] = []
     player = spread_on(busy(), hands)
-    player.conductor.say = said.append
+    player.coordinator.say = said.append
     now = disturbed(player, draw, seconds, lambda: os.kill(pid, signal.SIGKILL))
     assert_equal(now.state.gathered(), state)
     assert "a worker was lost" in said[0]
-    assert len(player.conductor.workers) == 2
+    assert len(player.coordinator.workers) == 2
     print(f"lost after {said[0].split()[-1]} of {ROUNDS} rounds")
 
 
 @pytest.mark.parametrize("seed", range(-(-KILLS // 4)))
 def test_a_lost_machine_loses_no_client(
-    seed: int, cluster: Any, workers: list[Hired], undisturbed: tuple[dict[str, torch.Tensor], float]
+    seed: int, cluster: Any, workers: list[WorkerHandle], undisturbed: tuple[dict[str, torch.Tensor], float]
 ) -> None:
     """Two of three workers and their object store at once, at a random moment."""
     state, seconds = undisturbed
     draw = random.Random(f"machine {seed}")
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
     there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
-    hands = [workers[0], *greeted(ray, there)]
+    hands = [workers[0], *check_versions(ray, there)]
     assert [w.node == workers[0].node for w in hands] == [True, False, False]
     player = spread_on(busy(), hands)
     now = disturbed(player, draw, seconds, lambda: cluster.remove_node(node, allow_graceful=False))
     assert_equal(now.state.gathered(), state)
-    assert player.conductor.workers == [workers[0]]
+    assert player.coordinator.workers == [workers[0]]
 
 
 class Hungry(torch.nn.Sequential):
@@ -218,22 +218,22 @@ class Hungry(torch.nn.Sequential):
         return torch.empty(2**45)
 
 
-def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[Hired]) -> None:
+def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[WorkerHandle]) -> None:
     """It is ended, and its clients go to the others."""
     flag = tmp_path / "hungry"
     fed = ragged("mlp")
     algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
     e = experiment(Hungry(flag, *net("mlp")), fed, algorithm, Serial())
     state = play(spread_on(e, workers[:2]))[0].state.gathered()
-    player = spread_on(e, hired(ray, FIVE, 2))
+    player = spread_on(e, start_workers(ray, FIVE, 2))
     now = player.start()
-    now, _ = player.play(now, 0, evaluate=False)
+    now, _ = player.run_round(now, 0, evaluate=False)
     flag.touch()
-    now, _ = player.play(now, 1, evaluate=True)
+    now, _ = player.run_round(now, 1, evaluate=True)
     assert not flag.exists()
-    assert len(player.conductor.workers) == 1
+    assert len(player.coordinator.workers) == 1
     assert_equal(now.state.gathered(), state)
-    player.conductor.dismiss()
+    player.coordinator.dismiss()
 
 
 CHANGES = {
@@ -332,7 +332,7 @@ class TestRuns:
         exec("import torch\nclass Net(torch.nn.Linear): pass", vars(gone))
         sys.modules["gone"] = gone
         try:
-            with pytest.raises(RequestError, match="the workers have no module 'gone'"):
+            with pytest.raises(UserError, match="the workers have no module 'gone'"):
                 ct.fit(gone.Net(20, 4), self.FED, self.ALG, rounds=1, engine="ray", workers=1, progress=False)
         finally:
             del sys.modules["gone"]
@@ -367,7 +367,7 @@ def test_what_is_wrong_is_one_sentence(cluster: Any) -> None:
     fed, alg = TestRuns.FED, TestRuns.ALG
 
     def refused(match: str, **more: Any) -> None:
-        with pytest.raises(RequestError, match=match) as caught:
+        with pytest.raises(UserError, match=match) as caught:
             ct.fit(ct.models.build("mlp", fed), fed, alg, rounds=1, progress=False, **more)
         assert "\n" not in str(caught.value)
 
@@ -380,8 +380,8 @@ def test_what_is_wrong_is_one_sentence(cluster: Any) -> None:
 def test_nobody_at_the_address() -> None:
     """Without waiting for Ray, which would try for minutes."""
     for address, said in (("127.0.0.1:9", "no Ray cluster at 127.0.0.1:9"), ("nonsense", "is no address")):
-        with pytest.raises(RequestError, match=said):
-            _connect(ray, Wanted(address))
+        with pytest.raises(UserError, match=said):
+            _connect(ray, ClusterSpec(address))
 
 
 def test_other_versions_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,8 +391,8 @@ def test_other_versions_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         )
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(RequestError, match=r"runs other versions .*Ray: 2.9; Python: 3.12.*: install the same$"):
-        _connect(ray, Wanted("auto"))
+    with pytest.raises(UserError, match=r"runs other versions .*Ray: 2.9; Python: 3.12.*: install the same$"):
+        _connect(ray, ClusterSpec("auto"))
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 1.0])
@@ -408,7 +408,7 @@ def test_shards_have_equally_much_to_do(alpha: float, count: int) -> None:
     assert load.max() <= 1.2 * load.mean()
 
 
-def test_samples_lie_once_on_a_machine(workers: list[Hired]) -> None:
+def test_samples_lie_once_on_a_machine(workers: list[WorkerHandle]) -> None:
     """Every worker looks into the object store, and none has a copy."""
     fed = ct.data.federate("synthetic:size=4000", clients=10, partition="iid", seed=0)
     spread_on(experiment(ct.models.build("logreg", fed), fed, algorithms.local()), workers[:2])
@@ -441,7 +441,7 @@ def resident(pid: int) -> float:
     return int(re.search(r"RssAnon:\s+(\d+) kB", text)[1]) / 1024  # type: ignore[index]
 
 
-def test_memory_stays_flat(workers: list[Hired]) -> None:
+def test_memory_stays_flat(workers: list[WorkerHandle]) -> None:
     """States of 8 MB a round are freed: after the first rounds neither the object store nor a worker grows."""
     fed = ct.data.federate("synthetic:size=300", clients=10, partition="iid", seed=0)
     module = ct.models.build("mlp:width=400", fed)
@@ -451,7 +451,7 @@ def test_memory_stays_flat(workers: list[Hired]) -> None:
     now = player.start()
     seen = []
     for t in range(LONG):
-        now, _ = player.play(now, t, evaluate=False)
+        now, _ = player.run_round(now, t, evaluate=False)
         if t in (LONG // 4 - 1, LONG // 2 - 1, LONG - 1):
             seen.append((stored(), *map(resident, processes)))
     print(f"object store, this process and workers in MiB after 1/4, 1/2 and all of {LONG} rounds:", seen)
@@ -461,7 +461,7 @@ def test_memory_stays_flat(workers: list[Hired]) -> None:
         assert late < early + 20, seen
 
 
-def test_a_state_beyond_the_store_is_spilled(workers: list[Hired]) -> None:
+def test_a_state_beyond_the_store_is_spilled(workers: list[WorkerHandle]) -> None:
     """Twice as large as the object store: slower, with a warning, and right."""
     fed = ct.data.federate("synthetic:size=300", clients=10, partition="iid", seed=0)
     module = ct.models.build("mlp:width=1700", fed)
@@ -475,6 +475,6 @@ def test_a_state_beyond_the_store_is_spilled(workers: list[Hired]) -> None:
     player = spread_on(e, workers[:2], "serial")
     now, then = player.start(), e.start()
     for t in range(2):
-        now, _ = player.play(now, t, evaluate=False)
-        then, _ = e.play(then, t, evaluate=False)
+        now, _ = player.run_round(now, t, evaluate=False)
+        then, _ = e.run_round(then, t, evaluate=False)
     assert_close(now.state.gathered(), e.saved(then))

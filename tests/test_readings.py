@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from coterie.core.errors import RequestError
-from coterie.data import Preparation
-from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Said, load, names
+from coterie.core.errors import UserError
+from coterie.data import Transform
+from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Statement, load, names
 from coterie.recipes.reading import merged
 
 RECIPES = [load(name) for name in names()]
@@ -17,7 +17,7 @@ SILENT = ("not stated", "not released", "not public")
 IDS = [recipe.name for recipe in RECIPES]
 
 
-def concerned(recipe: Recipe, said: Said) -> Iterator[tuple[Case, str]]:
+def concerned(recipe: Recipe, said: Statement) -> Iterator[tuple[Case, str]]:
     """The cases and methods whose settings a row speaks of."""
     for case in recipe.cases:
         for method in case.methods:
@@ -25,7 +25,7 @@ def concerned(recipe: Recipe, said: Said) -> Iterator[tuple[Case, str]]:
                 yield case, method
 
 
-def assert_has(recipe: Recipe, said: Said, row: Reading) -> None:
+def assert_has(recipe: Recipe, said: Statement, row: Reading) -> None:
     """The recipe is as one reading says."""
     for case, method in concerned(recipe, said):
         settings = recipe.settings(method, case)
@@ -98,8 +98,8 @@ def test_the_numbers_that_are_switched_to_stand_in_the_text(recipe: Recipe) -> N
             told = numbers(getattr(row, reading))
             for said in row.says.get(reading, ()):
                 case = next(case for case in recipe.cases if said.about(case.label))
-                pad = said.case.get("preparation", {}).get("pad") or None
-                parts = {k: v for k, v in said.case.items() if k != "preparation"}
+                pad = said.case.get("transform", {}).get("pad") or None
+                parts = {k: v for k, v in said.case.items() if k != "transform"}
                 switched = {n for value in (*said.settings.values(), pad) for n in numbers(value)}
                 switched |= {n for k, value in parts.items() for n in numbers(value) - numbers(getattr(case, k))}
                 assert {abs(n) for n in switched} <= {abs(n) for n in told}, (recipe.name, row.what, reading)
@@ -141,11 +141,11 @@ def test_what_the_papers_print() -> None:
 
 def test_images_are_prepared_as_a_reading_says() -> None:
     recipe = load("fedlmt-t2-image")
-    ours, paper = recipe.case("svhn").preparation, recipe.read("paper").case("svhn").preparation
+    ours, paper = recipe.case("svhn").transform, recipe.read("paper").case("svhn").transform
     assert ours is not None
     assert paper is not None
-    assert Preparation(**ours).pad == 2
-    assert Preparation(**paper) == Preparation(mean=(0.4377, 0.4438, 0.4728), std=(0.198, 0.201, 0.197))
+    assert Transform(**ours).pad == 2
+    assert Transform(**paper) == Transform(mean=(0.4377, 0.4438, 0.4728), std=(0.198, 0.201, 0.197))
 
 
 def test_the_released_code_divides_the_data_in_its_own_way() -> None:
@@ -160,5 +160,5 @@ def test_one_reading_is_read_once() -> None:
     assert recipe.name == "dfedalt-t1"
     assert recipe.read(None) is recipe
     assert recipe.read("code").readings == ()
-    with pytest.raises(RequestError, match="reading"):
+    with pytest.raises(UserError, match="reading"):
         recipe.read("notes")

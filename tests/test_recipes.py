@@ -10,9 +10,9 @@ from coterie import algorithms, models, topology
 from coterie.algorithms.capacities import WIDTHS, shares
 from coterie.algorithms.costs import communication
 from coterie.algorithms.settings import settings_of
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.spec import parse
-from coterie.data import PARTITIONS, Federation, Preparation
+from coterie.data import PARTITIONS, Federation, Transform
 from coterie.engines import Serial
 from coterie.measure import MEASURES
 from coterie.models.model import Model, cross_entropy
@@ -51,7 +51,7 @@ def test_every_name_is_one_of_ours(recipe: Recipe) -> None:
         assert parse(case.model).name in models.BUILDERS
         assert set(case.methods) <= set(recipe.methods)
         assert set(case.settings) <= set(case.methods)
-        assert case.preparation is None or Preparation(**case.preparation).std
+        assert case.transform is None or Transform(**case.transform).std
     assert len({case.label for case in recipe.cases}) == len(recipe.cases)
     assert set(recipe.record) <= set(MEASURES)
 
@@ -325,12 +325,12 @@ def test_fewer_clients_get_data_that_fit() -> None:
 def test_the_published_size_is_no_shortening() -> None:
     recipe = load("fedlmt-t2-image")
     same = changed(recipe, Changes(rounds=2000, clients=100, data="cifar10", set=["fedlmt.rank_ratio=0.15"]))
-    assert same.cases[0].preparation == recipe.cases[0].preparation
+    assert same.cases[0].transform == recipe.cases[0].transform
     assert shortenings(recipe, same, [(1, method) for method in recipe.cases[0].methods], seeds=1) == []
 
 
 def test_in_python_the_same_sentences() -> None:
-    with pytest.raises(RequestError, match="did you mean dfedalt-t1"):
+    with pytest.raises(UserError, match="did you mean dfedalt-t1"):
         load("dfedalt-t11")
-    with pytest.raises(RequestError, match="method of dfedalt-t3"):
+    with pytest.raises(UserError, match="method of dfedalt-t3"):
         load("dfedalt-t3").algorithm("scaffold")

@@ -154,7 +154,7 @@ run = ct.load("a")
 assert "<svg" in run._repr_html_()
 try:
     run.history.frame()
-except ct.RequestError as error:
+except ct.UserError as error:
     assert "pip install pandas" in str(error)
 else:
     raise AssertionError("there is no pandas here")

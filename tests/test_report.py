@@ -15,7 +15,7 @@ import torch
 
 import coterie as ct
 from coterie.cli import main
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.measure.compare import Comparison
 from coterie.report.collect import Record, collect
 from coterie.report.graph import gap_of
@@ -341,10 +341,10 @@ def test_in_python_the_same_page(tmp_path: Path) -> None:
     ct.report.write([ct.load(tmp_path / "a")], tmp_path / "loaded.html")
     assert run.report(tmp_path / "held.html") == tmp_path / "held.html"
     ct.report.write([tmp_path / "a"], tmp_path / "folder.html")
-    held, loaded, folder = (Page(tmp_path / f"{name}.html") for name in ("held", "loaded", "folder"))
-    assert held.text == loaded.text
-    assert held.charts == folder.charts
-    assert "s1-landscape-0" in held.charts
+    frozen, loaded, folder = (Page(tmp_path / f"{name}.html") for name in ("held", "loaded", "folder"))
+    assert frozen.text == loaded.text
+    assert frozen.charts == folder.charts
+    assert "s1-landscape-0" in frozen.charts
 
 
 def test_data_and_modules_of_ones_own(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_data_and_modules_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_runs_from_before_clients_were_kept(compared: Path, tmp_path: Path) -> None:
-    records = [replace(r, census={}) for r in collect([compared / "dfedalt-seed0"]).records]
+    records = [replace(r, client_summary={}) for r in collect([compared / "dfedalt-seed0"]).records]
     text = page(collect([compared / "dfedalt-seed0"])._replace(records=records), "", lambda _: None)
     assert "no clients.json" in text
 
@@ -430,16 +430,18 @@ def _large(record: Record, draw: torch.Generator, n: int, method: int, seed: int
 
     rows = [changed(record.history[0], factors) | {"round": t} for t, factors in enumerate(some(500, 20), 1)]
     edges = [[j, (j + 1 + k) % n, w] for j, row in enumerate(some(n, 10)) for k, w in enumerate(row)]
-    census = {
+    client_summary = {
         "train_samples": [500] * n,
         "test_samples": [100] * n,
         "labels": torch.randint(0, 30, (n, 100), generator=draw).tolist(),
         "accuracy": {"after_mix": some(n), "after_train": some(n)},
-        "graph": {**record.census["graph"], "edges": edges, "messages": len(edges), "stochastic": "column"},
+        "graph": {**record.client_summary["graph"], "edges": edges, "messages": len(edges), "stochastic": "column"},
     }
     config = {**record.config, "method": f"method-{method}", "seed": seed, "rounds": 500}
     config["data"] = {**record.config["data"], "clients": n}
-    return replace(record, config=config, history=rows, census=census, folder=Path(f"m{n}-{method}-{seed}"))
+    return replace(
+        record, config=config, history=rows, client_summary=client_summary, folder=Path(f"m{n}-{method}-{seed}")
+    )
 
 
 @pytest.fixture
@@ -456,7 +458,7 @@ class TestWithoutPlotly:
 
     def test_one_sentence_names_the_extra(self, compared: Path, tmp_path: Path) -> None:
         assert "pip install 'coterie[report]'" in MISSING
-        with pytest.raises(RequestError, match="coterie\\[report\\]"):
+        with pytest.raises(UserError, match="coterie\\[report\\]"):
             ct.report.write([compared], tmp_path / "a.html")
         assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ from torch import nn
 import coterie as ct
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder
 from helpers_cli import (
@@ -411,7 +411,7 @@ def test_fit_resumes(
         with pytest.raises(KeyboardInterrupt):
             fit(out=tmp_path / "a")
     assert saved_rounds(tmp_path / "a")[-1:] == [interrupted - 1][: interrupted - 1]  # all that was finished
-    with pytest.raises(RequestError, match="not finished"):
+    with pytest.raises(UserError, match="not finished"):
         ct.load(tmp_path / "a")
     assert_equal_runs(fit(out=tmp_path / "a", resume=True), whole)
     assert_equal_runs(ct.load(tmp_path / "a"), whole)
@@ -468,7 +468,7 @@ def test_save_overwrites_nothing(tmp_path: Path) -> None:
     run = fit()
     run.save(tmp_path / "a")
     before = contents(tmp_path)
-    with pytest.raises(RequestError, match="already exists"):
+    with pytest.raises(UserError, match="already exists"):
         run.save(tmp_path / "a")
     assert contents(tmp_path) == before
 
@@ -486,7 +486,7 @@ def test_a_module_of_ones_own(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 4))
     algorithm = ct.algorithms.fedper(lr=0.05, batch_size=16, participation=1.0)
     run = ct.fit(module, FEDERATION, algorithm, rounds=1, progress=False, out=tmp_path / "a")
-    with pytest.raises(RequestError, match="model="):
+    with pytest.raises(UserError, match="model="):
         ct.load(tmp_path / "a").clients[0].module()
     known = ct.load(tmp_path / "a", model=module)
     for mine, theirs in zip(known.clients, run.clients, strict=True):
@@ -500,7 +500,7 @@ def test_load_of_what_is_no_finished_run(tmp_path: Path, missing: str) -> None:
     elif missing:
         fit(out=tmp_path / "a")
         (tmp_path / "a" / missing).unlink()
-    with pytest.raises(RequestError, match="--resume" if missing == "summary.json" else "run folder"):
+    with pytest.raises(UserError, match="--resume" if missing == "summary.json" else "run folder"):
         ct.load(tmp_path / "a")
 
 
@@ -521,5 +521,5 @@ def test_load_of_a_damaged_run(tmp_path: Path, damaged: str, how: str) -> None:
         os.truncate(path, path.stat().st_size // 2)
     else:
         path.unlink()
-    with pytest.raises(RequestError, match=path.name):
+    with pytest.raises(UserError, match=path.name):
         ct.load(tmp_path / "a")

@@ -13,9 +13,9 @@ import coterie as ct
 from coterie.algorithms.base import Algorithm
 from coterie.cli.app import app
 from coterie.data import Federation
-from coterie.training import evaluation as rhythm
+from coterie.training import evaluation as evaluation_interval
 from coterie.training.experiment import Experiment
-from coterie.training.participation import Attendance
+from coterie.training.participation import Participation
 from toys import experiment, net, ragged
 
 ROUNDS = 7
@@ -89,50 +89,58 @@ def equal_clients(train: int, test: int) -> Federation:
 def test_passes_are_counted(
     algorithm: Algorithm, trained: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rhythm, "TRIFLE", 0)
-    monkeypatch.setattr(rhythm, "CALL", 0)
+    monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
+    monkeypatch.setattr(evaluation_interval, "CALL", 0)
     e = of(algorithm, equal_clients(12, 4))
-    assert (rhythm.training_passes(e), rhythm.evaluation_passes(e)) == (trained, evaluated)
-    every = rhythm.rhythm(e)
-    allowed = rhythm.SHARE * 3 * trained  # in a round
+    assert (evaluation_interval.training_passes(e), evaluation_interval.evaluation_passes(e)) == (trained, evaluated)
+    every = evaluation_interval.evaluation_interval(e)
+    allowed = evaluation_interval.SHARE * 3 * trained  # in a round
     assert (every - 1) * allowed < evaluated <= every * allowed
 
 
 def test_forms_are_counted_as_members_have_them() -> None:
     """Half of the width: half of the multiply-adds of this model; for half of the members, or of the rounds."""
     full = float(of(PARTIAL["dfedavg"]).flops_a_sample(of(PARTIAL["dfedavg"]).model))
-    assert rhythm.training_price(of(PARTIAL["dfedavg"])) == full
+    assert evaluation_interval.training_price(of(PARTIAL["dfedavg"])) == full
     settings = {"epochs": 1, "batch_size": 4, "participation": 1.0}
     for capacities, share in (("1", 1.0), ("0.5", 0.5), ("1x3-0.5x2", 0.8), ("0.5@1/2-1", 0.75), ("0.5@1/8-1", 0.9375)):
         e = of(ct.algorithms.heterofl(**settings, capacities=capacities), rounds=16)
-        assert rhythm.training_price(e) == pytest.approx(share * full)
+        assert evaluation_interval.training_price(e) == pytest.approx(share * full)
 
 
 def test_few_of_many_are_asked_for_often() -> None:
     """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
     n, m, rounds = 60, 6, 400
-    a = Attendance(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
+    a = Participation(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
     asked = sum(len(a.final(t)) > 0 for t in range(rounds))
     fed = ct.data.from_tensors(
         **{part: [(torch.randn(2, 4), torch.arange(2))] * n for part in ("train", "test")}, classes=2
     )
     e = experiment(torch.nn.Linear(4, 2), fed, ct.algorithms.fedavg(participation=m, epochs=1))
-    assert rhythm.calls(e) == pytest.approx(2 + asked, rel=0.3)
-    assert rhythm.calls(of(ct.algorithms.local(epochs=1))) == 3
+    assert evaluation_interval.calls(e) == pytest.approx(2 + asked, rel=0.3)
+    assert evaluation_interval.calls(of(ct.algorithms.local(epochs=1))) == 3
 
 
 def test_what_takes_no_time_is_done_in_every_round() -> None:
     e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
-    assert rhythm.rhythm(e) == 1
-    macs = rhythm.evaluation_passes(e) * e.flops_a_sample(e.model) / 3
-    rounds = int(rhythm.TRIFLE / (macs + 4 * rhythm.CALL))
-    assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds)) == 1
-    assert rhythm.rhythm(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds + 1)) > 1
+    assert evaluation_interval.evaluation_interval(e) == 1
+    macs = evaluation_interval.evaluation_passes(e) * e.flops_a_sample(e.model) / 3
+    rounds = int(evaluation_interval.FREE_MACS / (macs + 4 * evaluation_interval.CALL))
+    assert (
+        evaluation_interval.evaluation_interval(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds))
+        == 1
+    )
+    assert (
+        evaluation_interval.evaluation_interval(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds + 1))
+        > 1
+    )
 
 
 def test_what_was_asked_for_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rhythm, "TRIFLE", 0)
-    assert rhythm.rhythm(replace(of(ct.algorithms.local(epochs=1)), record=["gradients"])) == 1
+    monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
+    assert (
+        evaluation_interval.evaluation_interval(replace(of(ct.algorithms.local(epochs=1)), record=["gradients"])) == 1
+    )
 
 
 def test_a_run_says_and_keeps_its_rhythm(
@@ -145,7 +153,7 @@ def test_a_run_says_and_keeps_its_rhythm(
         return every
 
     with monkeypatch.context() as m:
-        m.setattr(rhythm, "TRIFLE", 0)
+        m.setattr(evaluation_interval, "FREE_MACS", 0)
         every = run(resume=False)
     assert every > 1
     assert f"evaluated every {every} rounds" in capfd.readouterr().err
@@ -154,7 +162,7 @@ def test_a_run_says_and_keeps_its_rhythm(
 
 @pytest.mark.parametrize("wrong", [0, -1, "often", 1.5])
 def test_other_rhythms_are_refused(wrong: Any) -> None:
-    with pytest.raises(ct.RequestError, match="evaluate_every"):
+    with pytest.raises(ct.UserError, match="evaluate_every"):
         fitted(ct.algorithms.local(epochs=1), evaluate_every=wrong)
 
 
@@ -162,7 +170,7 @@ def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One of them trains five times as long as the other, and could be evaluated more often."""
-    monkeypatch.setattr(rhythm, "TRIFLE", 0)
+    monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
     monkeypatch.chdir(tmp_path)
     words = "compare dpsgd dfedavg --data synthetic --clients 4 --rounds 6 --out c --quiet"
     assert CliRunner().invoke(app, words.split()).exit_code == 0
@@ -174,7 +182,7 @@ def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
 @pytest.mark.parametrize("every", [1, 3, 20])
 def test_who_comes_again_is_known_wherever_a_run_begins(every: int) -> None:
     """Rounds are asked for backwards: a continued run begins anywhere, and a cluster may repeat one."""
-    a = Attendance(9, 0.4, seed=1, rounds=14, evaluate_every=every)
+    a = Participation(9, 0.4, seed=1, rounds=14, evaluate_every=every)
     for t in reversed(range(14)):
         later = {int(i) for k in range(t + 1, a.evaluated(t) + 1) for i in a.cohort(k)}
         assert a.final(t).tolist() == [i for i in a.cohort(t).tolist() if i not in later]

@@ -13,8 +13,8 @@ from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, defaults
 from coterie.cli.presets import PRESETS
-from coterie.cli.request import Plan, Wishes, check_settings
-from coterie.core.errors import RequestError
+from coterie.cli.request import RunOptions, RunPlan, check_settings
+from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.recipes import load, names
 from coterie.training.run import client_tensors
@@ -66,7 +66,7 @@ OTHER: dict[str, Any] = {
     "sam_on": "both",
     "topology": "none",
     "gossip_steps": 2,
-    "form": "lian",
+    "variant": "lian",
     "schedule": "alternate",
     "density": 0.8,
     "prune_rate": 0.1,
@@ -155,7 +155,7 @@ def played(method: str, name: str | None) -> str:
     last = 2 if method == "progfed" else 1
     for t in range(last + 1):
         content.update(repr(e.program.traffic(now.state, e.round(t))).encode())
-        now, row = e.play(now, t, evaluate=t == last)
+        now, row = e.run_round(now, t, evaluate=t == last)
         content.update(repr({k: v for k, v in row.items() if k != "seconds"}).encode())
     deployed = [client_tensors(client) for client in e.clients(now.state)]
     for tensor in leaves((now.state, *deployed)):
@@ -166,7 +166,7 @@ def played(method: str, name: str | None) -> str:
 def asked(method: str, name: str) -> dict[str, Any]:
     """The settings with one of them changed, and without those whose place it takes."""
     settings = {**base(method), name: other(method, name)}
-    for one, place in (("steps", "epochs"), ("epochs", "steps"), ("form", "epochs"), ("capacities", "rank_ratio")):
+    for one, place in (("steps", "epochs"), ("epochs", "steps"), ("variant", "epochs"), ("capacities", "rank_ratio")):
         if name == one and place in settings:
             del settings[place]
     return settings
@@ -179,7 +179,7 @@ def test_every_setting_is_used_or_refused(method: str) -> None:
         try:
             if played(method, name) == played(method, None):
                 ignored.append(name)
-        except RequestError as refusal:
+        except UserError as refusal:
             if name not in str(refusal):  # what is to be left out is named
                 unclear.append(str(refusal))
     assert not ignored
@@ -209,8 +209,8 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("dfedsam-mgs", {"topology": "ring", "fresh_graph": True}, "fresh_graph"),
     ("osgp", {"topology": "none", "tau": 2}, "tau"),
     ("dfedavg", {"topology": "none", "quantize": 8}, "quantize"),
-    ("dpsgd", {"form": "lian", "epochs": 3}, "epochs"),
-    ("dpsgd", {"form": "lian", "steps": 3}, "steps"),
+    ("dpsgd", {"variant": "lian", "epochs": 3}, "epochs"),
+    ("dpsgd", {"variant": "lian", "steps": 3}, "steps"),
     ("ditto", {"lam": 0.0, "prox": "split"}, "prox"),
     ("dispfl", {"density": 1.0, "prune_rate": 0.3}, "prune_rate"),
     ("dispfl", {"prune_rate": 0.0, "regrow": "gradient"}, "regrow"),
@@ -236,7 +236,7 @@ def test_what_another_setting_leaves_no_part_is_refused(method: str, settings: d
         check_used(algorithm)  # as fit does, before it binds
         experiment(net(kind), ragged(kind, sizes=SIZES), algorithm, rounds=ROUNDS).check()
 
-    with pytest.raises(RequestError, match=name):
+    with pytest.raises(UserError, match=name):
         checked()
 
 
@@ -261,17 +261,17 @@ def test_no_recipe_sets_what_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("method", "wishes", "left_out"),
     [
-        ("fedlmt", Wishes(topology="ring"), "participation"),
-        ("fedlmt", Wishes(capacities="b1-b2"), "rank_ratio"),
-        ("dfedalt", Wishes(set=["personal=none"]), "personal_lr"),
-        ("dfedalt", Wishes(set=["personal_steps=2"]), "personal_epochs"),
-        ("dpsgd", Wishes(set=["form=lian"]), "epochs"),
-        ("fedavg", Wishes(set=["steps=2"]), "epochs"),
+        ("fedlmt", RunOptions(topology="ring"), "participation"),
+        ("fedlmt", RunOptions(capacities="b1-b2"), "rank_ratio"),
+        ("dfedalt", RunOptions(set=["personal=none"]), "personal_lr"),
+        ("dfedalt", RunOptions(set=["personal_steps=2"]), "personal_epochs"),
+        ("dpsgd", RunOptions(set=["variant=lian"]), "epochs"),
+        ("fedavg", RunOptions(set=["steps=2"]), "epochs"),
     ],
 )
-def test_presets_give_way(method: str, wishes: Wishes, left_out: str) -> None:
+def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> None:
     """What a preset suggests and nobody typed is left out where it would be refused."""
-    algorithm = Plan.of(wishes).algorithm(method, [method])
+    algorithm = RunPlan.of(wishes).algorithm(method, [method])
     check_used(algorithm)
     suggested = PRESETS["digits"].settings[left_out]
     assert algorithm.settings[left_out] != suggested
@@ -279,7 +279,7 @@ def test_presets_give_way(method: str, wishes: Wishes, left_out: str) -> None:
 
 def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
     """fedlmt has a topology, but none unless asked: what is missing between peers is not for it."""
-    plan, methods = Plan.of(Wishes(silent=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
+    plan, methods = RunPlan.of(RunOptions(drop_messages=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
     fed = plan.federation(0)
     module = plan.module(fed, 0, methods)
     assert [plan.missing(module, fed, plan.algorithm(m, methods), methods) for m in methods] == [(0, 0), (0.2, 0.1)]
@@ -293,7 +293,7 @@ FIT: list[tuple[dict[str, Any], str]] = [
     ({"workers": 2}, "--engine ray"),
     ({"ray_address": "auto"}, "--engine ray"),
     ({"gpus_per_worker": 1.0}, "--engine ray"),
-    ({"silent": 0.5}, "has a server"),
+    ({"drop_messages": 0.5}, "has a server"),
     ({"offline": 0.5}, "has a server"),
     ({"init": "per-client"}, "leave init out"),
     ({"record": ["singular-values"]}, "low rank"),
@@ -303,7 +303,7 @@ FIT: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "fix"), FIT, ids=[next(iter(row[0])) for row in FIT])
 def test_options_of_fit_that_change_nothing_are_refused(options: dict[str, Any], fix: str) -> None:
-    with pytest.raises(RequestError, match=fix):
+    with pytest.raises(UserError, match=fix):
         ct.fit(drawn, ragged("mlp"), ct.algorithms.fedavg(**BASE), rounds=1, progress=False, **options)
 
 
@@ -317,13 +317,13 @@ def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> N
     for flag, needed, value in (
         ("topology", "topology", "random-push:3"),
         ("capacities", "capacities", "b1"),
-        ("silent", "topology", 0.5),
+        ("drop_messages", "topology", 0.5),
     ):
-        wishes = Wishes(**{flag: value})
+        wishes = RunOptions(**{flag: value})
         if needed not in known:
-            with pytest.raises(RequestError, match=f"leave --{flag} out"):
+            with pytest.raises(UserError, match=f"leave --{flag} out"):
                 check_settings([method], wishes)
         elif flag == "topology":
-            assert Plan.of(wishes).algorithm(method, [method]).settings[flag] == value
+            assert RunPlan.of(wishes).algorithm(method, [method]).settings[flag] == value
         else:
             check_settings([method], wishes)

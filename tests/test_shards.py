@@ -11,13 +11,13 @@ from torch import Tensor
 
 from coterie import algorithms, topology
 from coterie.cluster.packed import pack, unpack
-from coterie.cluster.script import Done, Failed, Script, Swap, Total
-from coterie.cluster.shard import Scene, Shard, outline, tree
+from coterie.cluster.shard import Shard, ShardContext, outline, tree
+from coterie.cluster.shard_thread import Done, Failed, ShardThread, Swap, Total
 from coterie.cluster.sharded import Sharded, paths_of
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, rows
 from coterie.engines import Serial, Vectorized, base
-from coterie.measure.parts import joined
+from coterie.measure.shards import joined
 from coterie.training.experiment import Experiment
 from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged
@@ -34,7 +34,7 @@ def conduct(shards: Sequence[Shard], name: str, *args: Any) -> list[tuple[Any, T
     return answered([shard.script for shard in shards], [shard.begin(name, *args) for shard in shards])
 
 
-def answered(scripts: Sequence[Script], said: list[Any]) -> list[Any]:
+def answered(scripts: Sequence[ShardThread], said: list[Any]) -> list[Any]:
     """What the plays come to."""
     while not all(isinstance(s, Done) for s in said):
         for s in said:
@@ -52,11 +52,11 @@ def answered(scripts: Sequence[Script], said: list[Any]) -> list[Any]:
 
 
 def shards_of(e: Experiment, owner: Any) -> list[Shard]:
-    return [Shard(Scene(e, owner, e.engine), number) for number in range(owner.max() + 1)]
+    return [Shard(ShardContext(e, owner, e.engine), number) for number in range(owner.max() + 1)]
 
 
 def put_together(shards: Sequence[Shard], saved: Sequence[Tensors], rows: frozenset[str]) -> Tensors:
-    order = torch.from_numpy(np.argsort(np.concatenate([s.experiment.here for s in shards])))
+    order = torch.from_numpy(np.argsort(np.concatenate([s.experiment.local_clients for s in shards])))
     return {k: torch.cat([one[k] for one in saved])[order] if k in rows else v for k, v in saved[0].items()}
 
 
@@ -80,8 +80,8 @@ def test_shards_agree_with_one_place(row: str, workers: int) -> None:
     now = e.start()
     conduct(shards, "start")
     for t in range(2):
-        now, row_ = e.play(now, t, evaluate=t == 1)
-        results = conduct(shards, "play", t, t == 1)
+        now, row_ = e.run_round(now, t, evaluate=t == 1)
+        results = conduct(shards, "run_round", t, t == 1)
     accuracies, there = joined([part for part, _ in results], 1, e.federation, e.program.finetune is not None)
     assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
     assert accuracies is not None
@@ -103,8 +103,8 @@ def test_an_uncommon_round_is_played_too() -> None:
         conduct(shards, "start")
         now = e.start()
         for t in range(3):
-            now, _ = e.play(now, t, evaluate=False)
-            results = conduct(shards, "play", t, False)
+            now, _ = e.run_round(now, t, evaluate=False)
+            results = conduct(shards, "run_round", t, False)
         assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
 
 
@@ -113,12 +113,12 @@ def test_a_repeated_round_is_the_same_to_the_last_bit() -> None:
     e = experiment(net("mlp"), ragged("mlp"), build("dfedsam-mgs"), Serial())
     shards = shards_of(e, OWNERS[2])
     conduct(shards, "start")
-    whole = [saved for _, saved in conduct(shards, "play", 0, True)]
-    said = [shard.begin("play", 0, True) for shard in shards]
+    whole = [saved for _, saved in conduct(shards, "run_round", 0, True)]
+    said = [shard.begin("run_round", 0, True) for shard in shards]
     assert all(isinstance(s, Swap) for s in said)
-    again = [saved for _, saved in conduct(shards, "play", 0, True)]
-    moved = Shard(Scene(e, OWNERS[2], e.engine), 1, 0, shards[1].saved(0))
-    elsewhere = [saved for _, saved in conduct([shards[0], moved], "play", 0, True)]
+    again = [saved for _, saved in conduct(shards, "run_round", 0, True)]
+    moved = Shard(ShardContext(e, OWNERS[2], e.engine), 1, 0, shards[1].saved(0))
+    elsewhere = [saved for _, saved in conduct([shards[0], moved], "run_round", 0, True)]
     for one, two, three in zip(whole, again, elsewhere, strict=True):
         for k, v in one.items():
             torch.testing.assert_close([two[k], three[k]], [v, v], rtol=0, atol=0, equal_nan=True)
@@ -129,8 +129,8 @@ def test_a_diverging_client_is_named() -> None:
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), diverging)
     shards = shards_of(e, OWNERS[5])
     conduct(shards, "start")
-    with pytest.raises(RequestError, match=r"of client . is not finite any more in round 1"):
-        conduct(shards, "play", 0, False)
+    with pytest.raises(UserError, match=r"of client . is not finite any more in round 1"):
+        conduct(shards, "run_round", 0, False)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -163,9 +163,9 @@ def test_a_statistic_of_every_link_is_known_everywhere(graph: str, sparse: bool)
     W = W.to_sparse() if sparse else W
     found = [Serial().pairwise(distance, W, x), Vectorized(2).pairwise(distance, W, x)]
     for owner in OWNERS.values():
-        scripts = [Script() for _ in range(owner.max() + 1)]
+        scripts = [ShardThread() for _ in range(owner.max() + 1)]
         engines = [Sharded(Serial(), script, k, owner) for k, script in enumerate(scripts)]
-        works = [partial(e.pairwise, distance, W, {k: v[e.here] for k, v in x.items()}) for e in engines]
+        works = [partial(e.pairwise, distance, W, {k: v[e.local_clients] for k, v in x.items()}) for e in engines]
         found += answered(scripts, [s.begin(w) for s, w in zip(scripts, works, strict=True)])
     for values in found:
         assert values.is_sparse == sparse

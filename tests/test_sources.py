@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.errors import RequestError
-from coterie.data import Federation, Preparation, federate
+from coterie.core.errors import UserError
+from coterie.data import Federation, Transform, federate
 from coterie.data.readers.mat import read_mat
 from published import IDX, cifar_batch, images, mat, python2_pickle, tar_gz, write_idx
 
@@ -41,7 +41,7 @@ def test_idx_files(tmp_path: Path, name: str, compressed: bool, torchvision: boo
     fed = federate(name, clients=3, partition="iid", data_dir=tmp_path)
     assert_holds(fed, x[:, None], y, test_x[:, None], test_y)
     mean, std = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}[name]
-    assert fed.preparation == Preparation((mean,), (std,))
+    assert fed.transform == Transform((mean,), (std,))
     torch.testing.assert_close(fed.sample(1)[0, 0], (torch.from_numpy(x[0]) / 255 - mean) / std)
 
 
@@ -63,13 +63,13 @@ def test_mnist_in_two_halves(digits: Path) -> None:
     few = federate("mnist-halves:size=4", clients=2, partition="iid", data_dir=digits)
     assert torch.equal(few.x, halves.x[:4])
     assert torch.equal(few.y, halves.y[:4])
-    with pytest.raises(RequestError, match="ask for 1 to 60000"):
+    with pytest.raises(UserError, match="ask for 1 to 60000"):
         federate("mnist-halves:size=0", clients=2, partition="iid", data_dir=digits)
 
 
 def refuse(data: Path, source: str, *names: str) -> str:
     """The one sentence a source is refused with."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         federate(source, clients=2, partition="iid", data_dir=data)
     said = str(refused.value)
     assert "\n" not in said
@@ -118,7 +118,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 def test_the_same_again_from_its_origin(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COTERIE_DATA", str(digits))
     fed = federate("mnist:augment=yes", clients=3, partition="dirichlet:0.3", seed=4)
-    assert fed.preparation == Preparation((0.1307,), (0.3081,), pad=4)  # a mirrored digit is none
+    assert fed.transform == Transform((0.1307,), (0.3081,), pad=4)  # a mirrored digit is none
     assert str(digits) not in str(fed.origin)
     assert federate(**fed.origin).fingerprint() == fed.fingerprint()
 
@@ -146,9 +146,9 @@ def test_cifar10(tmp_path: Path, packed: bool, below: str) -> None:
         folder.rename(tmp_path / "elsewhere")
     fed = federate("cifar10", clients=3, partition="iid", data_dir=tmp_path)
     assert_holds(fed, x[:50], y[:50], x[50:], y[50:])
-    assert fed.preparation == Preparation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
-    plain = federate("cifar10:augment=no", clients=3, partition="iid", data_dir=tmp_path).preparation
-    assert plain == Preparation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    assert fed.transform == Transform((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
+    plain = federate("cifar10:augment=no", clients=3, partition="iid", data_dir=tmp_path).transform
+    assert plain == Transform((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
 def test_cifar100_has_its_fine_labels(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_damaged_mat_files(tmp_path: Path) -> None:
     assert {name: array.shape for name, array in read_mat(path).items()} == {"X": (32, 32, 3, 4), "y": (4, 1)}
     for spoilt in (whole[:-10], whole[:1000], plain[:5000], b"", b"x" * 500, whole[:300] + b"\0" * 50 + whole[350:]):
         path.write_bytes(spoilt)
-        with pytest.raises(RequestError, match=r"no whole MATLAB file of version 5 .*fetch it again"):
+        with pytest.raises(UserError, match=r"no whole MATLAB file of version 5 .*fetch it again"):
             read_mat(path)
 
 

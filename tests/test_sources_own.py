@@ -12,8 +12,8 @@ from torch import nn
 
 import coterie as ct
 from coterie.cli.presets import PRESETS
-from coterie.core.errors import RequestError
-from coterie.data import Preparation, federate
+from coterie.core.errors import UserError
+from coterie.data import Transform, federate
 from coterie.data.place import choose, config_file, data_dir
 from coterie.data.readers.text import END, UNKNOWN
 from published import images
@@ -24,7 +24,7 @@ Image = pytest.importorskip("PIL.Image")
 
 def refuse(*names: str, **request: Any) -> None:
     """A federation that is refused with one sentence that holds all the names."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         federate(**{"clients": 2, "partition": "iid", **request})
     said = str(refused.value)
     assert "\n" not in said
@@ -61,7 +61,7 @@ def test_tiny_imagenet(tiny: Path) -> None:
     shades = [60 + 10 * i for i in range(4)] + [120 + 10 * i for i in range(4)] + [10 * i for i in range(4)]
     means = fed.x.float().mean((1, 2, 3))
     assert (means - torch.tensor(shades)).abs().max() < 3  # JPEG loses a little
-    assert fed.preparation == Preparation((0.5,) * 3, (0.5,) * 3, pad=4, flip=True)
+    assert fed.transform == Transform((0.5,) * 3, (0.5,) * 3, pad=4, flip=True)
 
 
 def test_tiny_imagenet_is_decoded_once(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,9 +122,9 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
     np.testing.assert_array_equal(fed.test_x, pixels[[3, 7]])
     assert (fed.y.tolist(), fed.test_y.tolist(), fed.classes) == ([0] * 3 + [1] * 3, [0, 1], 2)
     scaled = pixels[[0, 1, 2, 4, 5, 6]] / 255
-    assert fed.preparation is not None
-    np.testing.assert_allclose(fed.preparation.mean, scaled.mean((0, 2, 3)), atol=1e-4)
-    np.testing.assert_allclose(fed.preparation.std, scaled.std((0, 2, 3)), atol=1e-4)
+    assert fed.transform is not None
+    np.testing.assert_allclose(fed.transform.mean, scaled.mean((0, 2, 3)), atol=1e-4)
+    np.testing.assert_allclose(fed.transform.std, scaled.std((0, 2, 3)), atol=1e-4)
 
 
 def test_train_and_test_folders(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
     fed = federate(f"image-folder:{tmp_path},augment=yes", clients=2, partition="iid")
     np.testing.assert_array_equal(fed.x, pixels)
     np.testing.assert_array_equal(fed.test_x, tests)
-    assert fed.preparation is not None
-    assert (fed.preparation.pad, fed.preparation.flip) == (4, True)
+    assert fed.transform is not None
+    assert (fed.transform.pad, fed.transform.flip) == (4, True)
 
 
 def test_gray_images_have_one_channel_unless_one_is_colored(tmp_path: Path) -> None:
@@ -195,14 +195,14 @@ def test_npz_of_images(tmp_path: Path, names: tuple[str, ...], last: bool) -> No
     np.testing.assert_array_equal(fed.x, x[:8])
     np.testing.assert_array_equal(fed.test_x, x[8:])
     assert (fed.classes, fed.y.dtype) == (3, torch.int64)
-    assert fed.preparation is not None
-    assert not fed.preparation.random
+    assert fed.transform is not None
+    assert not fed.transform.random
 
 
 def test_npz_of_numbers_without_test_arrays(tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).standard_normal((16, 5)), np.arange(16) % 2
     fed = federate(saved(tmp_path / "a.npz", x=x, y=y), clients=2, partition="iid")
-    assert (len(fed.x), len(fed.test_x), fed.x.dtype, fed.preparation) == (12, 4, torch.float32, None)
+    assert (len(fed.x), len(fed.test_x), fed.x.dtype, fed.transform) == (12, 4, torch.float32, None)
     np.testing.assert_allclose(fed.test_x, x[quarter_rows(y)].astype(np.float32))
 
 
@@ -309,13 +309,13 @@ def test_a_configuration_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest
     config_file().parent.mkdir()
     for content in ("{", "[]", '{"data_dir": 3}', b"\xff"):
         config_file().write_bytes(content if isinstance(content, bytes) else content.encode())
-        with pytest.raises(RequestError, match=r"config\.json"):
+        with pytest.raises(UserError, match=r"config\.json"):
             data_dir()
     config_file().write_text(json.dumps({"kept": 1}))
     choose(tmp_path / "new")
     assert json.loads(config_file().read_text()) == {"kept": 1, "data_dir": str(tmp_path / "new")}
     (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match="is no folder"):
+    with pytest.raises(UserError, match="is no folder"):
         choose(tmp_path / "file")
 
 
@@ -365,7 +365,7 @@ def test_the_data_dir_as_typed(
 def test_a_model_that_does_not_fit_names_both_shapes(tmp_path: Path) -> None:
     fed = federate(saved(tmp_path / "a.npz", x=images(12, 32, 32, 3), y=np.arange(12) % 3), clients=2, partition="iid")
     algorithm = ct.algorithms.fedavg(participation=1.0, epochs=1)
-    with pytest.raises(RequestError, match=r"of shape \(1, 28, 28\), the data have \(3, 32, 32\)"):
+    with pytest.raises(UserError, match=r"of shape \(1, 28, 28\), the data have \(3, 32, 32\)"):
         ct.fit(ct.models.build("cnn", classes=3), fed, algorithm, rounds=1, progress=False)
-    with pytest.raises(RequestError, match=r"3072 and 784x3.*the data have \(3, 32, 32\)"):
+    with pytest.raises(UserError, match=r"3072 and 784x3.*the data have \(3, 32, 32\)"):
         ct.fit(nn.Sequential(nn.Flatten(), nn.Linear(784, 3)), fed, algorithm, rounds=1, progress=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import topology
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.engines import Serial
 from coterie.topology import draws, facts, graphs, parse, sparse
 from laws import METHODS, build, kind_like
@@ -75,8 +75,8 @@ def test_drawn_neighbors(text: str, axis: int, kind: str, few: None) -> None:
 @pytest.mark.parametrize("keeps", ["receiver", "sender"])
 def test_silence_is_the_same_in_both_forms(keeps: str, few: None) -> None:
     W = matrices("random:4", 1)[0]
-    thin = topology.silenced(W, 0.4, keeps, np.random.default_rng(0))
-    thick = topology.silenced(W.to_dense(), 0.4, keeps, np.random.default_rng(0))
+    thin = topology.drop_messages_of(W, 0.4, keeps, np.random.default_rng(0))
+    thick = topology.drop_messages_of(W.to_dense(), 0.4, keeps, np.random.default_rng(0))
     torch.testing.assert_close(thin.to_dense(), thick, rtol=1e-15, atol=1e-15)
 
 
@@ -87,7 +87,7 @@ def test_methods_do_not_notice(row: str, few: None, monkeypatch: pytest.MonkeyPa
     def after() -> dict[str, Tensor]:
         method, settings = METHODS[row]
         algorithm = ct.algorithms.build(method, **{**build(row).settings, **settings, "topology": "ring"})
-        e = experiment(net(kind_like(row, "mlp")), ragged("mlp"), algorithm, Serial(), silent=0.3)
+        e = experiment(net(kind_like(row, "mlp")), ragged("mlp"), algorithm, Serial(), drop_messages=0.3)
         return e.program.models(play(e, 2).state)
 
     thin = after()
@@ -109,12 +109,12 @@ def test_ten_thousand_clients_have_no_dense_matrix() -> None:
 
 @pytest.mark.parametrize("look", [topology.spectral_gap, topology.degree, topology.diameter, topology.in_neighbors])
 def test_what_needs_the_whole_matrix_is_refused(look: Any) -> None:
-    with pytest.raises(RequestError, match="too large"):
+    with pytest.raises(UserError, match="too large"):
         look(topology.ring(3000)(0))
 
 
 def test_everybody_with_everybody_is_refused_for_many() -> None:
-    with pytest.raises(RequestError, match="server"):
+    with pytest.raises(UserError, match="server"):
         topology.full(3000)
 
 

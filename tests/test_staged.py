@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.local.personal import head_layer
 from coterie.submodels.depth import deep_supervision, deepest, divergence, mutual, ramp, with_depth
@@ -225,8 +225,8 @@ def test_clients_at_once_compute_as_one_by_one(name: str, make: Callable[[nn.Mod
             clients[i][STAGE] = F.one_hot(torch.tensor(i), len(clients[i][STAGE])).double()
     images, targets = draw(2, 4, 2, 8, 8), torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2]])
 
-    def loss(moving: Tensors, held: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        z = functional_call(module, moving | {k: v.clone() for k, v in held.items()}, (x,))
+    def loss(moving: Tensors, frozen: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        z = functional_call(module, moving | {k: v.clone() for k, v in frozen.items()}, (x,))
         return mutual(0.7)(z, y) if z.dim() == 3 else F.cross_entropy(z, y)
 
     def parts(x: Tensors) -> tuple[Tensors, Tensors]:
@@ -356,7 +356,7 @@ def stageless() -> nn.Module:
     ],
 )
 def test_wrong_requests_are_one_sentence(request_: Callable[[], Any], sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         request_()
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as library_bytes
 from torch import Tensor
 
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder, Writer, checkpoint, serialized, writer
 from coterie.store.saving import save_tensors
@@ -107,11 +107,11 @@ def test_nothing_is_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, turned = torch.zeros(30, 20), torch.zeros(30, 20).t()
     for tensor, copied in ((plain, False), (plain[0].expand(9, 20), False), (turned, True)):
         memory = tensor.untyped_storage()
-        held = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes())
+        frozen = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes())
         _, *parts = serialized.serialized({"x": tensor})
         assert max(len(part) for part in parts) <= 64
         places = [np.frombuffer(part, np.uint8).ctypes.data for part in parts]
-        assert [place in held for place in places] == [not copied] * len(places)
+        assert [place in frozen for place in places] == [not copied] * len(places)
 
 
 def test_a_checkpoint_lies_in_memory_as_what_was_saved(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_checkpoint_lies_in_memory_as_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_a_type_that_files_do_not_know(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"wave cannot be saved as torch\.complex128"):
+    with pytest.raises(UserError, match=r"wave cannot be saved as torch\.complex128"):
         save_tensors(tmp_path / "a", {"wave": torch.zeros(1, dtype=torch.complex128)})
     assert contents(tmp_path) == {}
 
@@ -239,7 +239,7 @@ def test_writing_takes_its_share_of_the_time(
     assert gaps[0] == 1 or a_write > allowed - writer.SHARE * a_round - 1e-9
 
 
-ENDS = [None, KeyboardInterrupt("the end"), RequestError("the end"), RuntimeError("the end")]
+ENDS = [None, KeyboardInterrupt("the end"), UserError("the end"), RuntimeError("the end")]
 
 
 @pytest.mark.parametrize("end", ENDS, ids=repr)
@@ -271,7 +271,7 @@ def full_after(rounds: int) -> Callable[[int], None]:
 
     def before(round: int) -> None:
         if round > rounds:
-            raise RequestError("the disk is full")
+            raise UserError("the disk is full")
 
     return before
 
@@ -282,10 +282,10 @@ def test_a_failure_stops_the_next_round(tmp_path: Path) -> None:
     folder = Watched(tmp_path / "a", full_after(2))
 
     def between(w: Writer) -> None:
-        with suppress(RequestError):
+        with suppress(UserError):
             w.wait()
 
-    with pytest.raises(RequestError, match="the disk is full"):
+    with pytest.raises(UserError, match="the disk is full"):
         play(folder, 10, between)
     assert folder.tried == [1, 2, 3]
     assert len((folder.path / "metrics.jsonl").read_text().splitlines()) == 4
@@ -296,7 +296,7 @@ def test_a_failure_stops_the_next_round(tmp_path: Path) -> None:
 def test_a_last_round_that_cannot_be_saved(tmp_path: Path, end: BaseException | None) -> None:
     """Whatever has ended the rounds: that they are not saved is what must be said."""
     folder = Watched(tmp_path / "a", full_after(1))
-    with pytest.raises(RequestError, match="the disk is full"):
+    with pytest.raises(UserError, match="the disk is full"):
         play(folder, 2, end=end)
     assert whole(folder, [1])
 

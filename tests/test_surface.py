@@ -14,7 +14,7 @@ from torch import nn
 import coterie as ct
 from coterie import cli
 from coterie.algorithms.settings import settings_of
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "2"]
 
@@ -71,7 +71,7 @@ UNFIT = {
 def test_a_model_that_does_not_fit_the_data_is_refused_in_one_sentence(unfit: str, engine: str) -> None:
     fed = ct.data.federate("synthetic:size=80,classes=4", clients=2, partition="iid")
     build, told = UNFIT[unfit]
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(UserError, match=told):
         ct.fit(build(fed), fed, ct.algorithms.fedavg(), rounds=1, engine=engine, progress=False)
 
 

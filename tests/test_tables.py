@@ -36,8 +36,8 @@ def outcome(method: str, clients: Sequence[float | None], tuned: bool, seed: int
     history: list[dict[str, Any]] = [{"round": 1, name: mean / 2}, {"round": 2, **last}]
     summary = {"personal_accuracy": dict.fromkeys(protocols, each), **cost}
     config = {"data": {"clients": len(clients)}, "seed": seed, "engine": "serial", "device": "cpu"}
-    census = {"accuracy": {"after_mix": list(clients)}}
-    return RunData({**config, "engine_reason": "asked for"}, history, summary, census)
+    client_summary = {"accuracy": {"after_mix": list(clients)}}
+    return RunData({**config, "engine_reason": "asked for"}, history, summary, client_summary)
 
 
 def result(method: str, means: Sequence[float], clients: int = 8, tuned: bool = False) -> MethodRuns:

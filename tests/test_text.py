@@ -12,7 +12,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import cli
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.data import Federation, federate
 from coterie.data.batches import Amount, Batches, Samples
 from coterie.data.masking import Masking
@@ -133,10 +133,10 @@ def test_hidden_anew_in_every_pass(story: Path) -> None:
     once, anew = federation(story, mask=0.3), federation(story, mask=0.3, hide="anew")
     V = anew.classes
     assert torch.equal(anew.sample(48), once.x)
-    train, tests = (Samples(f.x, f.y, f.train, f.preparation) for f in (anew, once))
+    train, tests = (Samples(f.x, f.y, f.train, f.transform) for f in (anew, once))
     assert torch.equal(next(iter(train.parts(48))).x, once.x)
-    assert torch.equal(anew.preparation.plain(anew.test_x), once.test_x)
-    assert tests.preparation is None
+    assert torch.equal(anew.transform.plain(anew.test_x), once.test_x)
+    assert tests.transform is None
     batches = Batches(train, np.arange(4), Amount(epochs=2), 4, key=7)
     seen = {}
     for client in range(4):
@@ -202,17 +202,17 @@ def test_the_same_federation_from_its_origin(story: Path) -> None:
     ],
 )
 def test_what_a_text_refuses(story: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError) as error:
+    with pytest.raises(UserError) as error:
         federate("text", **{"path": str(story), "rows": 4, "length": 10, "clients": 4, **options})
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_text_needs_its_path_and_utf8(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="needs path"):
+    with pytest.raises(UserError, match="needs path"):
         federate("text")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 100)
-    with pytest.raises(RequestError, match="is not text in UTF-8"):
+    with pytest.raises(UserError, match="is not text in UTF-8"):
         federate("text", path=str(tmp_path / "latin.txt"))
 
 

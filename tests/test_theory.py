@@ -14,7 +14,7 @@ from coterie.algorithms.base import Problem, Program
 from coterie.algorithms.facts import facts
 from coterie.algorithms.method import method
 from coterie.algorithms.options import Training
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.measure.convergence import gradient_norms
 from coterie.theory import THEOREMS, bounds, examine, theorem_of
 from coterie.theory.bounds import Cohort, Decrease, Smoothness, Steps
@@ -356,7 +356,7 @@ def test_every_theorem_is_of_a_method() -> None:
     named = {facts(build).theorem for build in ct.algorithms.BUILDERS.values()}
     assert named == {*THEOREMS, None}
     assert theorem_of("dfedsam-mgs") is theorem_of("dfedsam")
-    with pytest.raises(RequestError, match="larger numbers"):
+    with pytest.raises(UserError, match="larger numbers"):
         examine("dfedalt", rounds=0)
 
 
@@ -367,5 +367,5 @@ def test_a_theorem_that_does_not_fit_is_refused(theorem: str, told: str, monkeyp
         pytest.fail("nobody binds it")
 
     monkeypatch.setitem(ct.algorithms.BUILDERS, "mine", mine)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(UserError, match=told):
         theorem_of("mine")

@@ -8,7 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.base import Problem
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.theory import bounds, examine
 from coterie.theory.bounds import Factored, marchenko_pastur
 from coterie.theory.lowrank import constants, curvature, lemma, moments, smallest_power
@@ -173,7 +173,7 @@ def test_there_is_no_bound(case: str) -> None:
 
 @pytest.mark.parametrize("asked", [{"participation": 0.5}, {"participation": 1}, {"epochs": 1}])
 def test_what_the_theorem_is_not_about_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="this theorem"):
+    with pytest.raises(UserError, match="this theorem"):
         examine("fedlmt", clients=4, rounds=1, **asked)
 
 

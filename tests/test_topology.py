@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie import topology as tp
 from coterie.cli.draw import draw_png, draw_terminal
 from coterie.cli.topology import show_topology
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.spec import scaled
 
 TEXTS = [
@@ -445,7 +445,7 @@ def test_functions_are_wrapped_and_recognized() -> None:
     ],
 )
 def test_a_wrong_text_names_its_fix(text: str, n: int, message: str) -> None:
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(UserError) as caught:
         tp.build(text, n)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -466,21 +466,21 @@ def test_a_wrong_text_names_its_fix(text: str, n: int, message: str) -> None:
     ],
 )
 def test_a_wrong_topology_names_its_fix(wrong: object, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(UserError, match=message):
         tp.build(wrong, 2)  # type: ignore[arg-type]
 
 
 def test_a_function_may_not_change_its_kind() -> None:
     kinds = [torch.eye(2), torch.tensor([[0.5, 0.5], [0.0, 1.0]])]
     wrapped = tp.build(lambda t: kinds[t], 2)
-    with pytest.raises(RequestError, match="round 1 is not doubly stochastic as that of round 0"):
+    with pytest.raises(UserError, match="round 1 is not doubly stochastic as that of round 0"):
         wrapped(1)
 
 
 def test_matrices_that_cannot_be_measured() -> None:
-    with pytest.raises(RequestError, match="must be square"):
+    with pytest.raises(UserError, match="must be square"):
         tp.spectral_gap(torch.ones(2, 3))
-    with pytest.raises(RequestError, match="symmetric adjacency"):
+    with pytest.raises(UserError, match="symmetric adjacency"):
         tp.metropolis(torch.tensor([[0, 1], [0, 0]]))
 
 
@@ -521,12 +521,12 @@ def test_png(text: str, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_png_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     W = tp.ring(3)(0)
-    with pytest.raises(RequestError, match=r"write it to graph\.png"):
+    with pytest.raises(UserError, match=r"write it to graph\.png"):
         draw_png(W, Path("graph.pdf"), "")
-    with pytest.raises(RequestError, match="name a folder you can write to"):
+    with pytest.raises(UserError, match="name a folder you can write to"):
         draw_png(W, tmp_path / "missing" / "graph.png", "")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(RequestError, match=r"pip install 'coterie\[report\]'"):
+    with pytest.raises(UserError, match=r"pip install 'coterie\[report\]'"):
         draw_png(W, tmp_path / "graph.png", "")
 
 
@@ -551,7 +551,7 @@ def test_command_for_a_fixed_topology(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "not everybody reaches everybody" in text
     assert f"drawn to {path}" in text
     assert path.exists()
-    with pytest.raises(RequestError, match="0 or more, not -1"):
+    with pytest.raises(UserError, match="0 or more, not -1"):
         show_topology("ring", 5, round=-1)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import coterie as ct
 from coterie import cli
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.store import writer
 
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(
 def test_a_run_that_cannot_begin_is_not_tracked(tmp_path: Path) -> None:
     told = Told()
     fit(tmp_path / "a")
-    with pytest.raises(RequestError, match="already exists"):
+    with pytest.raises(UserError, match="already exists"):
         fit(tmp_path / "a", [told])
     assert told.calls == []
 
@@ -204,7 +204,7 @@ def test_tensorboard_has_a_folder_for_every_run(
 
 @others_warn
 def test_tensorboard_needs_a_folder(events: object) -> None:
-    with pytest.raises(RequestError, match=r"out=FOLDER, or write TensorBoard\(FOLDER\)"):
+    with pytest.raises(UserError, match=r"out=FOLDER, or write TensorBoard\(FOLDER\)"):
         fit(trackers=[ct.track.TensorBoard()])
 
 
@@ -252,7 +252,7 @@ def test_mlflow_elsewhere_gets_a_new_run_with_the_whole_history(
 @others_warn
 def test_an_mlflow_server_that_does_not_answer_is_refused(mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(RequestError, match=r"MLflow cannot be used at http://127\.0\.0\.1:9 .*MLFLOW_TRACKING_URI"):
+    with pytest.raises(UserError, match=r"MLflow cannot be used at http://127\.0\.0\.1:9 .*MLFLOW_TRACKING_URI"):
         ct.track.MLflow(uri="http://127.0.0.1:9")
 
 
@@ -304,7 +304,7 @@ def test_wandb_without_a_key_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(wandb, "login", login)
     monkeypatch.setattr(wandb, "setup", lambda: _Online)
-    with pytest.raises(RequestError, match=r"No API key.*wandb login.*WANDB_MODE=offline"):
+    with pytest.raises(UserError, match=r"No API key.*wandb login.*WANDB_MODE=offline"):
         ct.track.WandB()
 
 

@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.algorithms.pushsum import WEIGHT_BYTES
 from coterie.algorithms.quantized import SCALE_BYTES
 from coterie.algorithms.traffic import Load, over
-from coterie.topology import build, degrees, silenced
+from coterie.topology import build, degrees, drop_messages_of
 from toys import experiment, net, ragged
 
 BODY, HEAD = 16 * 8 + 8, 8 * 3 + 3
@@ -21,7 +21,7 @@ CLIENTS = 5
 
 def row_of(algorithm: Any, model: str = "mlp", **more: Any) -> dict[str, Any]:
     e = experiment(net(model, torch.float32), ragged(model, torch.float32), algorithm, **more)
-    return e.play(e.start(), 0, evaluate=False)[1]
+    return e.run_round(e.start(), 0, evaluate=False)[1]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_busiest_node_in_closed_form(algorithm: Any, up: int, down: int) -> 
 def test_who_pushes_to_two_sends_two_but_may_get_more() -> None:
     algorithm = ct.algorithms.dfedpgp(topology="random-push:2")
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), algorithm)
-    _, row = e.play(e.start(), 0, evaluate=False)
+    _, row = e.run_round(e.start(), 0, evaluate=False)
     W = e.round(0).W
     assert W is not None
     each = 4 * BODY + WEIGHT_BYTES
@@ -70,26 +70,29 @@ def test_few_bits_count_where_they_are_few() -> None:
 
 
 def test_total_silence_sends_nothing() -> None:
-    row = row_of(ct.algorithms.dfedavg(topology="full"), silent=1.0)
+    row = row_of(ct.algorithms.dfedavg(topology="full"), drop_messages=1.0)
     assert row["busiest_bytes_up"] == row["busiest_bytes_down"] == row["messages_sent"] == 0
 
 
 def test_a_server_of_unequal_clients_carries_the_sum_of_what_they_hold() -> None:
     algorithm = ct.algorithms.heterofl(capacities="b4-b2", participation=1.0)
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), algorithm)
-    _, row = e.play(e.start(), 0, evaluate=False)
-    assert e.program.views is not None
-    held = [(len(a.places), sum(v.numel() for v in a.view.model.start.values())) for a in e.program.views(e.round(0))]
-    assert len(held) == 2
-    assert row["busiest_bytes_up"] == row["busiest_bytes_down"] == 4 * sum(count * size for count, size in held)
+    _, row = e.run_round(e.start(), 0, evaluate=False)
+    assert e.program.submodels is not None
+    frozen = [
+        (len(a.places), sum(v.numel() for v in a.submodel.model.start.values()))
+        for a in e.program.submodels(e.round(0))
+    ]
+    assert len(frozen) == 2
+    assert row["busiest_bytes_up"] == row["busiest_bytes_down"] == 4 * sum(count * size for count, size in frozen)
     assert row["busiest_bytes_up"] * 2 == row["bytes_sent"]
-    each = [(count, 16 * h + h + h * 3 + 3) for (count, _), h in zip(held, (8, 4), strict=True)]
+    each = [(count, 16 * h + h + h * 3 + 3) for (count, _), h in zip(frozen, (8, 4), strict=True)]
     assert row["forward_flops"] == sum(count * (size - h - 3) for (count, size), h in zip(each, (8, 4), strict=True))
 
 
 @pytest.mark.parametrize("graph", ["exponential", "random:4", "random-pull:3", "random-push:3"])
 def test_degrees_are_those_of_networkx(graph: str) -> None:
-    W = silenced(build(graph, 30, seed=1)(2), 0.3, "receiver", np.random.default_rng(0))
+    W = drop_messages_of(build(graph, 30, seed=1)(2), 0.3, "receiver", np.random.default_rng(0))
     links = nx.from_numpy_array(W.T.numpy(), create_using=nx.DiGraph)  # an edge from the sender to the receiver
     links.remove_edges_from(list(nx.selfloop_edges(links)))
     out, into = degrees(W)
@@ -116,7 +119,7 @@ def test_every_gossip_step_may_have_a_graph_of_its_own() -> None:
     """Degrees of all steps add up, node by node."""
     algorithm = ct.algorithms.dfedsam_mgs(topology="random-pull:2", gossip_steps=3, fresh_graph=True)
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), algorithm)
-    _, row = e.play(e.start(), 0, evaluate=False)
+    _, row = e.run_round(e.start(), 0, evaluate=False)
     graphs = [W.numpy() for W in e.round(0).Ws]
     assert len(graphs) == 3
     links = sum((W != 0) & ~np.eye(CLIENTS, dtype=bool) for W in graphs)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
 from coterie.exchange.mixing import average
@@ -64,11 +64,11 @@ class TestWidths:
         e = experiment(net(kind), ragged(kind), alg.build(name, **NARROW), replace_exact(engine))
         before = play(e, 1).state
         r = e.round(1)
-        problem_views = e.program.views(r)
+        problem_views = e.program.submodels(r)
         total = {k: torch.zeros_like(v) for k, v in before.u.items()}
         count = {k: torch.zeros_like(v) for k, v in before.u.items()}
         trained = e.program.train(before, r)
-        for form, (places, view, where) in zip(trained.forms, problem_views, strict=True):
+        for form, (places, view, where) in zip(trained.groups, problem_views, strict=True):
             for row in range(len(places)):
                 values, mass = view.put(rows(form.models, row), rows(where, row))
                 for k in total:
@@ -109,20 +109,20 @@ class TestWidths:
 
     def test_windows_move_and_draws_differ(self) -> None:
         rolling = experiment(net("mlp"), ragged("mlp"), alg.fedrolex(**NARROW))
-        starts = [rolling.program.views(rolling.round(t))[-1][2][8][0].tolist() for t in (0, 1, 6)]
+        starts = [rolling.program.submodels(rolling.round(t))[-1][2][8][0].tolist() for t in (0, 1, 6)]
         assert starts == [[0, 1, 2, 3], [1, 2, 3, 4], [6, 7, 0, 1]]
         drawn = experiment(
             net("mlp"), ragged("mlp", sizes=(4,) * 12), alg.feddropout(**{**NARROW, "participation": 12})
         )
-        where = drawn.program.views(drawn.round(0))[-1][2][8]
+        where = drawn.program.submodels(drawn.round(0))[-1][2][8]
         assert len({tuple(row.tolist()) for row in where}) > 1
-        assert torch.equal(where, drawn.program.views(drawn.round(0))[-1][2][8])
-        assert not torch.equal(where, drawn.program.views(drawn.round(1))[-1][2][8])
+        assert torch.equal(where, drawn.program.submodels(drawn.round(0))[-1][2][8])
+        assert not torch.equal(where, drawn.program.submodels(drawn.round(1))[-1][2][8])
 
     def test_channels_are_drawn_evenly(self) -> None:
         settings = {**NARROW, "capacities": "0.25", "participation": 1.0}
         e = experiment(net("mlp"), ragged("mlp", sizes=(4,) * 10), alg.feddropout(**settings))
-        drawn = torch.cat([e.program.views(e.round(t))[0][2][8].flatten() for t in range(200)])
+        drawn = torch.cat([e.program.submodels(e.round(t))[0][2][8].flatten() for t in range(200)])
         counts = drawn.bincount(minlength=8).double()
         assert float(((counts - 500) ** 2 / 500).sum()) < 30  # chi-square with 7 degrees of freedom
 
@@ -134,7 +134,7 @@ class TestWidths:
         sent = e.program.traffic(e.start().state, e.round(0))
         assert sent.parameters == 2 * (2 * full + 3 * half)
         assert sent.bytes == 8 * sent.parameters
-        row = e.play(e.start(), 0, evaluate=True)[1]
+        row = e.run_round(e.start(), 0, evaluate=True)[1]
         macs = {r: 16 * round(8 * r) + round(8 * r) * 3 for r in (1.0, 0.5)}
         assert row["flops"] == 3 * (macs[1.0] * (9 + 4) + macs[0.5] * (13 + 2 + 8))
 
@@ -143,7 +143,7 @@ class TestWidths:
         scaled, plain = (
             experiment(net("groupnorm"), ragged("groupnorm"), alg.heterofl(**s)) for s in (settings, NARROW)
         )
-        forms = [e.program.views(e.round(0))[-1][1].model for e in (scaled, plain)]
+        forms = [e.program.submodels(e.round(0))[-1][1].model for e in (scaled, plain)]
         x, start = ragged("groupnorm").x[:3], forms[1].start
         assert torch.equal(forms[0].outputs(start, x), forms[1].outputs(start, x))
         trained = [torch.func.functional_call(m.training, start, (x,)) for m in forms]
@@ -158,7 +158,7 @@ class TestWidths:
         after, start = play(e, 1).state.u, e.model.start
         assert torch.equal(after["3.weight"][absent], start["3.weight"][absent])
         assert not torch.equal(after["1.weight"], start["1.weight"])
-        x, form = fed.x[:2], e.program.views(e.round(0))[0].view.model
+        x, form = fed.x[:2], e.program.submodels(e.round(0))[0].view.model
         present = {"present": torch.tensor([c in fed.y for c in range(3)]).double()}
         training = torch.func.functional_call(form.training, start | present, (x,))
         assert torch.equal(training, e.model.outputs(start, x) * present["present"])
@@ -373,7 +373,7 @@ class TestStages:
         for t in range(4):
             sent = e.program.traffic(now.state, e.round(t)).parameters
             before = now.state.u
-            now, _ = e.play(now, t, evaluate=True)
+            now, _ = e.run_round(now, t, evaluate=True)
             later = [k for k in start if k.startswith(("stages.1", "linear"))]
             seen.append((sent, all(torch.equal(now.state.u[k], start[k]) for k in later), now.state.u[STAGE].tolist()))
             if t == 1:
@@ -415,7 +415,7 @@ class TestStages:
         e = self.basis(capacities="1x4-0.5x1", participation=1)
         now, banks = e.start(), bank_names(e.model.module)
         t = next(t for t in range(50) if e.cohort(t)[0] == 4)  # the narrow client alone
-        after = e.play(now, t, evaluate=False)[0].state.u
+        after = e.run_round(now, t, evaluate=False)[0].state.u
         for k, v in now.state.u.items():
             mine = k.startswith("others.0_5.") or k in banks
             assert mine or torch.equal(after[k], v), k
@@ -449,19 +449,19 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_is_refused(case: str) -> None:
     ask, sentence = REFUSED[case]
     name, settings, kind = ask()
-    with pytest.raises(RequestError, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         experiment(net(kind), ragged("mlp"), alg.build(name, **settings)).check()
 
 
 def test_groups_that_a_narrow_layer_cannot_hold_are_refused() -> None:
     fed = ct.data.federate("digits", clients=4, partition="iid")
     module = ct.models.build("resnet8-gn", fed)
-    with pytest.raises(RequestError, match="groups=8 does not divide a layer's 4 channels"):
+    with pytest.raises(UserError, match="groups=8 does not divide a layer's 4 channels"):
         experiment(module, fed, alg.heterofl(capacities="1-0.25")).check()
 
 
 def test_a_short_run_cannot_grow() -> None:
-    with pytest.raises(RequestError, match="4 rounds"):
+    with pytest.raises(UserError, match="4 rounds"):
         experiment(net("residual"), ragged("mlp"), alg.progfed(), rounds=3).check()
 
 
@@ -473,7 +473,7 @@ def test_one_rank_for_everybody_suits_the_smallest() -> None:
     assert alg.fedlmt(capacities="b4-b1", keep_layers=2).settings["keep_layers"] == 2
     assert alg.fedlmt(keep_layers=2, rank_ratio=0.5).settings["rank_ratio"] == 0.5
     for name, both in (("fedhmv2", {"rank_ratio": 0.5}), ("fedlmt", {"rank_ratio": 0.5, "keep_layers": 2})):
-        with pytest.raises(RequestError, match="does not use capacities"):
+        with pytest.raises(UserError, match="does not use capacities"):
             alg.build(name, capacities="b4-b1", **both)
 
 
@@ -485,7 +485,7 @@ def test_every_method_of_low_rank_takes_the_rank_of_definition_3_1(name: str) ->
     found = []
     for mode in ("channels", "definition"):
         e = experiment(net("residual"), ragged("mlp"), alg.build(name, **settings, **ratio, rank_mode=mode))
-        e.play(e.start(), 0, evaluate=True)
+        e.run_round(e.start(), 0, evaluate=True)
         sent = e.program.traffic(e.start().state, e.round(0)).parameters
         found.append((e.algorithm.settings["rank_mode"], sent))
     more = 10 * 4 * 3 * (4 + 4) * 2 if name != "pfedlmt" else 0  # five down and up; pFedLMT's factors stay at home

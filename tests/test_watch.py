@@ -17,7 +17,7 @@ from rich.console import Console
 import coterie as ct
 from coterie.cli.follow import BUILDING, STILL, Folder, Followed
 from coterie.cli.watch import _table
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.files import replace
 from helpers_cli import DATA, Cli, Started
 from pages import Page
@@ -36,7 +36,7 @@ def compared(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cwd / "c"
 
 
-class Player:
+class Backend:
     """Another process, as far as files tell: brings a finished run into a folder bit by bit."""
 
     def __init__(self, whole: Path, folder: Path) -> None:
@@ -56,8 +56,8 @@ class Player:
 
 
 @pytest.fixture
-def run(compared: Path, tmp_path: Path) -> Player:
-    return Player(compared / "fedavg-seed0", tmp_path / "a")
+def run(compared: Path, tmp_path: Path) -> Backend:
+    return Backend(compared / "fedavg-seed0", tmp_path / "a")
 
 
 class Clock:
@@ -87,7 +87,7 @@ def said(started: Started) -> str:
 # One run, looked at again and again
 
 
-def test_a_run_from_its_first_file_to_its_last(run: Player) -> None:
+def test_a_run_from_its_first_file_to_its_last(run: Backend) -> None:
     followed = Followed(run.folder)
     assert followed.look().state == "waiting"
     run.folder.mkdir()
@@ -107,7 +107,7 @@ def test_a_run_from_its_first_file_to_its_last(run: Player) -> None:
     assert followed.look()[:3] == ("finished", 4, 4)
 
 
-def test_the_time_that_is_left_is_what_was_seen_evaluations_included(run: Player) -> None:
+def test_the_time_that_is_left_is_what_was_seen_evaluations_included(run: Backend) -> None:
     clock = Clock()
     followed = Followed(run.folder, clock)
     run.begin()
@@ -121,7 +121,7 @@ def test_the_time_that_is_left_is_what_was_seen_evaluations_included(run: Player
     assert followed.look().left == pytest.approx(0)
 
 
-def test_a_run_without_news_is_stalled_until_there_are_some(run: Player) -> None:
+def test_a_run_without_news_is_stalled_until_there_are_some(run: Backend) -> None:
     clock = Clock()
     followed = Followed(run.folder, clock)
     run.begin()
@@ -136,7 +136,7 @@ def test_a_run_without_news_is_stalled_until_there_are_some(run: Player) -> None
     assert seen.age == pytest.approx(STILL + 60)
 
 
-def test_a_run_that_is_continued_may_lose_rounds_first(run: Player) -> None:
+def test_a_run_that_is_continued_may_lose_rounds_first(run: Backend) -> None:
     followed = Followed(run.folder)
     run.begin()
     for done in (3, 1, 2):
@@ -171,7 +171,7 @@ def test_runs_that_are_planned_are_waited_for(compared: Path, tmp_path: Path) ->
     ]
     shutil.copytree(compared / "local-seed0", home / "local-seed0")
     assert not folder.finished(folder.look())
-    Player(compared / "fedavg-seed0", home / "fedavg-seed0").begin()
+    Backend(compared / "fedavg-seed0", home / "fedavg-seed0").begin()
     page = ct.report.write([home], tmp_path / "page.html")  # of the one that has rounds
     assert set(Page(page).table()) == {"local"}
     shutil.copytree(compared / "fedavg-seed0", home / "fedavg-seed0", dirs_exist_ok=True)
@@ -182,8 +182,8 @@ def test_runs_that_are_planned_are_waited_for(compared: Path, tmp_path: Path) ->
 
 def test_a_comparison_without_any_round_has_no_page_yet(compared: Path, tmp_path: Path) -> None:
     for name in ("local-seed0", "fedavg-seed0"):
-        Player(compared / name, tmp_path / name).begin()
-    with pytest.raises(RequestError, match="no run with a finished round yet"):
+        Backend(compared / name, tmp_path / name).begin()
+    with pytest.raises(UserError, match="no run with a finished round yet"):
         ct.report.html([tmp_path])
 
 
@@ -206,7 +206,7 @@ def test_everything_finished_is_told_once(cli: Cli, compared: Path, tmp_path: Pa
     assert page.root.one(id="command").text.endswith("coterie compare local fedavg " + " ".join(TINY))
 
 
-def test_a_run_under_way_until_its_end(cli: Cli, run: Player) -> None:
+def test_a_run_under_way_until_its_end(cli: Cli, run: Backend) -> None:
     run.folder.mkdir()
     watching = cli.start("watch", "a", "--every", "0.1", cwd=run.folder.parent)
     until(lambda: "nothing is there yet; waiting" in said(watching))
@@ -229,7 +229,7 @@ def test_a_run_under_way_until_its_end(cli: Cli, run: Player) -> None:
     assert not [path for path in run.folder.iterdir() if path.name.startswith(".")]
 
 
-def test_looking_once(cli: Cli, run: Player) -> None:
+def test_looking_once(cli: Cli, run: Backend) -> None:
     run.begin()
     done = cli.succeed("watch", "a", "--once", cwd=run.folder.parent)
     assert done.out.startswith("a (fedavg): starting, round 0/4")
@@ -243,7 +243,7 @@ def test_looking_once(cli: Cli, run: Player) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_it_and_stills_the_page(cli: Cli, run: Player, number: signal.Signals) -> None:
+def test_an_interruption_ends_it_and_stills_the_page(cli: Cli, run: Backend, number: signal.Signals) -> None:
     run.begin()
     run.rounds(2)
     watching = cli.start("watch", "a", "--every", "0.1", cwd=run.folder.parent)
@@ -270,7 +270,7 @@ def test_a_table_in_a_terminal(compared: Path) -> None:
 # The page in a browser
 
 
-def test_the_page_loads_itself_again_and_the_reader_stays(run: Player) -> None:
+def test_the_page_loads_itself_again_and_the_reader_stays(run: Backend) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'coterie[dev]'")
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
     run.begin()

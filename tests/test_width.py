@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from coterie import models
 from coterie.algorithms.costs import communication, computation
-from coterie.core.errors import RequestError
+from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, entries, floating
 from coterie.exchange.mixing import ratio
 from coterie.submodels import Cut, Indices, factorize, layered, narrow, permuted, prefix, random, window
@@ -64,7 +64,7 @@ def test_table_1_of_fedlmt(rate: float, parameters: int, millions: float) -> Non
         full = models.build("resnet18-bn", classes=10, input_shape=(3, 32, 32))
         small = narrow(full, rate)
     cut = Cut.between(full, small)
-    part = cut.take(named(full), cut.indices(prefix))
+    part = cut.extract(named(full), cut.indices(prefix))
     assert entries(part.values()) == parameters
     assert {k: v.shape for k, v in part.items()} == {k: v.shape for k, v in small.named_parameters()}
     assert models.cost(small, torch.zeros(1, 3, 32, 32, device="meta")).flops / 1e6 == pytest.approx(
@@ -103,7 +103,7 @@ def test_every_head_is_cut_alike() -> None:
     full = build(name)
     cut = Cut.between(full, narrow(full, 0.5))
     indices = cut.indices(partial(window, t=3))
-    part, whole, at = cut.take(named(full), indices), named(full), "layers.1.attention."
+    part, whole, at = cut.extract(named(full), indices), named(full), "layers.1.attention."
     heads, dims = indices[4], indices[8]
     assert (heads.tolist(), dims.tolist()) == ([3, 0], [3, 4, 5, 6])
     wanted = whole[f"{at}qkv.weight"].view(3, 2, 4, 8)[:, :, heads][..., dims]
@@ -119,18 +119,18 @@ def test_attention_of_torch_is_cut_by_heads_too() -> None:
     full, small = nn.MultiheadAttention(8, 2).double(), nn.MultiheadAttention(4, 2).double()
     cut, x = Cut.between(full, small), torch.randn(5, 3, 8, dtype=torch.float64)
     assert cut.widths == {4: 2, 8: 4}
-    renamed = cut.take(named(full), {4: torch.tensor([2, 0, 3, 1]), 8: torch.arange(8)})
+    renamed = cut.extract(named(full), {4: torch.tensor([2, 0, 3, 1]), 8: torch.arange(8)})
     found, wanted = (functional_call(full, t, (x, x, x))[0] for t in (renamed, named(full)))
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     assert not torch.equal(renamed["in_proj_weight"], full.in_proj_weight)
-    part = cut.take(named(full), cut.indices(prefix))
+    part = cut.extract(named(full), cut.indices(prefix))
     assert torch.equal(part["in_proj_bias"].view(3, 2, 2), full.in_proj_bias.view(3, 2, 4)[:, :, :2])
 
 
 def test_the_input_and_the_classes_are_never_cut() -> None:
     full = models.build("mlp:width=10", classes=10, input_shape=(10,))  # all dimensions look alike
     cut = Cut.between(full, narrow(full, 0.5))
-    shapes = {k: tuple(v.shape) for k, v in cut.take(named(full), cut.indices(prefix)).items()}
+    shapes = {k: tuple(v.shape) for k, v in cut.extract(named(full), cut.indices(prefix)).items()}
     assert (shapes["1.weight"], shapes["3.weight"], shapes["5.weight"]) == ((5, 10), (5, 5), (10, 5))
     assert shapes["5.bias"] == (10,)
 
@@ -180,9 +180,9 @@ def test_what_is_taken_comes_back_where_it_was(name: str, rate: float, choice: s
     small = narrow(full, rate)
     cut = Cut.between(full, small)
     indices, x = cut.indices(CHOICES[choice]), named(full)
-    part = cut.take(x, indices)
+    part = cut.extract(x, indices)
     assert torch.isfinite(functional_call(small, part, (sample(name),))).all()
-    values, mass = cut.put(part, indices)
+    values, mass = cut.embed(part, indices)
     for k, v in x.items():
         assert mass[k].sum() == part[k].numel()
         assert torch.equal(values[k], v * mass[k])
@@ -197,10 +197,10 @@ def test_rolling_all_channels_changes_no_output(name: str) -> None:
     """The groups are right: hidden channels may be renamed, each width by its own permutation."""
     full = build(name)
     cut = Cut.between(full, narrow(full, 0.5))
-    rolled = cut.take(named(full), {C: window(C, C, t=3) for C in cut.widths})
+    rolled = cut.extract(named(full), {C: window(C, C, t=3) for C in cut.widths})
     x = sample(name)
     torch.testing.assert_close(functional_call(full, rolled, (x,)), full(x), rtol=1e-10, atol=1e-10)
-    shuffled = cut.take(named(full), {C: torch.randperm(C) for C in cut.widths})
+    shuffled = cut.extract(named(full), {C: torch.randperm(C) for C in cut.widths})
     torch.testing.assert_close(functional_call(full, shuffled, (x,)), full(x), rtol=1e-10, atol=1e-10)
 
 
@@ -211,9 +211,9 @@ def test_a_cut_is_the_full_model_without_the_other_channels() -> None:
         small = narrow(full, 0.5)
         cut = Cut.between(full, small)
         indices, x = cut.indices(partial(window, t=4)), named(full)
-        values, _ = cut.put(cut.take(x, indices), indices)
+        values, _ = cut.embed(cut.extract(x, indices), indices)
         torch.testing.assert_close(
-            functional_call(small, cut.take(x, indices), (sample(name),)),
+            functional_call(small, cut.extract(x, indices), (sample(name),)),
             functional_call(full, values, (sample(name),)),
             rtol=1e-10,
             atol=1e-10,
@@ -224,9 +224,9 @@ def test_running_statistics_are_cut_too_and_counters_are_kept() -> None:
     full, small = (nn.Sequential(nn.Conv2d(1, C, 3), nn.BatchNorm2d(C)) for C in (4, 2))
     cut = Cut.between(full, small)
     x = {**named(full), "1.running_mean": torch.arange(4.0), "1.num_batches_tracked": torch.tensor(7)}
-    part = cut.take(x, {4: torch.tensor([3, 1])})
+    part = cut.extract(x, {4: torch.tensor([3, 1])})
     assert part["1.running_mean"].tolist() == [3, 1]
-    values, _ = cut.put(part, {4: torch.tensor([3, 1])})
+    values, _ = cut.embed(part, {4: torch.tensor([3, 1])})
     assert values["1.running_mean"].tolist() == [0, 1, 0, 3]
     assert int(values["1.num_batches_tracked"]) == 7
 
@@ -237,7 +237,7 @@ def test_flattened_images_are_cut_by_whole_channels() -> None:
     assert cut.widths == {16: 8, 32: 16, 64: 32}
     weight = torch.arange(64 * 128.0).view(64, 128)
     indices = {16: prefix(16, 8), 32: torch.tensor([31, 2]), 64: torch.tensor([5])}
-    assert cut.take({"7.weight": weight}, indices)["7.weight"][0].tolist() == [
+    assert cut.extract({"7.weight": weight}, indices)["7.weight"][0].tolist() == [
         5 * 128 + 4 * channel + place for channel in (31, 2) for place in range(4)
     ]
 
@@ -249,8 +249,8 @@ def test_the_mean_over_those_who_hold_an_entry(holders: tuple[str, ...], expecte
     full, small = (nn.Sequential(nn.Linear(1, C), nn.Linear(C, 1)) for C in (4, 2))
     half, whole = Cut.between(full, small), Cut.between(full, full)
     sent = {
-        "A": whole.put({"0.bias": torch.tensor([1.0, 2.0, 3.0, 4.0])}, whole.indices(prefix)),
-        "B": half.put({"0.bias": torch.tensor([5.0, 6.0])}, half.indices(prefix)),
+        "A": whole.embed({"0.bias": torch.tensor([1.0, 2.0, 3.0, 4.0])}, whole.indices(prefix)),
+        "B": half.embed({"0.bias": torch.tensor([5.0, 6.0])}, half.indices(prefix)),
     }
     total, mass = {"0.bias": torch.zeros(4)}, {"0.bias": torch.zeros(4)}
     for who in holders:
@@ -265,7 +265,7 @@ def test_many_clients_with_channels_of_their_own_at_once() -> None:
     each = [cut.indices(partial(random, generator=g)) for _ in range(3)]
 
     def there_and_back(indices: Indices) -> tuple[Tensors, Tensors]:
-        return cut.put(cut.take(x, indices), indices)
+        return cut.embed(cut.extract(x, indices), indices)
 
     together = vmap(there_and_back)({C: torch.stack([mine[C] for mine in each]) for C in cut.widths})
     for i, mine in enumerate(each):
@@ -291,9 +291,9 @@ def test_layered_cuts_come_back_where_they_were(name: str, rate: float) -> None:
     small = narrow(full, rate)
     cut = layered(full, small)
     indices, x = cut.indices(partial(permuted, generator=torch.Generator().manual_seed(3))), named(full)
-    part = cut.take(x, indices)
+    part = cut.extract(x, indices)
     assert {k: v.shape for k, v in part.items()} == {k: v.shape for k, v in named(small).items()}
-    values, mass = cut.put(part, indices)
+    values, mass = cut.embed(part, indices)
     for k, v in x.items():
         assert mass[k].sum() == part[k].numel()
         assert torch.equal(values[k], v * mass[k])
@@ -305,7 +305,7 @@ def test_a_chain_stays_one_network_and_a_residual_one_does_not() -> None:
     for name in SHAPES:
         full = build(name)
         cut, x = layered(full, full), sample(name)
-        mixed = cut.take(named(full), cut.indices(partial(permuted, generator=g)))
+        mixed = cut.extract(named(full), cut.indices(partial(permuted, generator=g)))
         same = torch.allclose(functional_call(full, mixed, (x,)), full(x), rtol=1e-9, atol=1e-9)
         assert same == (name in ("mlp", "small-cnn", "cnn")), name  # group norms of VGG see other groups
 
@@ -337,7 +337,7 @@ def test_a_residual_network_by_hand() -> None:
         beside = h if s == 0 else norm(conv(h, f"{block}.shortcut.0", second, now, stride, padding=0))
         h, now = F.relu(y + beside), second
     wanted = h.mean((2, 3)) @ w["linear.weight"][:, now].T + w["linear.bias"]
-    found = functional_call(small.train(), cut.take(w, drawn), (x,))
+    found = functional_call(small.train(), cut.extract(w, drawn), (x,))
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     assert not torch.equal(drawn["stem"], drawn["stages.0.0.conv2"])  # what the first block adds
 
@@ -351,7 +351,7 @@ def test_a_residual_network_by_hand() -> None:
     ],
 )
 def test_what_has_no_layers_one_after_the_other(module: Callable[[], nn.Module], sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         layered(module(), module())
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -362,7 +362,7 @@ def test_what_has_no_layers_one_after_the_other(module: Callable[[], nn.Module],
 
 @pytest.mark.parametrize("rate", [0.0, -0.5, 1.01, float("nan")])
 def test_a_rate_is_a_share(rate: float) -> None:
-    with pytest.raises(RequestError, match="must be above 0 and at most 1"):
+    with pytest.raises(UserError, match="must be above 0 and at most 1"):
         narrow(models.build("mlp:rate=0.5", classes=2, input_shape=(4,)), rate)
 
 
@@ -379,7 +379,7 @@ def test_a_rate_is_a_share(rate: float) -> None:
     ],
 )
 def test_what_cannot_be_narrowed(module: Callable[[], nn.Module], sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         narrow(module(), 0.25)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -406,7 +406,7 @@ def chain(*widths: int) -> nn.Module:
     ],
 )
 def test_what_cannot_be_told_is_refused(full: Any, small: Any, sentence: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(UserError) as refused:
         Cut.between(full, small)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -13,7 +13,7 @@ from coterie.data import Federation
 from coterie.engines import Engine, Serial
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
-from coterie.training.experiment import Experiment, Progressed
+from coterie.training.experiment import Experiment, RunState
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
 A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]
@@ -69,19 +69,19 @@ def experiment(
     algorithm: Algorithm,
     engine: Engine | None = None,
     seed: int = 0,
-    silent: float = 0.0,
+    drop_messages: float = 0.0,
     rounds: int = 10,
 ) -> Experiment:
     """An experiment on the serial engine unless another one is given; float targets bring their own loss."""
     loss = mean_output if federation.classes is None else cross_entropy
-    return Experiment.of(Model(module, loss), federation, algorithm, engine or Serial(), seed, rounds, silent)
+    return Experiment.of(Model(module, loss), federation, algorithm, engine or Serial(), seed, rounds, drop_messages)
 
 
-def play(e: Experiment, rounds: int, start: Progressed | None = None) -> Progressed:
+def play(e: Experiment, rounds: int, start: RunState | None = None) -> RunState:
     """Some rounds without evaluation."""
     now = start or e.start()
     for t in range(rounds):
-        now, _ = e.play(now, t, evaluate=False)
+        now, _ = e.run_round(now, t, evaluate=False)
     return now
 
 
@@ -90,7 +90,7 @@ def models(e: Experiment, rounds: int) -> dict[str, Tensor]:
     return e.program.models(play(e, rounds).state)
 
 
-def scattered(e: Experiment) -> Progressed:
+def scattered(e: Experiment) -> RunState:
     """The golden start, where every client begins at its own u."""
     now = e.start()
     x = {**now.state.x, "u": torch.tensor(U0, dtype=torch.float64)}

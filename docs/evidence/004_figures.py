@@ -170,13 +170,13 @@ def play(federation: Federation, s: Setting, seed: int) -> tuple[list[int], list
             squared = norms["gradient_norm_shared"] + s.m / CLIENTS * norms["gradient_norm_personal"]
             curve.append(math.sqrt(squared))
         if t < s.rounds:
-            now, _ = e.play(now, t, evaluate=False)
+            now, _ = e.run_round(now, t, evaluate=False)
     return wanted, curve, dissimilarity(e, now.state)
 
 
 def dissimilarity(e: Experiment, state: Any) -> float:
     """b with b^2 = (1/n) sum_i |grad_u f_i - mean grad_u|^2: how much the clients disagree about u."""
-    grad = e.engine.gradient(e.model.still)
+    grad = e.engine.gradient(e.model.eval_objective)
     found = on_clients(
         e.engine, lambda x, data: slope(grad, *split(x, ["u"]), data).gradient["u"], e.program.models(state), e.train
     )

@@ -194,7 +194,7 @@ def play(job: Job, images: Path, scale: Scale) -> Row:
     how = {"engine": "serial", "device": "cpu", "progress": False, "evaluate_every": scale.every}
     try:
         run = ct.fit(module, fed, algorithm(job), rounds=job.rounds, seed=job.seed, **how)
-    except ct.RequestError as error:  # a rate or a coefficient that diverges
+    except ct.UserError as error:  # a rate or a coefficient that diverges
         return {**job._asdict(), "error": str(error)}
     sent = np.cumsum([row["parameters_sent"] for row in run.history]).tolist()
     measured = [

@@ -32,8 +32,8 @@ from coterie.data.batches import Batch
 from coterie.models.cost import cost
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels import narrow
-from coterie.training.choose import choose
 from coterie.training.experiment import Experiment
+from coterie.training.select_engine import choose
 
 RATES = (1.0, 0.75, 0.5)
 LIMIT = 1.2  # what unequal widths in one federation may cost above the groups alone
@@ -137,7 +137,7 @@ def timed(c: Comparison, repeats: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {p.name: [] for p in parts}
     for t in range(repeats + 1):
         for p in parts:
-            now[p.name], row = p.experiment.play(now[p.name], t, evaluate=False)
+            now[p.name], row = p.experiment.run_round(now[p.name], t, evaluate=False)
             seconds[p.name].append(row["seconds"])
     return {name: each[1:] for name, each in seconds.items()}
 

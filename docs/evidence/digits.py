@@ -98,7 +98,7 @@ def play(job: Job) -> dict[str, Any]:
     module = ct.models.build("small-cnn", fed, seed=job.seed)
     try:
         run = ct.fit(module, fed, algorithm, rounds=ROUNDS, seed=job.seed, progress=False, evaluate_every=ROUNDS)
-    except ct.RequestError as error:  # a rate that diverges
+    except ct.UserError as error:  # a rate that diverges
         return {**job._asdict(), "error": str(error)}
     accuracy = {k: v["final"] for k, v in run.summary["personal_accuracy"].items()}
     sent = run.summary["bytes_sent"] / ROUNDS

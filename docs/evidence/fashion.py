@@ -26,7 +26,7 @@ from fashion_tables import written
 import coterie as ct
 from coterie import measure
 from coterie.algorithms.settings import settings_of
-from coterie.core import rng as chance
+from coterie.core import rng as rng
 from coterie.data.batches import Samples
 from coterie.data.partition import split, test_split
 from coterie.engines import Serial
@@ -60,7 +60,7 @@ class Job:
 def federation(job: Job, data_dir: str | None) -> ct.data.Federation:
     """Some training images, drawn by seed, divided among the clients; test images in their proportions."""
     pool = ct.data.federate("fashion-mnist", 1, "iid", data_dir=data_dir)
-    draw = chance.generator(job.seed, "evidence")
+    draw = rng.generator(job.seed, "evidence")
     order, test_order = (torch.from_numpy(draw.permutation(len(y))) for y in (pool.y, pool.test_y))
     mine, tests = order[: job.images], test_order[:TESTS]
     x, y, test_x, test_y = pool.x[mine], pool.y[mine], pool.test_x[tests], pool.test_y[tests]
@@ -70,7 +70,7 @@ def federation(job: Job, data_dir: str | None) -> ct.data.Federation:
     parts = split(job.partition, y.numpy(), CLIENTS, job.seed)
     test_parts = test_split(y.numpy(), parts, test_y.numpy(), job.seed)
     rows, test_rows = (tuple(map(torch.from_numpy, p)) for p in (parts, test_parts))
-    return ct.data.Federation(x, y, test_x, test_y, rows, test_rows, pool.classes, preparation=pool.preparation)
+    return ct.data.Federation(x, y, test_x, test_y, rows, test_rows, pool.classes, transform=pool.transform)
 
 
 def play(job: Job, data_dir: str | None) -> dict[str, Any]:
@@ -83,10 +83,10 @@ def play(job: Job, data_dir: str | None) -> dict[str, Any]:
     now, curve = e.start(), []
     try:
         for t in range(job.rounds):
-            now, row = e.play(now, t, evaluate=t + 1 in job.marks)
+            now, row = e.run_round(now, t, evaluate=t + 1 in job.marks)
             if t + 1 in job.marks:
                 curve.append(measured(e, now.state, row))
-    except ct.RequestError as error:  # a rate that diverges
+    except ct.UserError as error:  # a rate that diverges
         return {**asdict(job), "error": str(error)}
     return {**asdict(job), "curve": curve}
 
@@ -96,7 +96,7 @@ def measured(e: Experiment, state: Any, row: Mapping[str, Any]) -> dict[str, Any
     models = e.program.models(state)
     mean = measure.averaged(models) if e.program.consensus is None else e.program.consensus(state)
     some = torch.arange(SOME)
-    everything = Samples(e.tests.x, e.tests.y, (some,) * CLIENTS, e.tests.preparation)
+    everything = Samples(e.tests.x, e.tests.y, (some,) * CLIENTS, e.tests.transform)
     own = measure.personal_accuracies(e.engine, e.model, models, everything, np.arange(CLIENTS))
     test, train = row["global_accuracy"], measure.global_accuracy(e.engine, e.model, mean, e.train)
     shares = {
@@ -188,7 +188,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         print(answered(asked.study, asked.workers, asked.data_dir))
-    except ct.RequestError as error:  # no images, above all
+    except ct.UserError as error:  # no images, above all
         parser.exit(2, f"{error}\n")
 
 

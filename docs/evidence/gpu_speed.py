@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.core.tensors import split
-from coterie.data import Preparation
+from coterie.data import Transform
 from coterie.engines import Graphed, Serial
 from coterie.measure import personal_accuracies
 from coterie.models.model import Model, cross_entropy, products
@@ -29,7 +29,7 @@ from coterie.training.experiment import Experiment
 
 REPEATS = 5
 CUDA = torch.device("cuda")
-CIFAR = Preparation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
+CIFAR = Transform((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), pad=4, flip=True)
 
 
 def clock() -> float:
@@ -48,18 +48,16 @@ def seconds(f: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def federation(
-    clients: int, shape: tuple[int, ...], samples: int, preparation: Preparation | None
-) -> ct.data.Federation:
+def federation(clients: int, shape: tuple[int, ...], samples: int, transform: Transform | None) -> ct.data.Federation:
     """Noise, equally much for everybody, and a fifth as much to test on."""
     torch.manual_seed(0)
 
     def draw(count: int) -> list[tuple[Tensor, Tensor]]:
-        noise = torch.randn if preparation is None else lambda *size: torch.randint(0, 256, size, dtype=torch.uint8)
+        noise = torch.randn if transform is None else lambda *size: torch.randint(0, 256, size, dtype=torch.uint8)
         return [(noise(count, *shape), torch.randint(10, (count,))) for _ in range(clients)]
 
     parts = {"train": draw(samples), "test": draw(samples // 5)}
-    return ct.data.from_tensors(**parts, classes=10, preparation=preparation).to(CUDA)
+    return ct.data.from_tensors(**parts, classes=10, transform=transform).to(CUDA)
 
 
 def experiment(
@@ -230,7 +228,7 @@ def many(model_name: str, clients: int, batch: int, samples: int, some: int) -> 
 
 def off_serial(fast: Experiment, slow: Experiment) -> float:
     """The largest difference of any weight after a round."""
-    ends = [e.program.models(e.play(e.start(), 0, evaluate=False)[0].state) for e in (fast, slow)]
+    ends = [e.program.models(e.run_round(e.start(), 0, evaluate=False)[0].state) for e in (fast, slow)]
     return max(float((ends[0][k] - ends[1][k]).abs().max()) for k in ends[0])
 
 

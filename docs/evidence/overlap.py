@@ -85,7 +85,7 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Notes them, of every run in this process."""
-        play, save = Experiment.play, RunFolder.save
+        play, save = Experiment.run_round, RunFolder.save
 
         def played(*values: Any, **options: Any) -> Any:
             result = play(*values, **options)
@@ -98,7 +98,7 @@ class Watch:
             save(*values)
             self.saving.append(time.perf_counter() - began)
 
-        with patch.object(Experiment, "play", played), patch.object(RunFolder, "save", saved):
+        with patch.object(Experiment, "run_round", played), patch.object(RunFolder, "save", saved):
             yield
 
 

@@ -143,10 +143,13 @@ def call(name: str, arguments: str) -> str:
 def small(method: str) -> str:
     """Arguments that suit six clients with few samples."""
     build, preset = algorithms.builder(method), PRESETS["digits"]
-    known, suited = settings_of(build), {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1}
+    known, select_engine = (
+        settings_of(build),
+        {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1},
+    )
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
-    chosen = {k: suited[k] for k in (*wanted, *forms) if k in known and k in suited}
+    chosen = {k: select_engine[k] for k in (*wanted, *forms) if k in known and k in select_engine}
     if neighbors := graph(method, known):
         chosen["topology"] = neighbors
     return ", ".join(f"{k}={v if v is None else json.dumps(v)}" for k, v in chosen.items())

@@ -16,7 +16,7 @@ from coterie import algorithms
 from coterie.algorithms.base import Trained
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.traffic import Traffic
-from coterie.cli.request import Plan, Wishes
+from coterie.cli.request import RunOptions, RunPlan
 from coterie.core.tensors import Tensors
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
@@ -85,8 +85,8 @@ def experiment(method: str) -> Experiment:
     wanted += ["personal_steps=1"] if "personal_steps" in known and "schedule" not in known else []  # jointly: none
     wanted += ["finetune_epochs=0"]
     wanted += ["participation=0.5"] if "participation" in known and "capacities" not in known else []
-    wishes = Wishes(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=graph(method, known))
-    plan = Plan.of(wishes)
+    wishes = RunOptions(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=graph(method, known))
+    plan = RunPlan.of(wishes)
     federation = plan.federation(0)
     model = Model(plan.module(federation, 0, [method]), cross_entropy)
     return Experiment.of(model, federation, plan.algorithm(method, [method]), Serial(), 0, ROUNDS)

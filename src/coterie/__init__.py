@@ -21,14 +21,14 @@ if TYPE_CHECKING:
         topology,
         track,
     )
-    from .core.errors import RequestError
+    from .core.errors import UserError
     from .training.fit import fit
     from .training.run import Client, Run, load
 
 __all__ = [
     "Client",
-    "RequestError",
     "Run",
+    "UserError",
     "algorithms",
     "data",
     "engines",
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "RequestError": "core.errors",
+    "UserError": "core.errors",
     "fit": "training.fit",
     "Client": "training.run",
     "Run": "training.run",

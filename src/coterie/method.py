@@ -14,7 +14,7 @@ What is here:
 
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
 * Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
-  ``Range``, ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``RequestError``, to refuse one.
+  ``Range``, ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``UserError``, to refuse one.
 * Local work: ``Phase``, ``Group``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
   the class of one's own, which makes a ``Grad`` of another one: of a model and a ``Batch`` it gives a direction and
@@ -23,10 +23,10 @@ What is here:
 * Families: ``federated`` around a ``Server``, ``decentralized`` between ``Peers``, ``push_sum`` of what is ``Pushed``;
   ``beside``, whose state is ``Beside``: clients with a model of their own beside the server's, which trains together
   with it as its ``second`` under ``second_names``, until they are taken ``apart``.
-* Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``outer``; ``Topology`` and ``topology``.
+* Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``interpolate``; ``Topology``, ``topology``.
 * Wrappers: ``quantized`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
-  ``lasting`` momentum, what corrections have ``looked_up``; ``Traffic``, ``load``, ``over``, ``gossiped``,
+  ``persistent`` momentum, what corrections have ``look_up``; ``Traffic``, ``load``, ``over``, ``gossiped``,
   ``to_server`` and ``both_ways``, which count what is sent.
 * Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
   such views for every round.
@@ -35,7 +35,7 @@ What is here:
 """
 
 from . import topology
-from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Trained, View, around
+from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Submodel, Trained, around
 from .algorithms.beside import Beside, apart, beside, second, second_names
 from .algorithms.finetuned import finetuned
 from .algorithms.method import method
@@ -45,8 +45,8 @@ from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.quantized import quantized
 from .algorithms.server import Server, both_ways, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
-from .algorithms.update import LocalUpdate, lasting, looked_up, message_of
-from .core.errors import RequestError
+from .algorithms.update import LocalUpdate, look_up, message_of, persistent
+from .core.errors import UserError
 from .core.tensors import (
     Tensors,
     Tree,
@@ -64,11 +64,11 @@ from .core.tensors import (
     zeros_like,
 )
 from .data.batches import Amount, Batch
-from .engines.base import Grad, Seen
-from .exchange.mixing import average, gossip, outer, ratio, sums
+from .engines.base import Grad, StepInfo
+from .exchange.mixing import average, gossip, interpolate, ratio, sums
 from .local.corrections import control_variate, debiased, few_samples, masked, proximal, sam
 from .local.personal import Patterns
-from .local.steps import REFERENCE, Aux, Correction, Group, Phase
+from .local.steps import REFERENCE, Aux, Correction, ParamGroup, Phase
 from .models.model import Model
 from .topology import Topology
 
@@ -84,10 +84,10 @@ __all__ = [
     "Count",
     "Fraction",
     "Grad",
-    "Group",
     "LocalUpdate",
     "Model",
     "Options",
+    "ParamGroup",
     "Participation",
     "Patterns",
     "Peers",
@@ -98,17 +98,17 @@ __all__ = [
     "Pushed",
     "Range",
     "Rate",
-    "RequestError",
     "Round",
-    "Seen",
     "Server",
+    "StepInfo",
+    "Submodel",
     "Tensors",
     "Topology",
     "Traffic",
     "Trained",
     "Training",
     "Tree",
-    "View",
+    "UserError",
     "Weighting",
     "add",
     "apart",
@@ -127,16 +127,16 @@ __all__ = [
     "floating",
     "gossip",
     "gossiped",
-    "lasting",
+    "interpolate",
     "load",
-    "looked_up",
+    "look_up",
     "masked",
     "message_of",
     "method",
     "mul",
     "norm",
-    "outer",
     "over",
+    "persistent",
     "proximal",
     "push_sum",
     "put",

@@ -18,16 +18,16 @@ def attended(program: Program[Any]) -> Program[Any]:
     """
 
     def train(s: Any, r: Round) -> Trained:
-        return program.train(rows(s, r.members), replace(r, here=r.cohort))
+        return program.train(rows(s, r.members), replace(r, local_clients=r.cohort))
 
     def exchange(s: Any, trained: Trained, r: Round) -> Any:
         everybody = trained._replace(
             models=_filled(trained.models, r),
             sent=_filled(trained.sent, r),
-            kept=_filled(trained.kept, r),
+            private=_filled(trained.private, r),
             mass=trained.mass and _filled(trained.mass, r),
         )
-        after = program.exchange(s, everybody, replace(r, cohort=r.here))
+        after = program.exchange(s, everybody, replace(r, cohort=r.local_clients))
         return put(s, r.members, rows(after, r.members))
 
     return program._replace(train=train, exchange=exchange)
@@ -38,6 +38,6 @@ def _filled(cohort: Tree, r: Round) -> Tree:
     members = r.members
 
     def fill(v: Tensor) -> Tensor:
-        return v.new_zeros(len(r.here), *v.shape[1:]).index_copy(0, members, v)
+        return v.new_zeros(len(r.local_clients), *v.shape[1:]).index_copy(0, members, v)
 
     return tree_map(fill, cohort)

@@ -8,8 +8,8 @@ from torch.func import vmap
 
 from ..core.tensors import Tensors, count, dot, floating, mul, replicate, rows, split, sub
 from ..data.batches import Batch
-from ..engines.base import Grad, Seen
-from ..local.steps import Aux, Correction, Group, Phase
+from ..engines.base import Grad, StepInfo
+from ..local.steps import Aux, Correction, ParamGroup, Phase
 from .base import Problem, Program, Round, Trained
 from .beside import Beside, apart, beside, second, second_names
 from .method import method
@@ -31,13 +31,13 @@ class Mixture(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """(g(w), alpha g(m)) at m = alpha v + (1 - alpha) w."""
 
-        def both(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            (w, v), (rest, seen) = apart(x), apart(held)
+        def both(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            (w, v), (rest, seen) = apart(x), apart(frozen)
             alpha = seen.pop(ALPHA)
             g, at_w = grad(w, rest, batch)
             h, at_m = grad(mixed(w, v, alpha), rest | seen, batch)
             renewed = at_m.buffers | {ALPHA: (alpha - self.alpha_lr * dot(sub(v, w), h)).clamp(0, 1)}
-            return g | second(mul(h, alpha)), Seen(at_m.loss, at_w.buffers | second(renewed))
+            return g | second(mul(h, alpha)), StepInfo(at_m.loss, at_w.buffers | second(renewed))
 
         return both
 
@@ -83,7 +83,7 @@ def apfl(
     of a round only, with a decay of 0.02 alpha.
     """
     v_names, seen = second_names(p.parameters), second_names((*p.model.running, ALPHA))
-    group = Group(v_names, t.lr, apart=True)  # two losses: clipping takes a norm for each model
+    group = ParamGroup(v_names, t.lr, clipped_alone=True)  # two losses: clipping takes a norm for each model
     phase = Phase(p.parameters | v_names, t.amount, t.lr, (Mixture(alpha_lr, seen),), group=group)
     average, work = federated(p, [phase], t, p.names, participation, weighting), LocalUpdate(p, [phase], t)
 
@@ -99,7 +99,7 @@ def apfl(
     def train(s: Beside, r: Round) -> Trained:
         both = replicate(s.server.u, len(r.cohort)) | second(rows(s.own, r.members))
         done = work.run(r, both, rows(s.server.memory, r.members))
-        w, v = apart(done.model)
-        return done.trained(deployed(w, v), floating(w), (v, done.memory))
+        w, v = apart(done.models)
+        return done._replace(models=deployed(w, v), sent=floating(w), private=(v, done.private))
 
-    return beside(average, [phase], init, train, lambda s: deployed(replicate(s.server.u, len(p.here)), s.own))
+    return beside(average, [phase], init, train, lambda s: deployed(replicate(s.server.u, len(p.local_clients)), s.own))

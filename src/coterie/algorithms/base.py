@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.tensors import Tensors, Tree
 from ..data.batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Step
@@ -23,7 +23,7 @@ from .traffic import Traffic
 S = TypeVar("S")
 
 
-class View(NamedTuple):
+class Submodel(NamedTuple):
     """A form of the model that some clients train: cut, factorized, or only a part of it.
 
     ``take`` and ``put`` are written for one client; ``where``: what chooses its cut, {} for nothing. Mass is 1 where
@@ -31,17 +31,17 @@ class View(NamedTuple):
     """
 
     model: Model
-    take: Callable[[Tensors, Tree], Tensors]  # (the common form, where) -> what the client trains
-    put: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # back again: (values, 0 where there are none; mass)
-    kept: frozenset[str] = frozenset()  # names of this form that no common one has: they never leave the client
+    extract: Callable[[Tensors, Tree], Tensors]  # (the common form, where) -> what the client trains
+    embed: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # back again: (values, 0 where there are none; mass)
+    private: frozenset[str] = frozenset()  # names of this form that no common one has: they never leave the client
 
 
 class Assigned(NamedTuple):
     """Which members of a cohort train which view."""
 
     places: Integers  # in the cohort
-    view: View
-    where: Tree  # stacked over them
+    submodel: Submodel
+    index: Tree  # stacked over them
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Problem:
     clients: int
     rounds: int  # of the whole run, for what follows a schedule
     seed: int
-    views: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
-    held: Integers | None = None  # which clients lie here, where others lie elsewhere; None: all of them
+    submodels: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
+    shard: Integers | None = None  # which clients lie here, where others lie elsewhere; None: all of them
 
     @cached_property
-    def here(self) -> Integers:
+    def local_clients(self) -> Integers:
         """The clients whose rows the stacked tensors of a state have, in that order."""
-        return np.arange(self.clients) if self.held is None else self.held
+        return np.arange(self.clients) if self.shard is None else self.shard
 
     @property
     def module(self) -> nn.Module:
@@ -90,8 +90,8 @@ class Round:
     samples: Samples  # the training data
     engine: Engine
     seed: int
-    whole: Integers  # who takes part, wherever they lie
-    here: Integers  # who lies here, in the order of the state's rows
+    global_cohort: Integers  # who takes part, wherever they lie
+    local_clients: Integers  # who lies here, in the order of the state's rows
 
     @property
     def W(self) -> Tensor:  # noqa: N802
@@ -100,23 +100,23 @@ class Round:
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """``f`` on every client of the cohort."""
-        keys: list[int] = chance.counters(chance.key(self.seed, "dropout", self.index), self.cohort).tolist()
+        keys: list[int] = rng.counters(rng.key(self.seed, "dropout", self.index), self.cohort).tolist()
         return self.engine.map(f, *clients, keys=keys)
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches) -> Tree:
         """``step`` through all batches of every client of the cohort."""
-        key = chance.key(self.seed, "dropout", self.index, batches.key or 0)
-        return self.engine.walk(step, given, fixed, batches, keys=chance.counters(key, self.cohort).tolist())
+        key = rng.key(self.seed, "dropout", self.index, batches.key or 0)
+        return self.engine.scan(step, given, fixed, batches, keys=rng.counters(key, self.cohort).tolist())
 
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
         """The cohort's shuffled batches of this round."""
-        key = chance.key(self.seed, "batches", self.index, stream)
+        key = rng.key(self.seed, "batches", self.index, stream)
         return Batches(self.samples, self.cohort, amount, batch_size, key)
 
     @property
     def members(self) -> Tensor:
         """The places of the cohort in a state, to index its stacked tensors with."""
-        return torch.from_numpy(np.searchsorted(self.here, self.cohort)).to(self.samples.x.device)
+        return torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)).to(self.samples.x.device)
 
     def row(self, weighting: str) -> Tensor:
         """[m] a server's row of W: how much each member of the cohort counts, of all who take part, wherever they lie.
@@ -124,18 +124,18 @@ class Round:
         weighting: "size", by their training samples, or "uniform"; a cohort without any data counts equally.
         """
         sizes = self.samples.sizes
-        total = sizes[self.whole].sum() if weighting == "size" else 0
-        row = sizes[self.cohort] / total if total else np.full(len(self.cohort), 1 / len(self.whole))
+        total = sizes[self.global_cohort].sum() if weighting == "size" else 0
+        row = sizes[self.cohort] / total if total else np.full(len(self.cohort), 1 / len(self.global_cohort))
         return torch.from_numpy(row).to(self.samples.x.device)
 
 
-class Form(NamedTuple):
+class ModelGroup(NamedTuple):
     """What some members of a cohort would deploy: models of one module."""
 
     places: Integers  # in the cohort
     model: Model
     models: Tensors  # stacked
-    kept: frozenset[str] = frozenset()  # names that no common form has
+    private: frozenset[str] = frozenset()  # names that no common form has
 
 
 class Trained(NamedTuple):
@@ -143,12 +143,12 @@ class Trained(NamedTuple):
 
     models: Tensors  # stacked: what each member would deploy now, in the common form
     sent: Tensors  # stacked: what leaves the members; of what others have trained, an exchange sees nothing else
-    kept: Tree  # whatever else the exchange needs
+    private: Tree  # whatever else the exchange needs
     loss: Tensor  # [m] mean training loss over the steps
     steps: Tensor  # [m] how many there were; where none, the loss is no number
     passes: tuple[tuple[Model, int], ...]  # how many times a sample went forward and backward through which model
     mass: Tensors | None = None  # stacked: 1 where an entry of ``sent`` is there, 0 where it is not; None: all are
-    forms: tuple[Form, ...] = ()  # instead of ``models``, where members have modules of their own
+    groups: tuple[ModelGroup, ...] = ()  # instead of ``models``, where members have modules of their own
 
 
 class Program(NamedTuple, Generic[S]):
@@ -169,11 +169,11 @@ class Program(NamedTuple, Generic[S]):
     participation: float | int = 1.0  # a fraction of the clients, or a count
     prepare: Callable[[S, Round], S] | None = None  # once before the first round, with all clients
     consensus: Callable[[S], Tensors] | None = None  # the one model they agree on; None: the mean of all models
-    known: Callable[[S], Tensors] | None = None  # what the receivers of all messages have already: a server's model
+    receiver_has: Callable[[S], Tensors] | None = None  # what all receivers have already: a server's model
     mass: Callable[[S], Tensor] | None = None  # [n] the weights that push-sum keeps beside the models
-    keeps: str = "receiver"  # who takes the weight of a message that is not delivered; push-sum: the "sender"
-    finetune: Callable[[S, Round], Iterator[Form]] | None = None  # everybody's own model, tuned for measuring only
-    views: Callable[[Round], Sequence[Assigned]] | None = None  # who has which form; None: all the common one
+    weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
+    finetune: Callable[[S, Round], Iterator[ModelGroup]] | None = None  # all models, tuned for measuring only
+    submodels: Callable[[Round], Sequence[Assigned]] | None = None  # who has which; None: all have the common model
 
 
 def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Program[Any]:
@@ -182,7 +182,7 @@ def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Pr
     def looking(f: Callable[..., Any] | None) -> Callable[..., Any] | None:
         return None if f is None else lambda s, *rest: f(inner(s), *rest)
 
-    names = ("train", "models", "traffic", "consensus", "known", "mass", "finetune")
+    names = ("train", "models", "traffic", "consensus", "receiver_has", "mass", "finetune")
     return program._replace(**{**{name: looking(getattr(program, name)) for name in names}, **own})
 
 

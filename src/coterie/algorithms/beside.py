@@ -28,8 +28,8 @@ def beside(
     """The server averages what is sent as ``average`` does; what ``train`` keeps is (own, kept of the average)."""
 
     def exchange(s: Beside, trained: Trained, r: Round) -> Beside:
-        own, kept = trained.kept
-        server = average.exchange(s.server, trained._replace(kept=kept), r)
+        own, kept = trained.private
+        server = average.exchange(s.server, trained._replace(private=kept), r)
         return Beside(server, put(s.own, r.members, own))
 
     return around(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..data.batches import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
@@ -54,7 +54,7 @@ def levels(text: str, known: Mapping[str, float]) -> list[float]:
     ([1.0, 0.75, 0.1], [0.25, 0.5])
     """
     if staged(text) and "x" in text:
-        raise RequestError(
+        raise UserError(
             f"capacities={text} have both clients (x) and rounds (@): with rounds everybody has the same, as in b1@5-b4"
         )
     return [_value(part.strip().partition("x")[0].partition("@")[0], known, text) for part in text.split("-")]
@@ -68,7 +68,7 @@ def staged(text: str) -> bool:
 def refuse_staged(name: str, text: str | None, why: str) -> None:
     """Refuses capacities that change over the rounds where a method could do nothing with them."""
     if text is not None and staged(text):
-        raise RequestError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
+        raise UserError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
 
 
 def _one_by_one(text: str, values: Sequence[float], clients: int, rounds: int) -> list[Share]:
@@ -83,7 +83,7 @@ def _side_by_side(text: str, values: Sequence[float], clients: int) -> list[Shar
     if ends is None:
         ends = np.arange(1, len(parts) + 1) * clients // len(parts)
     elif ends[-1] != clients:
-        raise RequestError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
+        raise UserError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
     starts = np.concatenate([[0], ends[:-1]])
     return [
         Share(value, np.arange(a, b))
@@ -96,14 +96,14 @@ def _starts(text: str, rounds: int) -> list[int]:
     """The first round of each capacity."""
     given = [_length(part.partition("@")[2].strip(), text) for part in text.split("-")]
     if any(length is None for length in given[:-1]):
-        raise RequestError(f"capacities={text} do not say how long each lasts: only the last may go without a number")
+        raise UserError(f"capacities={text} do not say how long each lasts: only the last may go without a number")
     numbers = [length for length in given if length is not None]
     if len({isinstance(length, int) for length in numbers}) > 1:
-        raise RequestError(f"capacities={text} mix rounds with shares of all rounds: give one kind, as in b1@0.25-b4")
+        raise UserError(f"capacities={text} mix rounds with shares of all rounds: give one kind, as in b1@0.25-b4")
     fixed = [length if isinstance(length, int) else int(length * rounds) for length in numbers[: len(given) - 1]]
     _check_sum(text, given, rounds)
     if min([*fixed, rounds - sum(fixed)]) < 1:
-        raise RequestError(f"capacities={text} leave some no round of {rounds}: ask for more rounds or other shares")
+        raise UserError(f"capacities={text} leave some no round of {rounds}: ask for more rounds or other shares")
     return [0, *np.cumsum(fixed).tolist()]
 
 
@@ -119,7 +119,7 @@ def _check_sum(text: str, given: Sequence[int | Fraction | None], rounds: int) -
             if isinstance(given[-1], int)
             else f"{float(total):g} of all rounds"
         )
-        raise RequestError(f"capacities={text} are for {what}: leave the last number out, or make them add up")
+        raise UserError(f"capacities={text} are for {what}: leave the last number out, or make them add up")
 
 
 def _length(text: str, whole: str) -> int | Fraction | None:
@@ -131,7 +131,7 @@ def _length(text: str, whole: str) -> int | Fraction | None:
     except (ValueError, ZeroDivisionError):
         length = 0
     if length <= 0 or (isinstance(length, Fraction) and length > 1):
-        raise RequestError(
+        raise UserError(
             f"capacities={whole} have no meaning at @{text}: write rounds or a share of them, as in b1@250 or b1@0.125"
         )
     return length
@@ -143,14 +143,12 @@ def _value(name: str, known: Mapping[str, float], text: str) -> float:
     try:
         return float(name)
     except ValueError:
-        raise RequestError(
+        raise UserError(
             f"capacities={text} has no meaning at {name!r}: write {'-'.join(known)} or numbers, as in b4-b2 or 1-0.5"
         ) from None
 
 
 def _count(size: str, text: str) -> int:
     if not size.isdigit():
-        raise RequestError(
-            f"capacities={text} gives sizes to some only: give one to each, as in b4x15-b2x5, or to none"
-        )
+        raise UserError(f"capacities={text} gives sizes to some only: give one to each, as in b4x15-b2x5, or to none")
     return int(size)

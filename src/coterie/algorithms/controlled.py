@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, add, count, mul, put, replicate, rows, split, sub, zeros_like
 from ..data.batches import Stream
 from ..engines.base import Grad
@@ -58,7 +58,7 @@ def controlled(
         grad = r.engine.gradient(p.model.objective)
         batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
         c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
-        return s._replace(c=r.engine.agree({k: v.mean(0) for k, v in c_i.items()}, len(p.here)), c_i=c_i)
+        return s._replace(c=r.engine.all_mean({k: v.mean(0) for k, v in c_i.items()}, len(p.local_clients)), c_i=c_i)
 
     def train(s: Controlled, r: Round) -> Trained:
         done, before = base.train(s, r), rows(s.c_i, r.members)
@@ -68,10 +68,10 @@ def controlled(
 
     def exchange(s: Controlled, trained: Trained, r: Round) -> Controlled:
         changed, sent = split(trained.sent, {CONTROL + k for k in s.c})
-        memory, c_i = trained.kept
-        u, v, memory = base.exchange(s, trained._replace(sent=sent, kept=memory), r)
+        memory, c_i = trained.private
+        u, v, memory = base.exchange(s, trained._replace(sent=sent, private=memory), r)
         mean = average(r.engine, r.row("uniform"), changed)
-        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.whole) / p.clients) for k, v in s.c.items()}
+        c = {k: torch.add(v, mean[CONTROL + k], alpha=len(r.global_cohort) / p.clients) for k, v in s.c.items()}
         return Controlled(u, v, memory, c, put(s.c_i, r.members, c_i))
 
     return base._replace(
@@ -86,7 +86,7 @@ def controlled(
 
 def with_control(done: Trained, before: Tensors, after: Tensors) -> Trained:
     """What clients came to, with the change of their control variates in the message."""
-    return done._replace(sent=done.sent | of_control(sub(after, before)), kept=(done.kept, after))
+    return done._replace(sent=done.sent | of_control(sub(after, before)), private=(done.private, after))
 
 
 def of_control(c: Tensors) -> Tensors:
@@ -112,10 +112,10 @@ def from_steps(c: Tensors, c_i: Tensors, moved: Tensors, lengths: Tensor) -> Ten
 
 def mean_gradient(grad: Grad, names: frozenset[str], model: Tensors, stream: Stream) -> Tensors:
     """One client's gradient in ``names``, averaged over the batches of a stream, all at the same point."""
-    moving, held = split(model, names)
-    total = mul(moving, 0.0)
+    params, frozen = split(model, names)
+    total = mul(params, 0.0)
     for k in range(stream.steps):
-        total = add(total, grad(moving, held, stream.batch(k))[0], 1 / stream.steps)
+        total = add(total, grad(params, frozen, stream.batch(k))[0], 1 / stream.steps)
     return total
 
 
@@ -123,4 +123,4 @@ def check_plain(t: Training) -> None:
     """Refuses whatever would make (x - y_K) / (K lr) something else than the mean gradient."""
     for key in ("momentum", "weight_decay", "clip"):
         if getattr(t, key):
-            raise RequestError(f"control variates need plain SGD: leave {key} out")
+            raise UserError(f"control variates need plain SGD: leave {key} out")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from .. import submodels as views
-from ..core.errors import RequestError
+from .. import submodels as submodels
+from ..core.errors import UserError
 from ..core.tensors import entries
 from ..submodels.basis import composed
 from ..submodels.depth import with_depth
@@ -101,7 +101,7 @@ def _forms(module: nn.Module) -> Iterator[Form]:
         for keep, ratio in settings:
             yield family, f"keep {keep}, rank {ratio:g}", partial(_low_rank, module, ratio, keep, mode)
     for rate in [rate for rate in WIDTHS.values() if rate < 1]:
-        yield "width", str(Fraction(rate)), partial(views.narrow, module, rate)
+        yield "width", str(Fraction(rate)), partial(submodels.narrow, module, rate)
     for fraction in FRACTIONS.values():
         yield "basis", f"{fraction:g}", partial(composed, module, fraction)
     yield from _staged("depth", with_depth, module)
@@ -112,7 +112,7 @@ def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.
     """One form a stage; a single one, which will be refused, where there are none."""
     try:
         stages = check_stages(module)
-    except RequestError:
+    except UserError:
         yield family, "any", partial(cut, module, 1)
     else:
         for stage in range(1, stages + 1):
@@ -120,9 +120,9 @@ def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.
 
 
 def _low_rank(module: nn.Module, ratio: float, keep: int, mode: str) -> nn.Module:
-    low = views.factorize(module, ratio, keep, rank_mode=mode)
-    if not views.factor_pairs(low):
-        raise RequestError(f"no layer is left to factorize: the model has no more than {keep} besides its head")
+    low = submodels.factorize(module, ratio, keep, rank_mode=mode)
+    if not submodels.factor_pairs(low):
+        raise UserError(f"no layer is left to factorize: the model has no more than {keep} besides its head")
     return low
 
 
@@ -130,6 +130,6 @@ def _row(form: Form, samples: Tensor) -> Row:
     family, setting, make = form
     try:
         module = make()
-    except RequestError as refused:
+    except UserError as refused:
         return Row(family, setting, why=str(refused).partition(":")[0])  # what is wrong, without the fix
     return Row(family, setting, entries(module.parameters()), models.cost(module, samples).flops)

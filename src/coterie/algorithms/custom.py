@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, get_type_hints
 
 from ..core.custom import find, is_own
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .base import Algorithm
 from .options import Options
 
@@ -30,12 +30,12 @@ def builder(name: str) -> Callable[..., Algorithm]:
         try:
             takes.bind(**settings)
         except TypeError as error:
-            raise RequestError(
+            raise UserError(
                 f"{name}{takes} cannot be called with its settings alone ({error}): give every one of them a default"
             ) from error
         algorithm = build(**settings)
         if not isinstance(algorithm, Algorithm):
-            raise RequestError(f"{name} returned {type(algorithm).__name__}: it must return a coterie.method.Algorithm")
+            raise UserError(f"{name} returned {type(algorithm).__name__}: it must return a coterie.method.Algorithm")
         return replace(algorithm, name=name)
 
     return named
@@ -46,8 +46,8 @@ def _signature(name: str, build: Callable[..., Any]) -> inspect.Signature:
     try:
         takes, _ = inspect.signature(build), get_type_hints(build)
     except (NameError, TypeError, ValueError) as error:
-        raise RequestError(f"the settings of {name} cannot be read ({error}): name a function with types") from error
+        raise UserError(f"the settings of {name} cannot be read ({error}): name a function with types") from error
     for key, setting in takes.parameters.items():
         if setting.kind is not setting.VAR_KEYWORD and setting.annotation is setting.empty:
-            raise RequestError(f"setting {key!r} of {name} has no type: annotate it, as in {key}: float = 0.1")
+            raise UserError(f"setting {key!r} of {name} has no type: annotate it, as in {key}: float = 0.1")
     return takes

@@ -7,23 +7,23 @@ from typing import Literal, Unpack
 
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Loss, Model
 from ..submodels.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
 from ..submodels.staged import check_stages
-from .base import Assigned, Problem, Program, Round, View
+from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import DEPTHS, Share, levels, shares
-from .forms import assigned, named_view
+from .groups import assigned, named_submodel
 from .method import method
-from .options import LMT_PAPER, Fraction, Options, Participation, Rate, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Fraction, Options, Participation, Rate, Training, Weighting, refuse_persistent
 from .server import Server, federated
 
 
 def _check(t: Training, feature_l2: float, distill: str) -> None:
-    refuse_lasting(t)
+    refuse_persistent(t)
     if feature_l2 and distill != "deepest":
-        raise RequestError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
+        raise UserError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
 
 
 KINDS = {"fedlmt": "plain", "depthfl": "gated"}  # of heads, by the paper that has them
@@ -94,18 +94,18 @@ def depthfl(
     groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in given]
 
     @lru_cache(maxsize=1)  # rounds with the same loss have the same models
-    def forms(weight: float) -> list[tuple[Share, View]]:
+    def forms(weight: float) -> list[tuple[Share, Submodel]]:
         loss = loss_of(distill, weight, teaching, tau, feature_l2, classes_of(p.module))
-        return [(who, named_view(p.model.like(m, loss), p.model.start)) for who, m in groups]
+        return [(who, named_submodel(p.model.like(m, loss), p.model.start)) for who, m in groups]
 
-    def views(r: Round) -> list[Assigned]:
+    def submodels(r: Round) -> list[Assigned]:
         return assigned(forms(ramp(r.index) if distill == "mutual" else 0.0), r)
 
     def heard(t: int) -> Tensor:
         return answering(check_stages(p.module), max(int(s.capacity) for s in given if s.lasts(t)), alone)
 
     phase = Phase(p.parameters, t.amount, t.lr)
-    program = federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+    program = federated(replace(p, submodels=submodels), [phase], t, p.names, participation, weighting)
     return saying(program, ANSWERING, heard)
 
 
@@ -128,7 +128,7 @@ def _depths(p: Problem, capacities: str) -> list[Share]:
     stages = check_stages(p.module)
     for level in levels(capacities, DEPTHS):
         if level > stages or level != int(level) or level < 1:
-            raise RequestError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
+            raise UserError(f"capacities={capacities} ask for {level:g} stages: this network has {stages}")
     return shares(capacities, DEPTHS, p.clients, p.rounds)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.corrections import sam
 from ..local.personal import Patterns
@@ -16,7 +16,7 @@ from .peers import Peers, decentralized
 
 def _check(personal_rho: float | None, sam_on: str) -> None:
     if personal_rho is not None and sam_on == "shared":
-        raise RequestError("personal_rho is the radius of the personal phase: add sam_on=both, or leave it out")
+        raise UserError("personal_rho is the radius of the personal phase: add sam_on=both, or leave it out")
 
 
 @method(check=_check, theorem="alternating-sam")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Unpack
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.corrections import sam
 from ..local.steps import Phase
 from ..topology import Topology
@@ -14,7 +14,7 @@ from .peers import Peers, decentralized
 
 def _check(fresh_graph: bool, gossip_steps: int) -> None:
     if fresh_graph and gossip_steps == 1:
-        raise RequestError("fresh_graph is for several gossip steps: raise gossip_steps, or leave it out")
+        raise UserError("fresh_graph is for several gossip steps: raise gossip_steps, or leave it out")
 
 
 @method(FLAT, check=_check, theorem="sam", presets={"papers": {"topology": "random:10"}})

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import topology as topologies
-from ..core import rng as chance
-from ..core.errors import RequestError
+from ..core import rng as rng
+from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, floating, split
 from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
@@ -37,7 +37,7 @@ class Sparse(NamedTuple):
 
 def _check(t: Training) -> None:
     if t.finetune_epochs:
-        raise RequestError("dispfl keeps most entries at zero, which fine-tuning would fill: leave finetune_epochs out")
+        raise UserError("dispfl keeps most entries at zero, which fine-tuning would fill: leave finetune_epochs out")
 
 
 @method(SAM_PAPER, check=_check)
@@ -79,7 +79,7 @@ def dispfl(
     base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
 
     def init(common: Tensors, each: Tensors) -> Sparse:
-        mask = first_masks(split(common, p.parameters)[0], density, p.here, p.seed)
+        mask = first_masks(split(common, p.parameters)[0], density, p.local_clients, p.seed)
         return Sparse(alive(each, mask), mask, base.init(common, each).memory)
 
     def train(s: Sparse, r: Round) -> Trained:
@@ -87,12 +87,12 @@ def dispfl(
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
-        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.kept.items()}  # what grows starts without momentum
+        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.private.items()}  # what grows starts without momentum
         everything = {k: torch.ones_like(v) for k, v in done.sent.items()}
-        return done._replace(kept=(mask, memory), mass=alive(everything, s.mask))
+        return done._replace(private=(mask, memory), mass=alive(everything, s.mask))
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
-        mask, memory = trained.kept
+        mask, memory = trained.private
         mean = average(r.engine, topologies.support(r.W), trained.sent, trained.mass, old=trained.sent)
         return Sparse(alive(trained.models | mean, mask), mask, memory)
 
@@ -132,14 +132,14 @@ def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]
 def first_masks(model: Tensors, density: float, clients: Integers, seed: int) -> Tensors:
     """Random positions of the right number, other ones for every client."""
     count = erk({k: tuple(v.shape) for k, v in model.items()}, density)
-    draws = [chance.generator(seed, "mask", 0, int(i)) for i in clients]
+    draws = [rng.generator(seed, "mask", 0, int(i)) for i in clients]
     order = {k: np.stack([draw.permutation(v.numel()) for draw in draws]) for k, v in model.items()}
     return {k: torch.from_numpy(order[k] < count[k]).view(-1, *v.shape).to(v.device) for k, v in model.items()}
 
 
 def random_scores(mask: Tensors, seed: int, r: Round) -> Tensors:
     """Where each client grows first, drawn anew in every round."""
-    draws = [chance.generator(seed, "mask", r.index + 1, int(i)) for i in r.cohort]
+    draws = [rng.generator(seed, "mask", r.index + 1, int(i)) for i in r.cohort]
     score = {k: np.stack([draw.random(v[0].numel(), np.float32) for draw in draws]) for k, v in mask.items()}
     return {k: torch.from_numpy(score[k]).view_as(v).to(v.device) for k, v in mask.items()}
 
@@ -150,7 +150,7 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
     What is below a millionth of the largest is none: where a bias cannot matter (a key's in attention) its gradient is
     rounding noise, which differs from engine to engine and must not choose.
     """
-    grad = r.engine.gradient(p.model.still)
+    grad = r.engine.gradient(p.model.eval_objective)
 
     def client(x: Tensors, stream: Stream) -> Tensors:
         g = grad(*split(x, p.parameters), stream.batch(0))[0] if stream.steps else split(x, p.parameters)[0]

@@ -10,7 +10,7 @@ from .beside import Beside, beside
 from .method import method
 from .options import Options, Participation, Rate, Training, Weighting
 from .server import federated
-from .update import LocalUpdate, lasting
+from .update import LocalUpdate, persistent
 
 
 class Personal(NamedTuple):
@@ -59,14 +59,14 @@ def ditto(
     average, personal = federated(p, [main], t, p.names, participation, weighting), LocalUpdate(p, [own], t)
 
     def init(common: Tensors, each: Tensors) -> Beside:
-        memory: Tensors = replicate(lasting(t, [own], common), count(each))
+        memory: Tensors = replicate(persistent(t, [own], common), count(each))
         return Beside(average.init(common, each), Personal(each, memory))
 
     def train(s: Beside, r: Round) -> Trained:
         w, mine = average.train(s.server, r), rows(s.own, r.members)
         received = {REFERENCE: replicate(s.server.u, len(r.cohort))}
         done = personal.run(r, mine.p, mine.memory, received)
-        kept = Personal(done.model, done.memory), w.kept
-        return done.trained(done.model, w.sent, kept)._replace(passes=w.passes + done.passes)
+        own = Personal(done.models, done.private), w.private
+        return done._replace(sent=w.sent, private=own, passes=w.passes + done.passes)
 
     return beside(average, [main, own], init, train, models=lambda s: s.own.p)

@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import add, floating, sub
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
@@ -13,13 +13,15 @@ from .options import SAM_PAPER, Options, Training
 from .peers import Peers, decentralized
 
 
-def _training(form: str) -> Training:
-    return SAM_PAPER._replace(epochs=1) if form == "epoch" else SAM_PAPER._replace(epochs=None, steps=1)
+def _training(variant: str) -> Training:
+    return SAM_PAPER._replace(epochs=1) if variant == "epoch" else SAM_PAPER._replace(epochs=None, steps=1)
 
 
-def _check(form: str, t: Training) -> None:
-    if form == "lian" and t.steps != 1:
-        raise RequestError("form=lian takes one step between two exchanges: leave epochs and steps out, or form=epoch")
+def _check(variant: str, t: Training) -> None:
+    if variant == "lian" and t.steps != 1:
+        raise UserError(
+            "variant=lian takes one step between two exchanges: leave epochs and steps out, or variant=epoch"
+        )
 
 
 # One epoch is what makes it another method than DFedAvg.
@@ -29,7 +31,7 @@ def dpsgd(
     t: Training,
     *,
     topology: str | Topology = "random:10",
-    form: Literal["epoch", "lian"] = "epoch",
+    variant: Literal["epoch", "lian"] = "epoch",
     **options: Unpack[Options],
 ) -> Program[Peers]:
     """D-PSGD: one short piece of local work, one exchange.
@@ -41,16 +43,16 @@ def dpsgd(
         topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
         form: "epoch" or "lian".
 
-    >>> dpsgd(form="lian").settings["steps"]
+    >>> dpsgd(variant="lian").settings["steps"]
     1
 
     Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017, Algorithm 1.
-    Differs from the paper in: the default form, an epoch instead of one batch, as DFedSAM's experiments run it;
-    form="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
+    Differs from the paper in: the default variant, an epoch instead of one batch, as DFedSAM's experiments run it;
+    variant="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
     clipping at 10 and rates that decay by 0.998 a round are from those experiments.
     """
     program = decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
-    return combining_first(program) if form == "lian" else program
+    return combining_first(program) if variant == "lian" else program
 
 
 def combining_first(program: Program[Peers]) -> Program[Peers]:
@@ -61,6 +63,6 @@ def combining_first(program: Program[Peers]) -> Program[Peers]:
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
         step = sub(floating(trained.models), floating(s.x))
-        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent), step), trained.kept)
+        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent), step), trained.private)
 
     return program._replace(train=train, exchange=exchange)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, dot, rows, split, sub
 from ..exchange.mixing import average
 from ..local.corrections import proximal
@@ -64,7 +64,7 @@ def fedamp(
     suit the digits. Between peers is ours.
     """
     if topology is None and p.clients > DENSE:
-        raise RequestError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
+        raise UserError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
     phase = Phase(p.parameters, t.amount, t.lr, proximal(lam / alpha))
     peers, work = decentralized(p, [phase], t, topology or "full", p.parameters), LocalUpdate(p, [phase], t)
 
@@ -81,7 +81,7 @@ def fedamp(
     def exchange(s: Attentive, trained: Trained, r: Round) -> Attentive:
         W = r.W if r.Ws else torch.ones(p.clients, p.clients, dtype=torch.float64, device=r.members.device)
         xi = convex(r.engine.pairwise(attention, W, trained.sent))
-        return Attentive(Peers(trained.models, trained.kept), average(r.engine, xi, trained.sent))
+        return Attentive(Peers(trained.models, trained.private), average(r.engine, xi, trained.sent))
 
     own = peers._replace(shared=frozenset())  # nothing of what is deployed is everybody's
     program = around(own, lambda s: s.peers, init=init, train=train, exchange=exchange)

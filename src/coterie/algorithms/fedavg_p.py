@@ -2,10 +2,10 @@
 
 from typing import Unpack
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.corrections import few_samples
 from ..local.personal import Patterns
-from ..local.steps import Group, Phase
+from ..local.steps import ParamGroup, Phase
 from .base import Problem, Program
 from .facts import Presets
 from .method import method
@@ -27,9 +27,9 @@ P_PRESETS: Presets = {
 def check_exact(t: Training, exact_personal: bool) -> None:
     """Refuses exact personal gradients where there is no noise to take away, or epochs that would be single steps."""
     if exact_personal and t.batch_size is None:
-        raise RequestError("exact_personal changes nothing without batches: give batch_size, or leave it out")
+        raise UserError("exact_personal changes nothing without batches: give batch_size, or leave it out")
     if exact_personal and t.epochs is not None:
-        raise RequestError("exact_personal sees all samples in every step, so it counts steps: give steps, not epochs")
+        raise UserError("exact_personal sees all samples in every step, so it counts steps: give steps, not epochs")
 
 
 @method(P_PAPER, check=check_exact, theorem="joint", presets=P_PRESETS)
@@ -79,13 +79,13 @@ def joint_phase(p: Problem, t: Training, personal: Patterns, personal_lr: float,
     exact_personal: v follows the gradient over all samples of the client, u that of a batch.
     """
     v = p.parameters & p.personal(personal)
-    phase = Phase(p.parameters, t.amount, t.lr, group=Group(v, personal_lr))
+    phase = Phase(p.parameters, t.amount, t.lr, group=ParamGroup(v, personal_lr))
     if not exact_personal:
         return phase
     if not v or v == p.parameters:
-        raise RequestError(
+        raise UserError(
             f"exact_personal is for a personal part beside a shared one, and personal={personal!r} leaves one of them "
             "empty: choose other patterns, or leave exact_personal out"
         )
     assert t.batch_size is not None
-    return phase._replace(whole=True, corrections=few_samples(p.parameters - v, t.batch_size))
+    return phase._replace(full_batch=True, corrections=few_samples(p.parameters - v, t.batch_size))

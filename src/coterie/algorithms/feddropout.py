@@ -5,16 +5,16 @@ from typing import Unpack
 
 import torch
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..submodels import permuted, random
 from .base import Problem, Program, Round
 from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
 from .server import Server
 from .widths import Channels, Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_lasting, form="width")
+@method(LMT_PAPER, check=refuse_persistent, form="width")
 def feddropout(
     p: Problem,
     t: Training,
@@ -57,7 +57,7 @@ def feddropout(
     """
 
     def drawn(r: Round, client: int) -> Channels:
-        generator = torch.Generator().manual_seed(chance.key(r.seed, "window", r.index, client))
+        generator = torch.Generator().manual_seed(rng.key(r.seed, "window", r.index, client))
         return partial(random if aligned else permuted, generator=generator)
 
     return by_width(p, t, drawn, capacities, Trick(scaler, mask_ce, aligned), participation, weighting)

@@ -6,19 +6,19 @@ from typing import Literal, Unpack
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import factorize, factorize_tensors, recover_tensors
-from .base import Problem, Program, View
+from .base import Problem, Program, Submodel
 from .capacities import RANKS, shares
-from .forms import assigned
+from .groups import assigned
 from .lowrank import coefficients, regularized
 from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
 from .server import Server, federated
 
 
 def check_products(t: Training, regularizer: str) -> None:
     """Refuses what is no list of terms, and momentum of factors that are made anew."""
     coefficients(regularizer)
-    refuse_lasting(t)
+    refuse_persistent(t)
 
 
 @method(LMT_PAPER, check=check_products, form="rank by client")
@@ -62,16 +62,16 @@ def fedhm(
         (s, product_view(p.model, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
-    viewed = replace(p, views=lambda r: assigned(groups, r))
+    viewed = replace(p, submodels=lambda r: assigned(groups, r))
     return federated(viewed, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
 
-def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> View:
+def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
     """The nearest products of a full model, and the full model they are."""
     factors = factorize(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     low = regularized(factors, model, regularizer)
-    return View(
+    return Submodel(
         low,
-        take=lambda w, where: factorize_tensors(low.module, w),
-        put=lambda x, where: (recover_tensors(low.module, x), {}),
+        extract=lambda w, index: factorize_tensors(low.module, w),
+        embed=lambda x, index: (recover_tensors(low.module, x), {}),
     )

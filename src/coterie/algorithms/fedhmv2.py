@@ -9,7 +9,7 @@ from torch.func import vmap
 from ..core.tensors import Tensors, replicate
 from ..exchange.mixing import average
 from ..local.steps import Phase
-from .base import Assigned, Form, Problem, Program, Round, Trained
+from .base import Assigned, ModelGroup, Problem, Program, Round, Trained
 from .capacities import RANKS, levels, refuse_staged
 from .fedhm import check_products, product_view
 from .method import method
@@ -75,24 +75,24 @@ def fedhmv2(
     divides T_s, the wrong way round.
     """
     assert rank_ratio is not None
-    view = product_view(p.model, rank_ratio, keep_layers, regularizer, rank_mode)
-    low = replace(p, model=view.model)
+    submodel = product_view(p.model, rank_ratio, keep_layers, regularizer, rank_mode)
+    low = replace(p, model=submodel.model)
     work = LocalUpdate(low, [Phase(low.parameters, t.amount, t.lr)], t)
 
     def init(common: Tensors, each: Tensors) -> Twofold:
-        return Twofold(view.take(common, {}), common)
+        return Twofold(submodel.extract(common, {}), common)
 
     def train(s: Twofold, r: Round) -> Trained:
         done = work.train(r, replicate(s.x, len(r.cohort)), {}, low.names)
-        return done._replace(forms=(Form(np.arange(len(r.cohort)), low.model, done.models),))
+        return done._replace(groups=(ModelGroup(np.arange(len(r.cohort)), low.model, done.models),))
 
     def exchange(s: Twofold, trained: Trained, r: Round) -> Twofold:
         if (r.index + 1) % svd_every:
             x = s.x | average(r.engine, r.row(weighting), trained.sent)
-            return Twofold(x, view.put(x, {})[0])
-        products: Tensors = vmap(lambda x: view.put(x, {})[0])(trained.sent)
+            return Twofold(x, submodel.embed(x, {})[0])
+        products: Tensors = vmap(lambda x: submodel.embed(x, {})[0])(trained.sent)
         w = s.w | average(r.engine, r.row(weighting), products)
-        return Twofold(s.x | view.take(w, {}), w)
+        return Twofold(s.x | submodel.extract(w, {}), w)
 
     return Program(
         shared=p.names,
@@ -101,10 +101,10 @@ def fedhmv2(
         init=init,
         train=train,
         exchange=exchange,
-        models=lambda s: replicate(s.w, len(p.here)),
-        message=lambda model: message_of(low.names)(view.model.start),
+        models=lambda s: replicate(s.w, len(p.local_clients)),
+        message=lambda model: message_of(low.names)(submodel.model.start),
         traffic=lambda s, r: both_ways(low, s.x, (), r),
         participation=participation,
-        known=lambda s: s.x,
-        views=lambda r: [Assigned(np.arange(len(r.cohort)), view, {})],
+        receiver_has=lambda s: s.x,
+        submodels=lambda r: [Assigned(np.arange(len(r.cohort)), submodel, {})],
     )

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, Unpack
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.steps import Phase
 from ..topology import Topology
 from .base import Problem, Program
@@ -28,7 +28,7 @@ def _rank(
         refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
     name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"
     if name not in COMMON_RANKS and (rank_ratio is None or keep_layers is None):
-        raise RequestError(
+        raise UserError(
             f"capacities={capacities} leave fedlmt nothing to do: name {', '.join(COMMON_RANKS)} among them, or give "
             "rank_ratio and keep_layers"
         )

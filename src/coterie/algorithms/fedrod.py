@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, put, rows, zeros_like
 from ..local.personal import head_layer
-from ..local.steps import Group, Phase
+from ..local.steps import ParamGroup, Phase
 from ..models.model import Model, cross_entropy
 from .base import Problem, Program, Round, Trained
 from .method import method
@@ -99,13 +99,13 @@ def all_losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _check(hyper: bool, keep_head: bool) -> None:
     if hyper is False and keep_head is False:
-        raise RequestError("keep_head=false is for heads that a network makes: add hyper=true, or leave it out")
+        raise UserError("keep_head=false is for heads that a network makes: add hyper=true, or leave it out")
 
 
 def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> Model:
     """The model with its last linear layer replaced, and all losses."""
     if model.loss is not cross_entropy:
-        raise RequestError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
+        raise UserError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
     module = copy.deepcopy(model.module)
     name = head_layer(module)
     with torch.random.fork_rng(devices=[]):
@@ -162,7 +162,7 @@ def fedrod(
     at = f"{layer}." if layer else ""
     heads = frozenset(k for k in p.parameters if k.startswith((f"{at}personal.", f"{at}network.")))
     kept = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
-    group = Group(heads, t.lr if personal_lr is None else personal_lr, apart=True)
+    group = ParamGroup(heads, t.lr if personal_lr is None else personal_lr, clipped_alone=True)
     phase = Phase(p.parameters, t.amount, t.lr, group=group)
     program = federated(p, [phase], t, p.names - kept, participation, weighting)
 
@@ -208,6 +208,6 @@ def class_counts(r: Round, like: Tensor) -> Tensor:
     """[m, C] how many training samples of each class every member of the cohort has."""
     y = r.samples.y
     if y.is_floating_point() or y.dim() != 1:
-        raise RequestError("fedrod counts classes: give one whole-numbered label a sample, or take fedper")
+        raise UserError("fedrod counts classes: give one whole-numbered label a sample, or take fedper")
     owned = (r.samples.owned[client] for client in r.cohort)
     return torch.stack([y[own].bincount(minlength=like.shape[1]) for own in owned]).to(like)

@@ -6,12 +6,12 @@ from typing import Literal, Unpack
 from ..submodels import window
 from .base import Problem, Program
 from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
 from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_lasting, form="width")
+@method(LMT_PAPER, check=refuse_persistent, form="width")
 def fedrolex(
     p: Problem,
     t: Training,

@@ -7,8 +7,8 @@ from typing import Any
 from ..core.tensors import entries, rows
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .base import Form, Problem, Program, Round
-from .forms import NUMBERS, formed
+from .base import ModelGroup, Problem, Program, Round
+from .groups import NUMBERS, model_groups
 from .options import Training
 from .update import LocalUpdate
 
@@ -34,21 +34,21 @@ def finetuned(program: Program[Any], problem: Problem) -> Program[Any]:
     lr = t.lr if t.finetune_lr is None else t.finetune_lr
     tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=t.batch_size)
 
-    def finetune(s: Any, r: Round) -> Iterator[Form]:
-        for form in formed(problem.model, program.views, program.models(s), r):
-            own = replace(problem, model=form.model, views=None)
+    def finetune(s: Any, r: Round) -> Iterator[ModelGroup]:
+        for group in model_groups(problem.model, program.submodels, program.models(s), r):
+            own = replace(problem, model=group.model, submodels=None)
             phase = Phase(own.parameters, Amount(epochs=t.finetune_epochs), lr, stream=FINETUNE_STREAM)
-            for part in portions(form):
+            for part in portions(group):
                 mine = replace(r, cohort=r.cohort[part.places])
                 done = LocalUpdate(own, [phase], tuning).run(mine, part.models)
-                yield part._replace(models=done.model)
+                yield part._replace(models=done.models)
 
     return program._replace(finetune=finetune)
 
 
-def portions(form: Form) -> Iterator[Form]:
+def portions(group: ModelGroup) -> Iterator[ModelGroup]:
     """Some models at a time: a server's model is one, what becomes of it are as many as there are clients."""
-    size = max(1, NUMBERS // entries(form.model.start.values()))
-    for start in range(0, len(form.places), size):
+    size = max(1, NUMBERS // entries(group.model.start.values()))
+    for start in range(0, len(group.places), size):
         some = slice(start, start + size)
-        yield form._replace(places=form.places[some], models=rows(form.models, some))
+        yield group._replace(places=group.places[some], models=rows(group.models, some))

@@ -9,9 +9,9 @@ from ..models.model import Model
 from ..submodels.basis import bank_names, beside, composed, orthogonality
 from .base import Problem, Program
 from .capacities import FRACTIONS, levels, shares
-from .forms import assigned, named_view
+from .groups import assigned, named_submodel
 from .method import method
-from .options import LMT_PAPER, Options, Participation, Rate, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Options, Participation, Rate, Training, Weighting, refuse_persistent
 from .server import Server, federated
 
 
@@ -24,7 +24,7 @@ def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float
 
 @method(
     LMT_PAPER._replace(weight_decay=1e-4),
-    check=refuse_lasting,
+    check=refuse_persistent,
     adapt=_beside,
     staged=True,
     form="basis",
@@ -68,9 +68,9 @@ def flanc(
     """
     assert p.model.source is not None
     forms = networks(p.model.source, capacities, n_basis, basis_fraction, orthogonal)
-    views = {w: named_view(form, p.model.start, place(p, w, max(forms))) for w, form in forms.items()}
-    groups = [(s, views[s.capacity]) for s in shares(capacities, FRACTIONS, p.clients, p.rounds)]
-    viewed = replace(p, views=lambda r: assigned(groups, r))
+    submodels = {w: named_submodel(form, p.model.start, place(p, w, max(forms))) for w, form in forms.items()}
+    groups = [(s, submodels[s.capacity]) for s in shares(capacities, FRACTIONS, p.clients, p.rounds)]
+    viewed = replace(p, submodels=lambda r: assigned(groups, r))
     return federated(viewed, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from .. import topology as topologies
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import TERMS, factor_pairs, factorize, penalty
@@ -30,7 +30,7 @@ def coefficients(text: str) -> dict[str, float]:
         pairs = [part.split("=") for part in text.split(",")]
         return {name.strip(): float(value) for name, value in pairs}
     except ValueError:
-        raise RequestError(
+        raise UserError(
             f"regularizer={text!r} is no list of terms: write frobenius=1e-4, or several of {', '.join(TERMS)}"
         ) from None
 

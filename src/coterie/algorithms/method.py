@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, cast, get_type_hints
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..models.model import Model
 from .base import Algorithm, Problem, Program, unchanged
 from .facts import Facts, Presets
@@ -91,7 +91,7 @@ def steps_or_epochs(own: Settings, defaults: Settings) -> Settings:
     if own.get("personal_steps") is None or own.get("personal_epochs") is None:
         return own
     if own["personal_epochs"] != defaults["personal_epochs"]:
-        raise RequestError("personal_epochs and personal_steps both say how long the personal phase is: give one")
+        raise UserError("personal_epochs and personal_steps both say how long the personal phase is: give one")
     return {**own, "personal_epochs": None}
 
 

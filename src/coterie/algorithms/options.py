@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.steps import Phase, Sgd
 
@@ -22,7 +22,7 @@ class Range(NamedTuple):
         for one in value if isinstance(value, tuple) else (value,):
             check_range(name, one, self.low, self.high)
             if self.above and one == self.low:
-                raise RequestError(f"{name}={one!r} is out of range: it must be a number above {self.low:g}")
+                raise UserError(f"{name}={one!r} is out of range: it must be a number above {self.low:g}")
 
 
 Rate = Annotated[float, Range()]
@@ -80,7 +80,7 @@ EXCLUSIVE = (
     ("lr_min", "lr_decay"),
     ("personal_steps", "personal_epochs"),
     ("capacities", "rank_ratio"),
-    ("form", "epochs"),
+    ("variant", "epochs"),
 )
 
 
@@ -112,11 +112,11 @@ class Training(NamedTuple):
         """
         unknown = set(options) - set(self._fields)
         if unknown:
-            raise RequestError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
+            raise UserError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
         for one, other in EXCLUSIVE:
             given, against = options.get(one), options.get(other)
             if given is not None and against is not None and against != getattr(self, other):
-                raise RequestError(f"{one} and {other} take each other's place: give one of them")
+                raise UserError(f"{one} and {other} take each other's place: give one of them")
         if options.get("steps") is not None:
             options = {**options, "epochs": None}
         elif options.get("epochs") is not None:
@@ -130,7 +130,7 @@ class Training(NamedTuple):
         for name, hint in get_type_hints(Options, include_extras=True).items():
             check_hint(name, getattr(training, name), hint)
         if training.persistent_momentum and not training.momentum:
-            raise RequestError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
+            raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training
 
     @property
@@ -153,7 +153,7 @@ class Training(NamedTuple):
         except OverflowError:
             lr = math.inf
         if lr > LARGEST:
-            raise RequestError(f"lr has grown beyond all numbers in round {t + 1}: choose {self._growing} lower")
+            raise UserError(f"lr has grown beyond all numbers in round {t + 1}: choose {self._growing} lower")
         return lr
 
     @property
@@ -175,13 +175,13 @@ def with_milestones(options: Options) -> Options:
     milestones = options.get("lr_milestones")
     if milestones is None:
         if options.get("lr_gamma") is not None:
-            raise RequestError("lr_gamma is what lr_milestones multiply the rate by: give them too, or leave it out")
+            raise UserError("lr_gamma is what lr_milestones multiply the rate by: give them too, or leave it out")
         return options
     if options.get("lr_min") is not None:
-        raise RequestError("lr_min and lr_milestones are two schedules of the rate: leave one of them out")
+        raise UserError("lr_min and lr_milestones are two schedules of the rate: leave one of them out")
     listed = isinstance(milestones, list | tuple) and all(isinstance(m, int | float) for m in milestones)
     if not (listed and milestones and all(0 < m < 1 for m in milestones)) or sorted(milestones) != list(milestones):
-        raise RequestError(
+        raise UserError(
             f"lr_milestones={milestones!r} is out of range: give ascending fractions of the rounds, as in (0.5, 0.75)"
         )
     gamma = 0.1 if options.get("lr_gamma") is None else options["lr_gamma"]
@@ -195,17 +195,17 @@ FLAT = SAM_PAPER._replace(clip=None)  # DFedSAM clips nothing
 LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
 
 
-def refuse_lasting(t: Training) -> None:
+def refuse_persistent(t: Training) -> None:
     """Refuses momentum that outlives a round where what a client trains changes its shape."""
     if t.persistent_momentum:
-        raise RequestError("this method sends other forms of the model in every round: leave persistent_momentum out")
+        raise UserError("this method sends other forms of the model in every round: leave persistent_momentum out")
 
 
 def refuse_given(reason: str, given: Mapping[str, Any], instead: str) -> None:
     """Refuses settings that would change nothing, in one sentence that says why and what would use them."""
     names = [name for name, value in given.items() if value is not None]
     if names:
-        raise RequestError(f"{reason}, which does not use {' or '.join(names)}: leave it out, or take {instead}")
+        raise UserError(f"{reason}, which does not use {' or '.join(names)}: leave it out, or take {instead}")
 
 
 LARGEST = 3e38  # what single precision holds
@@ -217,16 +217,16 @@ def check_range(name: str, value: Any, low: float, high: float) -> None:
         return
     if isinstance(value, str) or not low <= value <= min(high, LARGEST):
         bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise RequestError(f"{name}={value!r} is out of range: it must be a number {bounds}")
+        raise UserError(f"{name}={value!r} is out of range: it must be a number {bounds}")
 
 
 def check_hint(name: str, value: Any, hint: Any) -> None:
     """Refuses what the annotation of a setting does not allow: a number outside its range, a word that is no choice."""
     members = (hint,) if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
     if value is None and NoneType not in members:
-        raise RequestError(f"{name} cannot be none: leave it out, and it has its usual value")
+        raise UserError(f"{name} cannot be none: leave it out, and it has its usual value")
     if hint is bool and not isinstance(value, bool):
-        raise RequestError(f"{name}={value!r} is not a choice: use true or false")
+        raise UserError(f"{name}={value!r} is not a choice: use true or false")
     for member in members if value is not None else ():
         if get_origin(member) is Annotated:
             for bound in member.__metadata__:
@@ -238,4 +238,4 @@ def check_hint(name: str, value: Any, hint: Any) -> None:
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuses a value that is not among the choices."""
     if value not in choices:
-        raise RequestError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")
+        raise UserError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")

@@ -69,14 +69,15 @@ def late(program: Program[Any], tau: int) -> Program[Late]:
 
     def exchange(s: Late, trained: Trained, r: Round) -> Late:
         diagonal = topologies.diagonal(r.W)
-        own, others = diagonal[torch.from_numpy(r.here)], topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
+        own = diagonal[torch.from_numpy(r.local_clients)]
+        others = topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
         pushed, pushed_mu = sums(r.engine, others, trained.sent, {WEIGHT: s.mu})
         kept: Tensors = vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
         arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         mu = own * s.mu + s.flying_mu[:, 0]
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[WEIGHT][:, None]], 1)
-        return Late(trained.kept.x | arrived, mu, trained.kept.memory, queue, queue_mu)
+        return Late(trained.private.x | arrived, mu, trained.private.memory, queue, queue_mu)
 
     def consensus(s: Late) -> Tensors:
         mean = mean_numerator(s.x)  # what is on its way counts, too

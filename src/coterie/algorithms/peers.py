@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import topology as topologies
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
@@ -12,7 +12,7 @@ from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, Given, LocalUpdate, lasting, looked_up, message_of
+from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
 
 
 class Peers(NamedTuple):
@@ -41,19 +41,19 @@ def decentralized(
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
     if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow
-        raise RequestError(
+        raise UserError(
             f"{graph.name} is column-stochastic, which plain averaging cannot use: take random-pull or random"
         )
     work = LocalUpdate(problem, phases, training, frozenset(aux))
 
     def init(common: Tensors, each: Tensors) -> Peers:
-        return Peers(each, replicate(lasting(training, phases, common), count(each)))
+        return Peers(each, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Peers, r: Round) -> Trained:
-        return work.train(r, s.x, s.memory, shared, looked_up(aux, s, r))
+        return work.train(r, s.x, s.memory, shared, look_up(aux, s, r))
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.kept)
+        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.private)
 
     def traffic(s: Peers, r: Round) -> Traffic:
         return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True))
@@ -71,5 +71,5 @@ def decentralized(
         topology=graph,
         gossip_steps=gossip_steps,
         fresh_graph=fresh_graph,
-        views=problem.views,
+        submodels=problem.submodels,
     )

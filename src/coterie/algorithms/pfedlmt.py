@@ -15,19 +15,19 @@ from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import Pair, factor_pairs, factorize, front_names, recover
 from ..topology import Topology
-from .base import Problem, Program, View
+from .base import Problem, Program, Submodel
 from .capacities import RANKS, Share, levels, refuse_staged, shares
 from .facts import Presets
-from .forms import assigned
+from .groups import assigned
 from .lowrank import coefficients, exchanged, low_rank, regularized
 from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
 
 
 def _check(t: Training, capacities: str, regularizer: str) -> None:
     refuse_staged("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
     coefficients(regularizer)
-    refuse_lasting(t)
+    refuse_persistent(t)
 
 
 def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: str) -> Model:
@@ -86,12 +86,12 @@ def pfedlmt(
         (s, rank_view(p, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
-    own = replace(p, views=lambda r: assigned(groups, r))
+    own = replace(p, submodels=lambda r: assigned(groups, r))
     program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
 
     def init(common: Tensors, each: Tensors) -> Any:
         """Everybody with the columns of its rank only."""
-        return program.init(common, _truncated(each, groups, p.here))
+        return program.init(common, _truncated(each, groups, p.local_clients))
 
     return program._replace(init=init)
 
@@ -103,19 +103,19 @@ def _phases(p: Problem, front: frozenset[str], schedule: str, t: Training) -> li
     return [Phase(p.parameters - front, first, t.lr, stream=1), Phase(p.parameters & front, second, t.lr)]
 
 
-def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> View:
+def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
     """The first columns of all factors; zero columns have no gradient, so the padded form answers and trains alike."""
     small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     full, part = (dict(m.named_parameters()) for m in (p.module, small))
     columns = {name: at for pair in factor_pairs(small) for name, at in _columns(pair, part).items()}
 
-    def take(x: Tensors, where: Tree) -> Tensors:
+    def extract(x: Tensors, index: Tree) -> Tensors:
         return {k: v.narrow(columns[k], 0, part[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}
 
-    def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
+    def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
         return {k: _padded(v, columns[k], full[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}, {}
 
-    return View(regularized(small, p.model, regularizer), take, put)
+    return Submodel(regularized(small, p.model, regularizer), extract, embed)
 
 
 def _columns(pair: Pair, shapes: Mapping[str, Tensor]) -> dict[str, int]:
@@ -129,12 +129,14 @@ def _padded(x: Tensor, dim: int, size: int) -> Tensor:
     return torch.cat([x, zeros], dim)
 
 
-def _truncated(models: Tensors, groups: list[tuple[Share, View]], here: Integers) -> Tensors:
+def _truncated(models: Tensors, groups: list[tuple[Share, Submodel]], here: Integers) -> Tensors:
     """Stacked models in which everybody has the columns of its rank only."""
-    for share, view in groups:
+    for share, submodel in groups:
         mine = torch.from_numpy(np.flatnonzero(np.isin(here, share.clients))).to(next(iter(models.values())).device)
         if not len(mine):
             continue
-        cut: Tensors = vmap(lambda x, view=view: view.put(view.take(x, {}), {})[0])(rows(models, mine))
+        cut: Tensors = vmap(lambda x, submodel=submodel: submodel.embed(submodel.extract(x, {}), {})[0])(
+            rows(models, mine)
+        )
         models = put(models, mine, cut)
     return models

@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 
 from ..core.tensors import Tensors, add, count, floating, mul, replicate, rows, split, sub
 from ..data.batches import Batch
-from ..engines.base import Grad, Seen
+from ..engines.base import Grad, StepInfo
 from ..local.steps import Aux, Correction, Phase
 from .base import Problem, Program, Round, Trained
 from .beside import Beside, apart, beside, second, second_names
@@ -27,12 +27,12 @@ class MoreauEnvelope(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """theta <- theta - lr (g(theta) + lam (theta - w)), as often as asked; then lam (w - theta)."""
 
-        def envelope(w: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            rest, theta = apart(held)
+        def envelope(w: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            rest, theta = apart(frozen)
             for _ in range(self.gradients):
-                g, seen = grad(theta, rest, batch)
-                theta, rest = add(theta, add(g, sub(theta, w), self.lam), -self.lr), rest | seen.buffers
-            return mul(sub(w, theta), self.lam), seen._replace(buffers=seen.buffers | second(theta))
+                g, info = grad(theta, rest, batch)
+                theta, rest = add(theta, add(g, sub(theta, w), self.lam), -self.lr), rest | info.buffers
+            return mul(sub(w, theta), self.lam), info._replace(buffers=info.buffers | second(theta))
 
         return envelope
 
@@ -86,7 +86,7 @@ def pfedme(
     def train(s: Beside, r: Round) -> Trained:
         w: Tensors = replicate(s.server.u, len(r.cohort))
         done = work.run(r, w | second(split(w, p.parameters)[0]), rows(s.server.memory, r.members))
-        w, theta = apart(done.model)
-        return done.trained(w | theta, floating(w), (w | theta, done.memory))
+        w, theta = apart(done.models)
+        return done._replace(models=w | theta, sent=floating(w), private=(w | theta, done.private))
 
     return beside(average, [phase], init, train, models=lambda s: s.own)

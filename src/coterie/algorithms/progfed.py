@@ -6,18 +6,18 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels.staged import check_stages
 from ..submodels.stages import STAGE, at_stage, stage_of, staged
-from .base import Assigned, Problem, Program, Round, View
+from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import Share
 from .depthfl import saying
-from .forms import assigned, named_view
+from .groups import assigned, named_submodel
 from .method import method
-from .options import LMT_PAPER, Count, Options, Participation, Training, Weighting, refuse_lasting
+from .options import LMT_PAPER, Count, Options, Participation, Training, Weighting, refuse_persistent
 from .server import Server, federated
 
 
@@ -25,7 +25,7 @@ def _staged(model: Model) -> Model:
     return model.like(staged(model.module))
 
 
-@method(LMT_PAPER, check=refuse_lasting, adapt=_staged, staged=True, form="stages")
+@method(LMT_PAPER, check=refuse_persistent, adapt=_staged, staged=True, form="stages")
 def progfed(
     p: Problem,
     t: Training,
@@ -65,38 +65,38 @@ def progfed(
     def stage(t: int) -> int:
         return stage_of(t, p.rounds, stages) - 1
 
-    def views(r: Round) -> list[Assigned]:
+    def submodels(r: Round) -> list[Assigned]:
         s = stage(r.index)
         young = s > 0 and stage(r.index - warmup) < s
         return assigned([(everybody, (fresh if young else whole)[s])], r)
 
     phase = Phase(p.parameters, t.amount, t.lr)
-    program = federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+    program = federated(replace(p, submodels=submodels), [phase], t, p.names, participation, weighting)
     return saying(program, STAGE, lambda t: torch.eye(stages)[stage(t)])
 
 
 def _check_lengths(rounds: int, stages: int, warmup: int) -> None:
     if rounds < 2 * stages:
-        raise RequestError(f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds")
+        raise UserError(f"progfed takes {2 * stages} rounds to grow through {stages} stages: ask for more rounds")
     shortest = rounds // (2 * stages)
     if warmup and warmup >= shortest:
-        raise RequestError(f"warmup={warmup} leaves none of the {shortest} rounds of a stage: choose it smaller")
+        raise UserError(f"warmup={warmup} leaves none of the {shortest} rounds of a stage: choose it smaller")
 
 
-def _prefix(p: Problem, stage: int, alone: bool) -> View:
+def _prefix(p: Problem, stage: int, alone: bool) -> Submodel:
     """The first stages, counted from 0, and the head on the last; ``alone``: only that one and its head are trained."""
     module = at_stage(p.module, stage + 1)
-    view = named_view(p.model.like(module), p.model.start)
+    submodel = named_submodel(p.model.like(module), p.model.start)
     if not alone:
-        return view
+        return submodel
     last = (f"stages.{stage}.", f"heads.{stage}.", "linear.")
-    old = {k for k in view.model.start if not k.startswith(last)}
+    old = {k for k in submodel.model.start if not k.startswith(last)}
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in old)
 
-    def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
-        values, mass = view.put(x, where)
+    def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
+        values, mass = submodel.embed(x, index)
         nothing = {k: torch.zeros_like(mass[k]) for k in old}
         return values | nothing, mass | nothing
 
-    return view._replace(put=put)
+    return submodel._replace(embed=embed)

@@ -19,7 +19,7 @@ from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, over
-from .update import NOTHING, Given, LocalUpdate, lasting, looked_up, message_of
+from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
 
 WEIGHT_BYTES = 8  # mu travels in double precision
 
@@ -59,15 +59,15 @@ def push_sum(
 
     def init(common: Tensors, each: Tensors) -> Pushed:
         mu = torch.ones(count(each), dtype=torch.float64, device=next(iter(common.values())).device)
-        return Pushed(each, mu, replicate(lasting(training, phases, common), count(each)))
+        return Pushed(each, mu, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Pushed, r: Round) -> Trained:
-        done = work.train(r, s.x, s.memory, shared, looked_up(given, s, r))
-        return done._replace(models=models_of(done.models, s.mu, shared), kept=Kept(done.models, done.kept))
+        done = work.train(r, s.x, s.memory, shared, look_up(given, s, r))
+        return done._replace(models=models_of(done.models, s.mu, shared), private=Kept(done.models, done.private))
 
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
         u, mu = sums(r.engine, r.W, trained.sent, {WEIGHT: s.mu})
-        return Pushed(trained.kept.x | u, mu[WEIGHT], trained.kept.memory)
+        return Pushed(trained.private.x | u, mu[WEIGHT], trained.private.memory)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         return Traffic(over(r.W, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)))
@@ -85,8 +85,8 @@ def push_sum(
         topology=graph,
         consensus=lambda s: mean_numerator(s.x),
         mass=lambda s: s.mu,
-        keeps="receiver" if graph.stochastic == "row" else "sender",
-        views=problem.views,
+        weight_stays_with="receiver" if graph.stochastic == "row" else "sender",
+        submodels=problem.submodels,
     )
 
 

@@ -55,7 +55,7 @@ def quantized(program: Program[Any], bits: int) -> Program[Compressed]:
     def exchange(s: Compressed, trained: Trained, r: Round) -> Compressed:
         if not trained.sent or not len(r.cohort):
             return s._replace(inner=program.exchange(s.inner, trained, r))
-        everywhere = {} if program.known is None else program.known(s.inner)
+        everywhere = {} if program.receiver_has is None else program.receiver_has(s.inner)
         known = replicate({k: v for k, v in everywhere.items() if k in trained.sent}, len(r.cohort))
         if trained.mass is not None:
             known = {k: v * trained.mass[k] for k, v in known.items()}

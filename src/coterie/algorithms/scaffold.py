@@ -59,6 +59,6 @@ def over_all_data(program: Program[Controlled], p: Problem, t: Training) -> Prog
             return mean_gradient(grad, p.parameters, x, stream) if stream.steps else c_i
 
         after = r.map(renewed, replicate(s.u, len(r.cohort)), before, everything)
-        return with_control(done._replace(kept=done.kept[0]), before, after)
+        return with_control(done._replace(private=done.private[0]), before, after)
 
     return program._replace(train=train)

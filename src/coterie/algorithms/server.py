@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..core.tensors import Tensors, count, put, replicate, rows, split
-from ..exchange.mixing import average, outer
+from ..exchange.mixing import average, interpolate
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, to_server
-from .update import NOTHING, Given, LocalUpdate, lasting, looked_up, message_of
+from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
 
 
 class Server(NamedTuple):
@@ -43,16 +43,16 @@ def federated(
 
     def init(common: Tensors, each: Tensors) -> Server:
         u, v = split(common, shared)[0], split(each, shared)[1]
-        return Server(u, v, replicate(lasting(training, phases, common), count(each)))
+        return Server(u, v, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
-        return work.train(r, models, rows(s.memory, r.members), shared, looked_up(aux, s, r))
+        return work.train(r, models, rows(s.memory, r.members), shared, look_up(aux, s, r))
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
         u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, old=s.u)
-        v = outer(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
-        return Server(outer(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.kept))
+        v = interpolate(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
+        return Server(interpolate(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.private))
 
     return Program(
         shared=shared,
@@ -61,21 +61,23 @@ def federated(
         init=init,
         train=train,
         exchange=exchange,
-        models=lambda s: replicate(s.u, len(problem.here)) | s.v,
+        models=lambda s: replicate(s.u, len(problem.local_clients)) | s.v,
         message=message_of(shared),
         traffic=lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
         participation=participation,
-        known=lambda s: s.u,
-        views=problem.views,
+        receiver_has=lambda s: s.u,
+        submodels=problem.submodels,
     )
 
 
 def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round) -> Traffic:
     """The server's part down and up once for every member of the cohort, in the form each of them has."""
-    if problem.views is None:
+    if problem.submodels is None:
         up = to_server(problem.clients, r.cohort, load(u, stacked=False))
     else:
-        own = [(r.cohort[a.places], {*personal, *a.view.kept}, a.view.model.start) for a in problem.views(r)]
+        own = [
+            (r.cohort[a.places], {*personal, *a.submodel.private}, a.submodel.model.start) for a in problem.submodels(r)
+        ]
         forms = [(who, load(split(start, kept)[1], stacked=False)) for who, kept, start in own]
         up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, sent))
     return Traffic(up, tuple(m.back for m in up))

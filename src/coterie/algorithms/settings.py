@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ..core.errors import RequestError, nearest
+from ..core.errors import UserError, nearest
 from .base import Algorithm
 from .options import Options
 
@@ -82,7 +82,7 @@ def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> di
     values = {}
     for key, text in items:
         if key not in known:
-            raise RequestError(f"{method} has no setting {key!r}: {nearest(key, known)}")
+            raise UserError(f"{method} has no setting {key!r}: {nearest(key, known)}")
         values[key] = _value(method, key, text, known[key])
     return values
 
@@ -99,11 +99,11 @@ def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, di
     apart = [parts_of(item) for item in items]
     for method, key, text in sorted(apart, key=lambda parts: bool(parts[0])):  # what is for one method comes last
         if method and method not in builders:
-            raise RequestError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
+            raise UserError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
         having = [m for m in ([method] if method else builders) if key in known[m]]
         if not having:
             valid = set.union(*(set(known[m]) for m in ([method] if method else builders)))
-            raise RequestError(f"no setting {key!r} in {method or ', '.join(builders)}: {nearest(key, valid)}")
+            raise UserError(f"no setting {key!r} in {method or ', '.join(builders)}: {nearest(key, valid)}")
         for m in having:
             values[m] |= typed(builders[m], m, [(key, text)])
     return values
@@ -113,7 +113,7 @@ def parts_of(item: str) -> tuple[str, str, str]:
     """``METHOD.KEY=VALUE`` or ``KEY=VALUE`` taken apart."""
     left, equals, value = item.partition("=")
     if not equals:
-        raise RequestError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
+        raise UserError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
     method, _, key = left.strip().rpartition(".")
     return method, key, value.strip()
 
@@ -139,4 +139,4 @@ def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:
                 continue
     if str in kinds:
         return word
-    raise RequestError(f"{key}={text!r} does not fit {method}: {key} takes {spelled(kinds)}")
+    raise UserError(f"{key}={text!r} does not fit {method}: {key} takes {spelled(kinds)}")

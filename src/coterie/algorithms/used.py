@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..submodels.factors import LowRank, LowRankConv2d
 from ..submodels.lowrank import factorable
 from . import BUILDERS
@@ -85,14 +85,14 @@ def check_used(algorithm: Algorithm) -> None:
     if algorithm.name not in BUILDERS:
         return
     for name, rule in unused(algorithm.name, algorithm.settings).items():
-        raise RequestError(f"{name} changes nothing, because {rule.because}: leave it out, or {rule.instead}")
+        raise UserError(f"{name} changes nothing, because {rule.because}: leave it out, or {rule.instead}")
 
 
 def check_used_on(algorithm: Algorithm, module: nn.Module) -> None:
     """Refuses what this model leaves nothing to do; ``module``: as the method adapted it."""
     s, name = algorithm.settings, algorithm.name
     if s.get("scaler") and not any(isinstance(layer, SCALED) for layer in module.modules()):
-        raise RequestError(
+        raise UserError(
             "scaler changes nothing, because this model has no batch or group norms: leave it out, or take one that has"
         )
     if "rank_mode" in s and name in BUILDERS:
@@ -107,13 +107,13 @@ def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
         usual = defaults(name)
         idle = [k for k in ("init", "regularizer") if s.get(k) != usual.get(k)]
         if idle or s["keep_layers"] == usual["keep_layers"]:  # who asks for it may keep them all: that is FedAvg
-            raise RequestError(
+            raise UserError(
                 f"{name} has no layer to factorize, because keep_layers={s['keep_layers']} keeps all of this model's: "
                 "lower keep_layers" + "".join(f", or leave {k} out" for k in idle)
             )
         return
     if s["rank_mode"] != "channels" and not any(isinstance(m, LowRankConv2d | nn.Conv2d) for m in layers):
-        raise RequestError(
+        raise UserError(
             "rank_mode changes nothing, because this model has no convolution to factorize: leave it out, or take one "
             "that has"
         )

@@ -16,9 +16,9 @@ from ..local.personal import head_layer
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import Cut, layered, narrow
-from .base import Assigned, Problem, Program, Round, View
+from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import WIDTHS, shares
-from .forms import present
+from .groups import present
 from .options import Training
 from .server import Server, federated
 
@@ -50,18 +50,18 @@ def by_width(
     """Every client trains the channels that ``choose`` gives it; who has equal width trains side by side."""
     groups = [(s, narrowed(p.model, s.capacity, trick)) for s in shares(capacities, WIDTHS, p.clients, p.rounds)]
 
-    def views(r: Round) -> list[Assigned]:
-        return [Assigned(at, form.view, where(form, choose, r, at)) for at, form in present(groups, r)]
+    def submodels(r: Round) -> list[Assigned]:
+        return [Assigned(at, form.submodel, index(form, choose, r, at)) for at, form in present(groups, r)]
 
     phase = Phase(p.parameters, t.amount, t.lr)
-    return federated(replace(p, views=views), [phase], t, p.names, participation, weighting)
+    return federated(replace(p, submodels=submodels), [phase], t, p.names, participation, weighting)
 
 
 class Narrow(NamedTuple):
     """A width: how it is cut, and the view of those who have it."""
 
     cut: Cut
-    view: View
+    submodel: Submodel
     masked: bool
 
 
@@ -73,35 +73,37 @@ def narrowed(model: Model, rate: float, trick: Trick) -> Narrow:
         divide_before_norms(small, rate)
     if trick.mask_ce:
         mask_absent(small)
-    view = masked_view(model, small, cut) if trick.mask_ce else View(model.like(small), cut.take, cut.put)
-    return Narrow(cut, view, trick.mask_ce)
+    submodel = (
+        masked_submodel(model, small, cut) if trick.mask_ce else Submodel(model.like(small), cut.extract, cut.embed)
+    )
+    return Narrow(cut, submodel, trick.mask_ce)
 
 
-def where(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
+def index(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
     """Which channels every member at these places trains, stacked; and which classes it has, where that matters."""
     channels = stack([form.cut.indices(choose(r, int(client))) for client in r.cohort[places]])
     if not form.masked:
         return channels
-    classes = form.view.model.start[PRESENT]
+    classes = form.submodel.model.start[PRESENT]
     labels = [r.samples.y[r.samples.owned[client]].flatten() for client in r.cohort[places]]
     counts = torch.stack([mine.bincount(minlength=len(classes)) for mine in labels])
     return {"channels": channels, PRESENT: (counts > 0).to(classes)}
 
 
-def masked_view(model: Model, small: nn.Module, cut: Cut) -> View:
+def masked_submodel(model: Model, small: nn.Module, cut: Cut) -> Submodel:
     """A cut whose client knows which classes it has, and whose other rows of the last layer count for nobody."""
     head = head_layer(model.module)
     rows = {f"{head}.{k}" if head else k for k in ("weight", "bias")}
 
-    def put(x: Tensors, where: Tree) -> tuple[Tensors, Tensors]:
-        values, mass = cut.put({k: v for k, v in x.items() if k != PRESENT}, where["channels"])
-        own = {k: v * where[PRESENT].view(-1, *[1] * (v.dim() - 1)) for k, v in mass.items() if k in rows}
+    def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
+        values, mass = cut.embed({k: v for k, v in x.items() if k != PRESENT}, index["channels"])
+        own = {k: v * index[PRESENT].view(-1, *[1] * (v.dim() - 1)) for k, v in mass.items() if k in rows}
         return values | {k: values[k] * v for k, v in own.items()}, mass | own
 
-    return View(
+    return Submodel(
         model.like(small),
-        lambda x, where: cut.take(x, where["channels"]) | {PRESENT: where[PRESENT]},
-        put,
+        lambda x, index: cut.extract(x, index["channels"]) | {PRESENT: index[PRESENT]},
+        embed,
         frozenset({PRESENT}),
     )
 

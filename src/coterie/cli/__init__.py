@@ -14,7 +14,7 @@ def main() -> NoReturn:
 
     Anything else is a defect of ours and ends with a traceback and status 1.
     """
-    from ..core.errors import RequestError
+    from ..core.errors import UserError
     from .app import app
 
     for stream in (sys.stdout, sys.stderr):
@@ -23,7 +23,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)  # a cluster that takes its machine back gets the same clean end
     try:
         app()
-    except RequestError as error:
+    except UserError as error:
         print(f"coterie: {error}", file=sys.stderr)
         sys.exit(WRONG_REQUEST)
     sys.exit(0)

@@ -12,7 +12,7 @@ from .process import look_in, share_cores
 from .recipe import recipe
 
 if TYPE_CHECKING:
-    from .request import Wishes
+    from .request import RunOptions
 
 app = typer.Typer(
     name="coterie",
@@ -89,12 +89,12 @@ Precision = Annotated[
 ]
 
 
-def _wishes(typed: dict[str, Any]) -> "Wishes":
+def _options(typed: dict[str, Any]) -> "RunOptions":
     """The options that ``run`` and ``compare`` have in common, from all that was typed."""
-    from .request import Wishes
+    from .request import RunOptions
 
     known = {k.rstrip("_"): v for k, v in typed.items()}
-    return Wishes(**{f.name: known[f.name] for f in fields(Wishes) if known[f.name] is not None})
+    return RunOptions(**{f.name: known[f.name] for f in fields(RunOptions) if known[f.name] is not None})
 
 
 def _version(wanted: bool) -> None:
@@ -135,7 +135,7 @@ def run(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     init: Init = None,
-    silent: Silent = None,
+    drop_messages: Silent = None,
     offline: Offline = None,
     capacities: Capacities = None,
     record: Record = None,
@@ -153,10 +153,10 @@ def run(
     typed = locals()
     share_cores()
     look_in(data_dir)
-    from .live import Live
+    from .output import Output
     from .train import run_method
 
-    run_method(method, _wishes(typed), out, resume, trust or [], Live(quiet, tensorboard, mlflow, wandb))
+    run_method(method, _options(typed), out, resume, trust or [], Output(quiet, tensorboard, mlflow, wandb))
 
 
 @app.command()
@@ -180,7 +180,7 @@ def compare(
     set_: Set = None,
     evaluate_every: EvaluateEvery = None,
     init: Init = None,
-    silent: Silent = None,
+    drop_messages: Silent = None,
     offline: Offline = None,
     capacities: Capacities = None,
     record: Record = None,
@@ -204,12 +204,12 @@ def compare(
     typed = locals()
     share_cores()
     look_in(data_dir)
-    from .live import Live
-    from .show import Style
+    from .output import Output
+    from .show import TableStyle
     from .train import compare_methods
 
-    live = Live(quiet, tensorboard, mlflow, wandb)
-    compare_methods(methods, _wishes(typed), seeds, out, resume, Style(format, target), live)
+    output = Output(quiet, tensorboard, mlflow, wandb)
+    compare_methods(methods, _options(typed), seeds, out, resume, TableStyle(format, target), output)
 
 
 @app.command()

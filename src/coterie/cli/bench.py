@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import write_json
 
 GIB = 1024**3
@@ -21,7 +21,7 @@ def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
     """Measures the workloads and prints a row each; status 1 where the two sides did not learn the same."""
     chosen = find(workloads)
     if out is not None and not out.parent.is_dir():  # said now, not after minutes of measuring
-        raise RequestError(f"the folder {out.parent} does not exist: create it, or choose another --out")
+        raise UserError(f"the folder {out.parent} does not exist: create it, or choose another --out")
     progress = Console(stderr=True, highlight=False)
     results = []
     for workload in chosen:

@@ -9,7 +9,7 @@ from rich.table import Table
 from ..algorithms import BUILDERS
 from ..algorithms.costs import Row, capacity_table
 from ..algorithms.facts import facts
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 
 def typed_shape(text: str) -> tuple[int, ...]:
@@ -20,7 +20,7 @@ def typed_shape(text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise RequestError(f"--shape {text} is no shape: write whole numbers with commas, as in 3,32,32")
+        raise UserError(f"--shape {text} is no shape: write whole numbers with commas, as in 3,32,32")
     return tuple(map(int, parts))
 
 

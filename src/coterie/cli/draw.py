@@ -17,7 +17,7 @@ Point = tuple[float, float]
 Cell = tuple[int, int]
 
 
-class Link(NamedTuple):
+class Arrow(NamedTuple):
     """A message's way; a mutual one also carries a message back."""
 
     sender: int
@@ -39,13 +39,15 @@ def _around(n: int) -> list[Point]:
     return [(sin(2 * pi * i / n), -cos(2 * pi * i / n)) for i in range(n)]
 
 
-def _links(W: Tensor) -> list[Link]:
+def _links(W: Tensor) -> list[Arrow]:
     """Every link; one that goes both ways is listed once."""
     heard = [set(row) for row in in_neighbors(W)]
-    return [Link(j, i, i in heard[j]) for i, row in enumerate(heard) for j in sorted(row) if i not in heard[j] or j < i]
+    return [
+        Arrow(j, i, i in heard[j]) for i, row in enumerate(heard) for j in sorted(row) if i not in heard[j] or j < i
+    ]
 
 
-def _busy(links: Iterable[Link]) -> set[int]:
+def _busy(links: Iterable[Arrow]) -> set[int]:
     return {client for link in links for client in link[:2]}
 
 
@@ -57,7 +59,7 @@ def _line(start: Cell, end: Cell, mutual: bool) -> set[Cell]:
     return {(round(x0 + (x1 - x0) * share), round(y0 + (y1 - y0) * share)) for share in shares}
 
 
-def _lines(cells: list[Cell], links: Iterable[Link]) -> set[Cell]:
+def _lines(cells: list[Cell], links: Iterable[Arrow]) -> set[Cell]:
     return set().union(*(_line(cells[link.sender], cells[link.receiver], link.mutual) for link in links))
 
 
@@ -152,7 +154,7 @@ def draw_png(W: Tensor, path: Path, title: str) -> None:
         _paint_nodes(axes, places, _busy(links), node)
 
 
-def _paint_links(axes: "Axes", places: list[Point], links: list[Link], node: float) -> None:
+def _paint_links(axes: "Axes", places: list[Point], links: list[Arrow], node: float) -> None:
     """Lines for links both ways, bent arrows for the others; the more there are, the fainter."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import FancyArrowPatch

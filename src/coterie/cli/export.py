@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..export import save, save_all
 
 EVERYBODY = "all"
@@ -17,5 +17,5 @@ def export_models(run: Path, client: str, format: str | None, out: Path, form: s
     try:
         number = int(client)
     except ValueError:
-        raise RequestError(f"--client {client} is no client: give its number, counted from 0, or all") from None
+        raise UserError(f"--client {client} is no client: give its number, counted from 0, or all") from None
     print(f"client {number} of {run} is in {save(run, number, out, format, form, force)}")

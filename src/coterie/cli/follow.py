@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.custom import folder_name
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
-from ..track.progress import Measured, Pace
+from ..track.progress import LatestMeasures, Pace
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
 STILL = 60.0  # seconds in which no run is called stalled
@@ -23,7 +23,7 @@ OF_A_RUN = ("checkpoint", "clients", CENSUS, METRICS, SUMMARY)  # may be copied 
 LATEST = 10  # rounds whose seconds tell how long one takes, before any was seen
 
 
-class Seen(NamedTuple):
+class Snapshot(NamedTuple):
     """How a run stands."""
 
     state: str
@@ -40,7 +40,7 @@ class Followed:
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder, self.now = folder, now
         self.config: dict[str, Any] | None = None
-        self.measured = Measured()
+        self.measured = LatestMeasures()
         self.rows: list[dict[str, Any]] = []
         self.pace: Pace | None = None
         self.stamp: tuple[int, int] | None = None  # of the metrics as they were last read
@@ -53,22 +53,22 @@ class Followed:
         name, method = self.folder.absolute().name, "" if self.config is None else str(self.config["method"])
         return name if folder_name(method) in name else f"{name} ({method})"
 
-    def look(self) -> Seen:
+    def look(self) -> Snapshot:
         """How it stands now."""
         self._read_config()
         self._read_rows()
         self.looked = True
         if self.config is None:
-            return Seen(WAITING, 0, None, None, False, None)
+            return Snapshot(WAITING, 0, None, None, False, None)
         done, rounds = len(self.rows), int(self.config["rounds"])
         if (self.folder / SUMMARY).exists():
-            return Seen(FINISHED, done, rounds, None, False, None)
+            return Snapshot(FINISHED, done, rounds, None, False, None)
         age = max(0.0, self.now() - self.changed)
         each, at_least = self._seconds_a_round()
         left = None if each is None else max(0.0, (rounds - done) * each - age)
         limit = BUILDING if each is None else max(STILL, PATIENCE * each)
         state = STALLED if age > limit else RUNNING if done else STARTING
-        return Seen(state, done, rounds, left, at_least, age)
+        return Snapshot(state, done, rounds, left, at_least, age)
 
     def _read_config(self) -> None:
         if self.config is None:
@@ -85,13 +85,13 @@ class Followed:
         try:
             about = path.stat()
             rows = self.rows if self.stamp == (about.st_mtime_ns, about.st_size) else history_so_far(path)
-        except (OSError, RequestError):
+        except (OSError, UserError):
             return
         if self.stamp is not None and len(rows) == len(self.rows):
             return
         self.changed = self._time_of(about.st_mtime)
         self.stamp, before, self.rows = (about.st_mtime_ns, about.st_size), len(self.rows), rows
-        self.measured = Measured()
+        self.measured = LatestMeasures()
         for row in rows:
             self.measured.add(row)
         if self.pace is None or len(rows) < before:
@@ -117,19 +117,19 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path.parent if path.name == CONFIG else path
         if not self.path.is_dir():
-            raise RequestError(f"there is no folder {self.path}: give that of a run, a comparison or a recipe's runs")
+            raise UserError(f"there is no folder {self.path}: give that of a run, a comparison or a recipe's runs")
         self.runs: dict[Path, Followed] = {}
         others = [p.name for p in self.path.iterdir() if p.name not in OF_A_RUN and not p.name.startswith(".")]
         if others and not self._folders():
-            raise RequestError(f"{self.path} holds no run: give the folder of a run, a comparison or a recipe's runs")
+            raise UserError(f"{self.path} holds no run: give the folder of a run, a comparison or a recipe's runs")
 
-    def look(self) -> dict[Followed, Seen]:
+    def look(self) -> dict[Followed, Snapshot]:
         """How all of them stand, in the order in which they are trained."""
         for folder in self._folders():
             self.runs.setdefault(folder, Followed(folder))
         return {run: run.look() for run in self.runs.values()}
 
-    def finished(self, seen: dict[Followed, Seen]) -> bool:
+    def finished(self, seen: dict[Followed, Snapshot]) -> bool:
         """Whether nothing is left to wait for; several runs end with a file about all of them."""
         whole = (self.path / CONFIG).exists() or not self._planned()
         ended = whole or any((self.path / name).exists() for name in (COMPARISON, RECIPE))
@@ -144,5 +144,5 @@ class Folder:
     def _planned(self) -> list[str]:
         try:
             return planned(self.path)
-        except (RequestError, KeyError):  # half of it
+        except (UserError, KeyError):  # half of it
             return []

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def check_png(path: Path) -> None:
     """Refuses what could not be drawn, before anything that takes long."""
     if path.suffix.lower() != ".png":
-        raise RequestError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
+        raise UserError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise RequestError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
+        raise UserError("drawing a PNG needs matplotlib: run pip install 'coterie[report]'") from error
 
 
 @contextmanager
@@ -33,4 +33,4 @@ def picture(path: Path, width: float, height: float) -> Iterator["Figure"]:
     try:
         figure.savefig(path)
     except OSError as error:
-        raise RequestError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error
+        raise UserError(f"cannot write {path} ({error.strerror}): name a folder you can write to") from error

@@ -76,8 +76,8 @@ def run(
     typed = {**locals(), "set": set_ or [], "record": record or []}
     share_cores()
     look_in(data_dir)
-    from .live import Live
-    from .recipe_run import Wishes, run_recipe
+    from .output import Output
+    from .recipe_run import RecipeOptions, run_recipe
 
-    wishes = Wishes(**{field.name: typed[field.name] for field in fields(Wishes)})
-    run_recipe(wishes, Live(quiet, tensorboard, mlflow, wandb))
+    options = RecipeOptions(**{field.name: typed[field.name] for field in fields(RecipeOptions)})
+    run_recipe(options, Output(quiet, tensorboard, mlflow, wandb))

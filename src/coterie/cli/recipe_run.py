@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.custom import folder_name, is_own, proper
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.spec import scaled
 from ..engines import Serial
@@ -23,7 +23,7 @@ from ..report.collect import RECIPE
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
-from .live import Live
+from .output import Output
 from .recipe_still import run_still
 from .recipe_table import saved, show
 from .report import begin_several, leave_report
@@ -31,7 +31,7 @@ from .train import fresh_folder, interruptible, typed_command
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RecipeOptions:
     """The options of ``recipe run`` as typed; None where nothing was said."""
 
     name: str
@@ -65,47 +65,47 @@ class Wishes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecipePlan:
     """Which runs make up the answer."""
 
     published: Recipe
-    wishes: Wishes
-    live: Live
+    options: RecipeOptions
+    output: Output
 
     @cached_property
     def read(self) -> Recipe:
         """The recipe in the reading that was asked for."""
-        return self.published.read(self.wishes.reading)
+        return self.published.read(self.options.reading)
 
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
-        return changed(self.read, self.wishes.changes, dict.fromkeys(m for _, m in self.cells))
+        return changed(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
 
     @property
     def record(self) -> list[str]:
         """What is measured besides: what the experiment needs, and what was asked for."""
-        return list(dict.fromkeys([*self.recipe.record, *self.wishes.record]))
+        return list(dict.fromkeys([*self.recipe.record, *self.options.record]))
 
     @property
     def seeds(self) -> int:
         """How many runs a number is the mean of."""
-        return self.wishes.seeds or self.published.seeds
+        return self.options.seeds or self.published.seeds
 
     @cached_property
     def cells(self) -> list[tuple[int, str]]:
         """Cases, counted from 1, and methods."""
         recipe = self.published
-        pairs = [(n, m) for n in recipe.find(self.wishes.case) for m in recipe.cases[n - 1].methods]
-        if self.wishes.methods is None:
+        pairs = [(n, m) for n in recipe.find(self.options.case) for m in recipe.cases[n - 1].methods]
+        if self.options.methods is None:
             return pairs
-        typed = self.wishes.named
+        typed = self.options.named
         if not typed:
-            raise RequestError(f"--methods names none: choose among {', '.join(recipe.methods)}, or leave it out")
+            raise UserError(f"--methods names none: choose among {', '.join(recipe.methods)}, or leave it out")
         for method in typed:
             why = recipe.entry(method).differs or "it was not run there"
             if method not in (m for _, m in pairs):
-                raise RequestError(f"{method} cannot be run in this case ({why}): choose another --case or method")
+                raise UserError(f"{method} cannot be run in this case ({why}): choose another --case or method")
         return [(n, m) for n, m in pairs if m in typed]
 
     def check(self) -> None:
@@ -130,16 +130,16 @@ class Plan:
             self.recipe.algorithm(method, number),
             rounds=self.recipe.cases[number - 1].rounds,
             seed=seed,
-            engine=self.wishes.engine,
-            device=self.wishes.device,
+            engine=self.options.engine,
+            device=self.options.device,
             out=folder,
-            resume=self.wishes.resume,
-            evaluate_every=self.wishes.evaluate_every or 1,
+            resume=self.options.resume,
+            evaluate_every=self.options.evaluate_every or 1,
             init=self.recipe.init(method, number),
             record=self.record,
-            precision=self.wishes.precision,
+            precision=self.options.precision,
             progress=shown,
-            trackers=self.live.trackers,
+            trackers=self.output.trackers,
         ).history
 
     @cached_property
@@ -152,55 +152,55 @@ def _name(number: int, method: str, seed: int) -> str:
     return f"case{number}-{folder_name(method)}-seed{seed}"
 
 
-def run_recipe(wishes: Wishes, live: Live) -> None:
+def run_recipe(options: RecipeOptions, output: Output) -> None:
     """Trains every method of every chosen case with every seed, and prints one table."""
-    recipe = load(wishes.name)
+    recipe = load(options.name)
     if not recipe.trains:
-        run_still(recipe, wishes, live)
+        run_still(recipe, options, output)
         return
-    plan = Plan(with_own(recipe, [m for m in wishes.named if is_own(m)]), wishes, live)
+    plan = RecipePlan(with_own(recipe, [m for m in options.named if is_own(m)]), options, output)
     folder = _folder(plan)
     plan.check()
-    live.check()
+    output.check()
     _announce(plan)
-    with interruptible(folder, wishes.out, wishes.resume, live):
+    with interruptible(folder, options.out, options.resume, output):
         begin_several(folder, typed_command(), plan.runs)
         runs: Runs = {(n, m): _histories(plan, n, m, folder) for n, m in plan.cells}
         results, shortened = compared(plan.read, runs), _shortened(plan)
-        write_json(folder / RECIPE, saved(plan.read, results, wishes.reading, plan.seeds, shortened))
-        show(plan.read, results, wishes.reading, plan.seeds, shortened)
+        write_json(folder / RECIPE, saved(plan.read, results, options.reading, plan.seeds, shortened))
+        show(plan.read, results, options.reading, plan.seeds, shortened)
         print(f"results: {folder}")
-        leave_report(folder, sys.stdout, live)
+        leave_report(folder, sys.stdout, output)
 
 
-def _histories(plan: Plan, number: int, method: str, folder: Path) -> list[list[dict[str, Any]]]:
+def _histories(plan: RecipePlan, number: int, method: str, folder: Path) -> list[list[dict[str, Any]]]:
     """All seeds of one method in one case."""
     histories = []
     for seed in range(plan.seeds):
         name = _name(number, method, seed)
         title = f"case {number}, {method}, seed {seed}"
-        shown = plan.live.titled(title, plan.runs.index(name) + 1, len(plan.runs))
+        shown = plan.output.titled(title, plan.runs.index(name) + 1, len(plan.runs))
         histories.append(plan.train(number, method, seed, folder / name, shown))
     return histories
 
 
-def _folder(plan: Plan) -> Path:
-    wishes = plan.wishes
-    if wishes.resume and wishes.out is None:
-        raise RequestError("--resume needs to know which run: add --out FOLDER")
-    folder = wishes.out or fresh_folder(plan.published.name)
-    if folder.exists() and not wishes.resume:
-        raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
+def _folder(plan: RecipePlan) -> Path:
+    options = plan.options
+    if options.resume and options.out is None:
+        raise UserError("--resume needs to know which run: add --out FOLDER")
+    folder = options.out or fresh_folder(plan.published.name)
+    if folder.exists() and not options.resume:
+        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
     return folder
 
 
-def _announce(plan: Plan) -> None:
+def _announce(plan: RecipePlan) -> None:
     """What will be run, and what the published size would take."""
     recipe = plan.published
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
     spent = cost(recipe, numbers, methods)
-    reading = plan.wishes.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
-    plan.live.say(
+    reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
+    plan.output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
         f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
         f"{duration(spent.seconds)} on {SPEED_OF}"
@@ -208,11 +208,11 @@ def _announce(plan: Plan) -> None:
     for number, method in plan.cells:
         if is_own(method):
             told = ", ".join(f"{k}={v}" for k, v in plan.recipe.settings(method, number).items() if v is not None)
-            plan.live.say(f"{method} in case {number}, with what the published methods of the case agree on: {told}")
+            plan.output.say(f"{method} in case {number}, with what the published methods of the case agree on: {told}")
 
 
-def _shortened(plan: Plan) -> list[str]:
+def _shortened(plan: RecipePlan) -> list[str]:
     """What makes this another experiment, each once."""
-    every = plan.wishes.evaluate_every or 1
+    every = plan.options.evaluate_every or 1
     seldom = [f"evaluated every {every} rounds"] if every > 1 else []
     return [*shortenings(plan.read, plan.recipe, plan.cells, plan.seeds), *seldom]

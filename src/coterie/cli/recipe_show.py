@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ..core.errors import unknown
 from ..core.spec import scaled
-from ..recipes import Case, Entry, Published, Recipe, load, names, papers, published
-from ..recipes.costs import SPEED_OF, Cost, cost, duration
+from ..recipes import Case, Published, PublishedCell, Recipe, load, names, papers, published
+from ..recipes.costs import SPEED_OF, CaseCost, cost, duration
 from ..recipes.outcome import POINTS, WHEN
 
 FEW = 3  # methods that are named in the list
@@ -73,7 +73,7 @@ def _rounds(recipe: Recipe) -> str:
     return ", ".join(map(str, sorted({case.rounds for case in recipe.cases})))
 
 
-def _costs(spent: Cost, unit: str = "") -> tuple[str, str, str]:
+def _costs(spent: CaseCost, unit: str = "") -> tuple[str, str, str]:
     """``unit``: of the operations, where no heading says it."""
     if not spent.flops:
         return "-", "-", "-"
@@ -155,7 +155,7 @@ def _methods(recipe: Recipe, common: Collection[str]) -> Table:
     return made
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _told(entry: PublishedCell) -> dict[str, Any]:
     """The settings without those that are off; a cosine takes the place of a decay."""
     told = {k: v for k, v in entry.settings.items() if v is not None and v is not False}
     if "lr_min" in told:

@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import write_json
 from ..recipes import Recipe
 from ..recipes.compared import compared
 from ..recipes.shorten import Changes, changed, shorter_cases
 from ..report.collect import RECIPE
-from .live import Live
+from .output import Output
 from .recipe_show import wide_console
 from .recipe_table import saved, show
 from .report import begin_several, leave_report
@@ -18,19 +18,19 @@ from .split import class_counts, draw_split, print_split
 from .train import fresh_folder, typed_command
 
 if TYPE_CHECKING:
-    from .recipe_run import Wishes
+    from .recipe_run import RecipeOptions
 
 SPLITS = "splits"
 
 
-def run_still(recipe: Recipe, wishes: "Wishes", live: Live) -> None:
+def run_still(recipe: Recipe, options: "RecipeOptions", output: Output) -> None:
     """Counts or draws what the paper shows, beside its numbers where it has any."""
-    _check(recipe, wishes)
-    folder = wishes.out or fresh_folder(recipe.name)
+    _check(recipe, options)
+    folder = options.out or fresh_folder(recipe.name)
     if folder.exists():
-        raise RequestError(f"{folder} already exists: choose another --out")
+        raise UserError(f"{folder} already exists: choose another --out")
     if recipe.draws == SPLITS:
-        results = _drawn(recipe, wishes, folder, live)
+        results = _drawn(recipe, options, folder, output)
     else:
         numbers = compared(recipe, {})
         show(recipe, numbers, None, 1, [])
@@ -38,25 +38,25 @@ def run_still(recipe: Recipe, wishes: "Wishes", live: Live) -> None:
     begin_several(folder, typed_command(), [])
     write_json(folder / RECIPE, results)
     print(f"results: {folder}")
-    leave_report(folder, sys.stdout, live)
+    leave_report(folder, sys.stdout, output)
 
 
-def _check(recipe: Recipe, wishes: "Wishes") -> None:
+def _check(recipe: Recipe, options: "RecipeOptions") -> None:
     """Refuses what asks for training, and other data or models where the paper's own are counted."""
-    asked = {name.replace("_", "-") for name, given in vars(wishes).items() if given}
+    asked = {name.replace("_", "-") for name, given in vars(options).items() if given}
     training = ["methods", "rounds", "seeds", "reading", "model", "set", "record", "evaluate-every", "resume"]
     if recipe.draws != SPLITS:
         training += ["case", "clients", "data", "partition"]
     for name in training:
         if name in asked:
             other = "" if recipe.draws == SPLITS else ", or count another model with coterie capacity --model"
-            raise RequestError(f"--{name} is of no use to {recipe.name}, which trains nothing: leave it out{other}")
+            raise UserError(f"--{name} is of no use to {recipe.name}, which trains nothing: leave it out{other}")
 
 
-def _drawn(recipe: Recipe, wishes: "Wishes", folder: Path, live: Live) -> dict[str, Any]:
+def _drawn(recipe: Recipe, options: "RecipeOptions", folder: Path, output: Output) -> dict[str, Any]:
     """The splits of the chosen cases, in the terminal, as pictures and as data."""
-    changes = Changes(clients=wishes.clients, data=wishes.data, partition=wishes.partition)
-    small, numbers = changed(recipe, changes), recipe.find(wishes.case)
+    changes = Changes(clients=options.clients, data=options.data, partition=options.partition)
+    small, numbers = changed(recipe, changes), recipe.find(options.case)
     splits = {n: class_counts(small.federation(n)) for n in numbers}
     console = wide_console()
     for n, counts in splits.items():
@@ -66,8 +66,8 @@ def _drawn(recipe: Recipe, wishes: "Wishes", folder: Path, live: Live) -> dict[s
         folder.mkdir(parents=True, exist_ok=True)
         try:
             draw_split(counts, folder / f"case{n}.png", title)
-        except RequestError as error:  # the terminal has shown it
-            live.say(f"no picture: {error}")
+        except UserError as error:  # the terminal has shown it
+            output.say(f"no picture: {error}")
     shortened = shorter_cases(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
     return saved(recipe, [], None, 1, shortened) | {SPLITS: titled}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import replace, write_json
 from ..measure.compare import TARGET
 from ..report import write
@@ -14,7 +14,7 @@ from ..report.collect import COMMAND, PLAN
 from ..report.library import compressed_library
 
 if TYPE_CHECKING:
-    from .live import Live
+    from .output import Output
 
 PAGE = "report.html"
 NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
@@ -38,14 +38,14 @@ def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str], targe
     write_json(folder / PLAN, {"runs": list(runs), "target": target})
 
 
-def leave_report(folder: Path, where: TextIO, live: "Live") -> None:
+def leave_report(folder: Path, where: TextIO, output: "Output") -> None:
     """At the end of several runs: the page, its path printed to ``where``; without plotly a sentence instead."""
     try:
         compressed_library()
-    except RequestError as error:
-        live.say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
+    except UserError as error:
+        output.say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
         return
-    print(f"report: {write([folder], folder / PAGE, live.say)}", file=where)
+    print(f"report: {write([folder], folder / PAGE, output.say)}", file=where)
 
 
 def repeating(typed: Sequence[str]) -> list[str]:

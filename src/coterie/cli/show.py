@@ -15,7 +15,7 @@ TABLE = "table"
 
 
 @dataclass(frozen=True)
-class Style:
+class TableStyle:
     """How results are to be shown."""
 
     format: str = TABLE

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from rich.console import Console
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..data import Federation, federate
 from .picture import picture
 
@@ -31,7 +31,7 @@ def show_split(source: str, clients: int, partition: str, seed: int, png: Path |
 def class_counts(federation: Federation) -> list[list[int]]:
     """How many training samples of every class each client holds; refused where samples have no single class."""
     if federation.classes is None or federation.y.dim() != 1:
-        raise RequestError("these data have no class for every sample: choose data that are classified, such as digits")
+        raise UserError("these data have no class for every sample: choose data that are classified, such as digits")
     counts: list[list[int]] = federation.class_counts().tolist()
     return counts
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..algorithms import builder
 from ..algorithms.settings import meant
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..theory import Outcome, examine
 from .picture import check_png, picture
 
@@ -46,7 +46,7 @@ def show_theory(
         draw(o, png)
         console.print(f"drawn to {png}", markup=False, highlight=False, soft_wrap=True)
     if o.void:
-        raise RequestError("no bound: " + "; ".join(f"not true that {c.text}: {c.fix}" for c in o.void))
+        raise UserError("no bound: " + "; ".join(f"not true that {c.text}: {c.fix}" for c in o.void))
     console.print(verdict(o), highlight=False, soft_wrap=True)
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.spec import scaled
 from ..topology import Topology, build, degree, diameter, edges, spectral_gap
 from .draw import draw_png, draw_terminal
@@ -44,7 +44,7 @@ def show_topology(
     """
     topology = build(text, clients, seed)
     if round < 0:
-        raise RequestError(f"the round must be 0 or more, not {round}")
+        raise UserError(f"the round must be 0 or more, not {round}")
     W = topology(round)
     when = "the same every round" if topology.fixed else f"round {round}, another one every round"
     title = f"{topology.name} · {clients} client{'' if clients == 1 else 's'} · {when}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import algorithms
 from ..core.custom import folder_name, is_own, trusting
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.tensors import entries
 from ..engines import Serial
@@ -21,29 +21,31 @@ from ..store import RunFolder, read_json
 from ..store.folder import CONFIG
 from ..track import Tracker
 from ..training.config import rebuild
-from ..training.evaluation import rhythm
+from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.run import Run
-from .live import Live
+from .output import Output
 from .report import begin_several, leave_report
-from .request import Plan, Wishes, check_settings, known_options
-from .show import TABLE, Style, show
+from .request import RunOptions, RunPlan, check_settings, known_options
+from .show import TABLE, TableStyle, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def run_method(method: str, wishes: Wishes, out: Path | None, resume: bool, trusted: Sequence[str], live: Live) -> None:
+def run_method(
+    method: str, options: RunOptions, out: Path | None, resume: bool, trusted: Sequence[str], output: Output
+) -> None:
     """Trains one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
     saved = _saved_config(method)
     if saved is not None:
-        run, folder = _run_again(saved, wishes, out, resume, trusted, live)
+        run, folder = _run_again(saved, options, out, resume, trusted, output)
     else:
         if trusted:
-            raise RequestError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
-        run, folder = _run_new(method, wishes, out, resume, live)
+            raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
+        run, folder = _run_new(method, options, out, resume, output)
     show(Comparison([_method(run.summary["method"], [run])]), folder)
-    live.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
+    output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
 def _saved_config(text: str) -> Path | None:
@@ -57,35 +59,35 @@ def _saved_config(text: str) -> Path | None:
 
 
 def _run_again(
-    config_path: Path, wishes: Wishes, out: Path | None, resume: bool, trusted: Sequence[str], live: Live
+    config_path: Path, options: RunOptions, out: Path | None, resume: bool, trusted: Sequence[str], output: Output
 ) -> tuple[Run, Path]:
     config = read_json(config_path)
-    known_options(config, wishes, resume)
+    known_options(config, options, resume)
     module, federation, algorithm = rebuild(config, trusted)
     folder = out or (config_path.parent if resume else fresh_folder(f"{folder_name(algorithm.name)}-again"))
-    live.check()
+    output.check()
     said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
-    live.say(f"{algorithm.name} as saved: {said}")
-    with interruptible(folder, out, resume, live):
+    output.say(f"{algorithm.name} as saved: {said}")
+    with interruptible(folder, out, resume, output):
         run = fit(
             module,
             federation,
             algorithm,
             rounds=config["rounds"],
             seed=config["seed"],
-            engine=wishes.engine or config["engine"],
+            engine=options.engine or config["engine"],
             device=config["device"],
             out=folder,
             resume=resume,
             evaluate_every=config["evaluate_every"],
             init=config["init"],
-            silent=config["silent"],
+            drop_messages=config["drop_messages"],
             offline=config["offline"],
             record=config["record"],
             precision=config["precision"],
-            **cluster(wishes),
-            progress=not live.quiet,
-            trackers=live.trackers,
+            **cluster(options),
+            progress=not output.quiet,
+            trackers=output.trackers,
         )
     _warn_if_other(config, run)
     return run, folder
@@ -96,21 +98,23 @@ def _warn_if_other(config: dict[str, Any], run: Run) -> None:
         print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
 
 
-def _run_new(method: str, wishes: Wishes, out: Path | None, resume: bool, live: Live) -> tuple[Run, Path]:
-    check_settings([method], wishes)
-    plan = Plan.of(wishes)
+def _run_new(method: str, options: RunOptions, out: Path | None, resume: bool, output: Output) -> tuple[Run, Path]:
+    check_settings([method], options)
+    plan = RunPlan.of(options)
     folder = out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
     if resume and out is None:
-        raise RequestError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
+        raise UserError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
     algorithm = plan.algorithm(method, [method])
-    live.check()
-    live.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
-    with interruptible(folder, out, resume, live):
-        return train(plan, method, [method], wishes.seed or 0, folder, resume, not live.quiet, live.trackers), folder
+    output.check()
+    output.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
+    with interruptible(folder, out, resume, output):
+        return train(
+            plan, method, [method], options.seed or 0, folder, resume, not output.quiet, output.trackers
+        ), folder
 
 
 def train(
-    plan: Plan,
+    plan: RunPlan,
     method: str,
     among: Sequence[str],
     seed: int,
@@ -129,49 +133,55 @@ def train(
         algorithm,
         rounds=plan.rounds,
         seed=seed,
-        engine=plan.wishes.engine or "auto",
-        device=plan.wishes.device or "auto",
+        engine=plan.options.engine or "auto",
+        device=plan.options.device or "auto",
         out=folder,
         resume=resume,
-        evaluate_every=plan.wishes.evaluate_every or "auto",
+        evaluate_every=plan.options.evaluate_every or "auto",
         init=plan.init(module, federation, algorithm, among),
-        silent=missing.silent,
+        drop_messages=missing.drop_messages,
         offline=missing.offline,
-        record=plan.wishes.record,
-        precision=plan.wishes.precision or "fp32",
-        **cluster(plan.wishes),
+        record=plan.options.record,
+        precision=plan.options.precision or "fp32",
+        **cluster(plan.options),
         progress=progress,
         trackers=trackers,
     )
 
 
-def cluster(wishes: Wishes) -> dict[str, Any]:
+def cluster(options: RunOptions) -> dict[str, Any]:
     """Where the clients are played, if not here."""
-    gpus = wishes.gpus_per_worker or 0.0
-    return {"workers": wishes.workers, "ray_address": wishes.ray_address, "gpus_per_worker": gpus}
+    gpus = options.gpus_per_worker or 0.0
+    return {"workers": options.workers, "ray_address": options.ray_address, "gpus_per_worker": gpus}
 
 
 def compare_methods(
-    methods: Sequence[str], wishes: Wishes, seeds: int, out: Path | None, resume: bool, style: Style, live: Live
+    methods: Sequence[str],
+    options: RunOptions,
+    seeds: int,
+    out: Path | None,
+    resume: bool,
+    style: TableStyle,
+    output: Output,
 ) -> None:
     """Trains all methods on the same clients, seed by seed, and prints one table."""
     if len(set(methods)) != len(methods):
-        raise RequestError("a method is named twice: name each once")
-    check_settings(methods, wishes)
-    plan = Plan.of(wishes)
+        raise UserError("a method is named twice: name each once")
+    check_settings(methods, options)
+    plan = RunPlan.of(options)
     if resume and out is None:
-        raise RequestError("--resume needs to know which comparison: add --out FOLDER")
+        raise UserError("--resume needs to know which comparison: add --out FOLDER")
     folder = out or fresh_folder("compare-" + plan.source.partition(":")[0])
     if folder.exists() and not resume:
-        raise RequestError(f"{folder} already exists: choose another --out, or continue it with --resume")
+        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
     chosen = [plan.algorithm(m, methods) for m in methods]
-    federation = plan.federation(wishes.seed or 0)
+    federation = plan.federation(options.seed or 0)
     model = Model(plan.module(federation, 0, methods), cross_entropy)
     missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
     plan.check_missing(methods, missing)
     experiments = [
         replace(
-            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, some.silent, wishes.record),
+            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, some.drop_messages, options.record),
             offline=some.offline,
         )
         for a, some in zip(chosen, missing, strict=True)
@@ -180,28 +190,28 @@ def compare_methods(
         experiment.check()
     plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
-    every = wishes.evaluate_every or max(map(rhythm, experiments))
-    plan = replace(plan, wishes=replace(wishes, evaluate_every=every))
+    every = options.evaluate_every or max(map(evaluation_interval, experiments))
+    plan = replace(plan, options=replace(options, evaluate_every=every))
     size = entries(model.start.values())
-    live.check()
-    live.say(
+    output.check()
+    output.say(
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
         f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
     )
     for algorithm in chosen:
-        live.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")
-    with interruptible(folder, out, resume, live):
-        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, style.target, live)
+        output.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")
+    with interruptible(folder, out, resume, output):
+        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, style.target, output)
         write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
         show(Comparison(trained, style.target), folder, style.format)
-        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, live)
+        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output)
 
 
 def _train_all(
-    plan: Plan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, target: float, live: Live
+    plan: RunPlan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, target: float, output: Output
 ) -> list[MethodRuns]:
     """What came of every method, with all seeds."""
-    first = plan.wishes.seed or 0
+    first = plan.options.seed or 0
     every = [f"{folder_name(m)}-seed{s}" for m in methods for s in range(first, first + seeds)]
     begin_several(folder, typed_command(), every, target)
     trained = []
@@ -209,15 +219,15 @@ def _train_all(
         runs = []
         for seed in range(first, first + seeds):
             name = f"{folder_name(method)}-seed{seed}"
-            shown = live.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
-            runs.append(train(plan, method, methods, seed, folder / name, resume, shown, live.trackers))
+            shown = output.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
+            runs.append(train(plan, method, methods, seed, folder / name, resume, shown, output.trackers))
         trained.append(_method(method, runs))
     return trained
 
 
 def _method(name: str, runs: Sequence[Run]) -> MethodRuns:
     """The runs of a method without their models, which would fill the memory."""
-    return MethodRuns(name, [RunData(r.config, r.history, r.summary, r.census) for r in runs])
+    return MethodRuns(name, [RunData(r.config, r.history, r.summary, r.client_summary) for r in runs])
 
 
 def typed_command() -> list[str]:
@@ -232,20 +242,20 @@ def fresh_folder(name: str) -> Path:
 
 
 @contextmanager
-def interruptible(folder: Path, out: Path | None, resume: bool, live: Live) -> Iterator[None]:
+def interruptible(folder: Path, out: Path | None, resume: bool, output: Output) -> Iterator[None]:
     """On Ctrl-C or SIGTERM: what is saved stays, and the command that continues is printed."""
     try:
         yield
     except KeyboardInterrupt:
-        command = shlex.join(_continuation(folder, out, resume, live))
+        command = shlex.join(_continuation(folder, out, resume, output))
         print(f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {command}", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def _continuation(folder: Path, out: Path | None, resume: bool, live: Live) -> list[str]:
+def _continuation(folder: Path, out: Path | None, resume: bool, output: Output) -> list[str]:
     """The folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
         named = algorithms.known(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
         trusted = trusting(RunFolder(folder).config())
-        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *live.flags]
+        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *output.flags]
     return [*typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]

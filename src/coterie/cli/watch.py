@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.live import Live as Screen
 from rich.table import Table
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import disk
 from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
 from ..track.progress import Rhythm, clock
-from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Seen
+from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from .recipe_show import table
 from .report import PAGE
 from .train import INTERRUPTED
@@ -71,10 +71,10 @@ class Page:
         self.due = 0.0
         try:
             compressed_library()
-        except RequestError as error:
+        except UserError as error:
             self.trouble = str(error)
 
-    def refresh(self, seen: dict[Followed, Seen]) -> None:
+    def refresh(self, seen: dict[Followed, Snapshot]) -> None:
         """Where something has changed, as often as its making allows."""
         now, of = time.monotonic(), [(run.state, run.done) for run in seen.values()]
         if of == self.of or now < self.due:
@@ -88,7 +88,7 @@ class Page:
         """Makes it anew, whole or not at all; what cannot be read now may be read later."""
         try:
             self.text = html([self.folder.path], reload=reload)
-        except RequestError as error:
+        except UserError as error:
             self.trouble = str(error)
             return False
         self._put()
@@ -116,15 +116,15 @@ class _Lines:
         self.rhythms: dict[Followed, Rhythm] = {}
         self.waited = False
 
-    def __call__(self, seen: dict[Followed, Seen]) -> None:
+    def __call__(self, seen: dict[Followed, Snapshot]) -> None:
         if not seen and not self.waited:
             print(NOTHING, flush=True)
         self.waited = not seen
         for run, how in seen.items():
-            rhythm = self.rhythms.setdefault(run, Rhythm(how.done, how.rounds or 0, time.monotonic()))
+            evaluation_interval = self.rhythms.setdefault(run, Rhythm(how.done, how.rounds or 0, time.monotonic()))
             new = self.states.get(run) != how.state
             self.states[run] = how.state
-            further = how.done > rhythm.told and rhythm.due(how.done, time.monotonic())
+            further = how.done > evaluation_interval.told and evaluation_interval.due(how.done, time.monotonic())
             if new or further:
                 print(f"{run.name}: {_said(run, how)}", flush=True)
 
@@ -146,11 +146,11 @@ class _Screen:
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
 
-    def __call__(self, seen: dict[Followed, Seen]) -> None:
+    def __call__(self, seen: dict[Followed, Snapshot]) -> None:
         self.screen.update(_table(seen, self.screen.console.height - FRAME) if seen else NOTHING, refresh=True)
 
 
-def _table(seen: dict[Followed, Seen], room: int) -> Table:
+def _table(seen: dict[Followed, Snapshot], room: int) -> Table:
     """One row a run; where there is not room for all, those under way before the others."""
     chosen = sorted(seen, key=lambda run: seen[run].state in (FINISHED, WAITING))[:room]
     made = table("run", ">round", ">accuracy", ">loss", ">sent", ">ETA", ">age", "state")
@@ -167,17 +167,17 @@ def _table(seen: dict[Followed, Seen], room: int) -> Table:
     return made
 
 
-def _said(run: Followed, how: Seen) -> str:
+def _said(run: Followed, how: Snapshot) -> str:
     parts = [how.state, "" if how.rounds is None else f"round {how.done}/{how.rounds}", run.measured.said]
     times = {"ETA": _left(how), "since the last round": _age(how)}
     return ", ".join([p for p in parts if p] + [f"{k} {v}" for k, v in times.items() if v])
 
 
-def _left(how: Seen) -> str:
+def _left(how: Snapshot) -> str:
     return "" if how.left is None or how.state == STALLED else f"{'≥' if how.at_least else ''}{clock(how.left)}"
 
 
-def _age(how: Seen) -> str:
+def _age(how: Snapshot) -> str:
     return "" if how.age is None else clock(how.age)
 
 

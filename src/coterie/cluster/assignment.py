@@ -16,9 +16,9 @@ def costs(experiment: Experiment) -> NDArray[np.float64]:
     """
     e = experiment
     each = np.full(e.federation.clients, float(e.flops_a_sample(e.model)))
-    views = e.program.views
-    for a in [] if views is None else views(e.everybody(0)):
-        each[a.places] = e.flops_a_sample(a.view.model)
+    submodels = e.program.submodels
+    for a in [] if submodels is None else submodels(e.everybody(0)):
+        each[a.places] = e.flops_a_sample(a.submodel.model)
     return each * e.train.sizes
 
 

@@ -11,7 +11,7 @@ from ..core.tensors import Tensors
 ALIGNED = 16  # bytes: every tensor of a block can be looked at as it lies
 
 
-class Place(NamedTuple):
+class Offset(NamedTuple):
     """Where a tensor lies in a block."""
 
     name: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 class Packed(NamedTuple):
     """Tensors in one block."""
 
-    places: tuple[Place, ...]
+    places: tuple[Offset, ...]
     data: NDArray[np.uint8]
 
 
@@ -34,7 +34,7 @@ def pack(tensors: Tensors) -> Packed:
     for name, v in tensors.items():
         begin = -(-end // ALIGNED) * ALIGNED
         end = begin + v.numel() * v.element_size()
-        places.append(Place(name, v.dtype, tuple(v.shape), begin, end))
+        places.append(Offset(name, v.dtype, tuple(v.shape), begin, end))
     data = np.empty(end, np.uint8)
     block = torch.from_numpy(data)
     for place in places:
@@ -52,5 +52,5 @@ def unpack(packed: Packed, device: torch.device | str = "cpu") -> Tensors:
     return {place.name: _tensor(block, place) for place in packed.places}
 
 
-def _tensor(block: torch.Tensor, place: Place) -> torch.Tensor:
+def _tensor(block: torch.Tensor, place: Offset) -> torch.Tensor:
     return block[place.begin : place.end].view(place.dtype).view(place.shape)

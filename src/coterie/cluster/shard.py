@@ -7,19 +7,19 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.tensors import Tensors, size_in_bytes
 from ..data.batches import Integers
 from ..engines.base import Engine
-from ..measure.parts import Part
+from ..measure.shards import ShardMeasures
 from ..store.checkpoint import Checkpoint
-from ..training.experiment import Experiment, Progressed
+from ..training.experiment import Experiment, RunState
 from ..training.first import everybodys
 from ..training.run import client_tensors
-from .script import Said, Script
+from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Scene:
+class ShardContext:
     """What all shards of a run have in common."""
 
     experiment: Experiment  # with all clients
@@ -30,15 +30,15 @@ class Scene:
 class Shard:
     """The clients of one shard, round by round. A round never changes what was before it, so it can be repeated."""
 
-    def __init__(self, scene: Scene, number: int, round: int = 0, state: Tensors | None = None) -> None:
-        self.script = Script()
+    def __init__(self, scene: ShardContext, number: int, round: int = 0, state: Tensors | None = None) -> None:
+        self.script = ShardThread()
         engine = Sharded(scene.engine, self.script, number, scene.owner)
-        self.experiment = scene.experiment.changed(engine=engine, held=engine.here)
-        self.after: dict[int, Progressed] = {}  # round -> where its clients stood; the latest two
+        self.experiment = scene.experiment.changed(engine=engine, shard=engine.local_clients)
+        self.after: dict[int, RunState] = {}  # round -> where its clients stood; the latest two
         if state is not None:
             self.after[round] = self.experiment.restored(Checkpoint(round, state))
 
-    def begin(self, name: str, *args: Any) -> Said:
+    def begin(self, name: str, *args: Any) -> Request:
         """One of the works below, until it needs other shards or has ended."""
         work: Callable[..., Any] = getattr(self, name)
         return self.script.begin(lambda: work(*args))
@@ -48,9 +48,9 @@ class Shard:
         self.after = {0: self.experiment.start()}
         return None, self.saved(0)
 
-    def play(self, t: int, evaluate: bool) -> tuple[Part, Tensors]:
+    def run_round(self, t: int, evaluate: bool) -> tuple[ShardMeasures, Tensors]:
         """Round ``t``, counted from 0."""
-        now, part = self.experiment.play_here(self.after[t], t, evaluate)
+        now, part = self.experiment.run_shard_round(self.after[t], t, evaluate)
         self.after = {t: self.after[t], t + 1: now}
         return part, self.saved(t + 1)
 
@@ -61,7 +61,7 @@ class Shard:
     def clients(self, round: int) -> tuple[None, Tensors]:
         """The models of its clients, as their files hold them, under the clients' numbers."""
         found = self.experiment.clients(self.after[round].state)
-        numbered = zip(self.experiment.here.tolist(), found, strict=True)
+        numbered = zip(self.experiment.local_clients.tolist(), found, strict=True)
         return None, {f"{i}/{k}": v for i, client in numbered for k, v in client_tensors(client).items()}
 
     def accuracies(self, round: int) -> tuple[Any, Tensors]:
@@ -93,10 +93,10 @@ class Outline(NamedTuple):
 def outline(experiment: Experiment) -> Outline:
     """Found by trying: with the first client alone, and with it twice."""
     shapes = []
-    for held in (experiment.here[[0]], experiment.here[[0, 0]]):
-        one = experiment.changed(held=held)
+    for held in (experiment.local_clients[[0]], experiment.local_clients[[0, 0]]):
+        one = experiment.changed(shard=held)
         state = one.program.init(one.model.start, everybodys(None, one.model.start, held))
-        saved = one.saved(Progressed(state, one.unmeasured()))
+        saved = one.saved(RunState(state, one.unmeasured()))
         shapes.append({k: v.shape for k, v in saved.items()})
     rows = frozenset(k for k, shape in shapes[0].items() if shape != shapes[1][k])
     return Outline(rows, size_in_bytes(v for k, v in saved.items() if k in rows) // 2)

@@ -17,7 +17,7 @@ from ..engines.base import Engine, Grad, Objective, Statistic, Step, statistics
 from ..topology.sparse import entries, valued
 
 
-class Link(Protocol):
+class Channel(Protocol):
     """How shards reach each other; all of them call the same."""
 
     def swap(self, out: Mapping[int, Tensors]) -> Mapping[int, Tensors]:
@@ -39,9 +39,9 @@ class Paths(NamedTuple):
 class Sharded:
     """The clients of one shard on an engine of their own."""
 
-    def __init__(self, inner: Engine, link: Link, shard: int, owner: Integers) -> None:
+    def __init__(self, inner: Engine, link: Channel, shard: int, owner: Integers) -> None:
         self.inner, self.link, self.shard, self.owner = inner, link, shard, owner
-        self.here = np.flatnonzero(owner == shard)
+        self.local_clients = np.flatnonzero(owner == shard)
         self.shards = int(owner.max()) + 1
         self._known: tuple[Tensor, Paths] | None = None  # of the latest matrix
 
@@ -54,9 +54,9 @@ class Sharded:
         """``f`` on every client of this shard."""
         return self.inner.map(f, *clients, keys=keys)
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """``step`` through all batches of every client of this shard."""
-        return self.inner.walk(step, given, fixed, batches, keys)
+        return self.inner.scan(step, given, fixed, batches, keys)
 
     def gradient(self, objective: Objective) -> Grad:
         """As the engine inside differentiates."""
@@ -97,7 +97,7 @@ class Sharded:
         of = self.owner[paths.needed]
         for shard in (self.shard, *inbox):
             at = np.flatnonzero(of == shard)
-            mine = np.searchsorted(self.here, paths.needed[at])
+            mine = np.searchsorted(self.local_clients, paths.needed[at])
             rows = own[torch.from_numpy(mine)] if shard == self.shard else inbox[shard][name].to(own)
             heard[torch.from_numpy(at)] = rows
         return heard
@@ -114,7 +114,7 @@ class Sharded:
         sums = self.link.total({k: (row.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()})
         return {k: v.to(x[k]) for k, v in sums.items()}
 
-    def agree(self, x: Tensors, clients: int) -> Tensors:
+    def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """The mean over all clients of which ``x`` is the mean over those of this shard."""
         if not x:
             return {}

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from ..core.errors import RequestError
-from ..training.wanted import Wanted
+from ..core.errors import UserError
+from ..training.cluster_spec import ClusterSpec
 from .worker import Worker
 
 PATIENCE = 60.0  # seconds until a worker must have answered
-ASIDE, DOOR = "aside", "door"  # what a worker does beside the training: copies and checkpoints; saying that it is there
+IO, PING = "aside", "door"  # what a worker does beside the training: copies and checkpoints; saying that it is there
 
 
 @contextmanager
-def connected(wanted: Wanted) -> Iterator[Any]:
+def connected(wanted: ClusterSpec) -> Iterator[Any]:
     """The module ``ray``, with a cluster behind it; one that was there already stays."""
     ray = _ray()
     mine = not ray.is_initialized()
@@ -48,13 +48,13 @@ def _ray() -> Any:
     with suppress(ImportError):
         import ray as found
     if not hasattr(found, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
-        raise RequestError("the engine ray needs Ray: pip install 'coterie[ray]'")
+        raise UserError("the engine ray needs Ray: pip install 'coterie[ray]'")
     return found
 
 
-def _connect(ray: Any, wanted: Wanted) -> None:
+def _connect(ray: Any, wanted: ClusterSpec) -> None:
     if wanted.address not in (None, "auto") and not _heard(str(wanted.address)):
-        raise RequestError(_nobody(f"at {wanted.address}"))
+        raise UserError(_nobody(f"at {wanted.address}"))
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     try:
         if wanted.address is None:
@@ -63,11 +63,11 @@ def _connect(ray: Any, wanted: Wanted) -> None:
         else:
             ray.init(address=wanted.address, log_to_driver=False, logging_level="ERROR")
     except ConnectionError as error:
-        raise RequestError(_nobody("on this machine")) from error
+        raise UserError(_nobody("on this machine")) from error
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
-        raise RequestError(
+        raise UserError(
             f"the Ray cluster runs other versions than this program ({_differing(str(error))}): install the same"
         ) from error
 
@@ -80,7 +80,7 @@ def _heard(address: str) -> bool:
     """Whether anybody listens there: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise RequestError(f"--ray-address {address} is no address: write auto, or HOST:PORT as `ray start` prints it")
+        raise UserError(f"--ray-address {address} is no address: write auto, or HOST:PORT as `ray start` prints it")
     try:
         with socket.create_connection((host, int(port)), timeout=10):
             return True
@@ -93,39 +93,39 @@ def _differing(text: str) -> str:
     return "; ".join(line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line)
 
 
-class Hired(NamedTuple):
+class WorkerHandle(NamedTuple):
     """A worker and the machine it is on."""
 
     actor: Any
     node: str
 
 
-def workers(ray: Any, wanted: Wanted, clients: int) -> list[Hired]:
+def workers(ray: Any, wanted: ClusterSpec, clients: int) -> list[WorkerHandle]:
     """As many as are wanted, and never more than there are clients."""
     count = min(clients, wanted.workers or _room(ray, wanted))
     _check_room(ray, wanted, count)
-    return hired(ray, wanted, count)
+    return start_workers(ray, wanted, count)
 
 
-def hired(ray: Any, wanted: Wanted, count: int) -> list[Hired]:
+def start_workers(ray: Any, wanted: ClusterSpec, count: int) -> list[WorkerHandle]:
     """New workers."""
-    return greeted(ray, [kind(ray, wanted).remote(sys.path) for _ in range(count)])
+    return check_versions(ray, [kind(ray, wanted).remote(sys.path) for _ in range(count)])
 
 
-def kind(ray: Any, wanted: Wanted) -> Any:
+def kind(ray: Any, wanted: ClusterSpec) -> Any:
     """What Ray starts. Copies and checkpoints are made aside while the training goes on, and someone is at the door.
 
     A lost worker is not started again by Ray: it would know nothing of its clients.
     """
-    beside = {ASIDE: 1, DOOR: 1}
+    beside = {IO: 1, PING: 1}
     return ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups=beside)(Worker)
 
 
-def greeted(ray: Any, actors: list[Any]) -> list[Hired]:
+def check_versions(ray: Any, actors: list[Any]) -> list[WorkerHandle]:
     """Workers that have all answered; refuses those that run another version."""
     try:
         answers = _answers(ray, [actor.about.remote() for actor in actors])
-    except RequestError:
+    except UserError:
         for actor in actors:
             ray.kill(actor)
         raise
@@ -133,14 +133,14 @@ def greeted(ray: Any, actors: list[Any]) -> list[Hired]:
     for about in answers:
         if about.versions != mine.versions:
             there, here = (", ".join(f"{k} {v}" for k, v in each.versions.items()) for each in (about, mine))
-            raise RequestError(f"a worker has {there}, this program {here}: install the same on every machine")
-    return [Hired(actor, about.node) for actor, about in zip(actors, answers, strict=True)]
+            raise UserError(f"a worker has {there}, this program {here}: install the same on every machine")
+    return [WorkerHandle(actor, about.node) for actor, about in zip(actors, answers, strict=True)]
 
 
 def _answers(ray: Any, asked: list[Any]) -> list[Any]:
     _, late = ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
     if late:
-        raise RequestError(
+        raise UserError(
             f"{len(late)} of {len(asked)} workers did not start within {PATIENCE:g} s: free cores or memory of the "
             "cluster, or lower --workers"
         )
@@ -148,20 +148,18 @@ def _answers(ray: Any, asked: list[Any]) -> list[Any]:
         found: list[Any] = ray.get(asked)
     except ray.exceptions.RayError as error:
         said = str(error).strip().splitlines()[-1]
-        raise RequestError(
-            f"a worker cannot start ({said}): install coterie on every machine of the cluster"
-        ) from error
+        raise UserError(f"a worker cannot start ({said}): install coterie on every machine of the cluster") from error
     return found
 
 
-def _room(ray: Any, wanted: Wanted) -> int:
+def _room(ray: Any, wanted: ClusterSpec) -> int:
     """How many workers fit."""
     there = ray.cluster_resources()
     cores = int(there.get("CPU", 0))
     return max(1, min(cores, int(there.get("GPU", 0) / wanted.gpus)) if wanted.gpus else cores)
 
 
-def _check_room(ray: Any, wanted: Wanted, count: int) -> None:
+def _check_room(ray: Any, wanted: ClusterSpec, count: int) -> None:
     there = ray.cluster_resources()
     for name, kind, need, option in (
         ("GPU", "GPUs", wanted.gpus * count, "--workers or --gpus-per-worker"),
@@ -169,4 +167,4 @@ def _check_room(ray: Any, wanted: Wanted, count: int) -> None:
     ):
         has = there.get(name, 0.0)
         if need > has:
-            raise RequestError(f"{count} workers need {need:g} {kind}, the cluster has {has:g}: lower {option}")
+            raise UserError(f"{count} workers need {need:g} {kind}, the cluster has {has:g}: lower {option}")

@@ -25,13 +25,12 @@ from ..engines.base import Engine
 from ..models.model import Model
 from ..store.parts import save_part
 from ..training import memory
-from ..training.choose import Choice
 from ..training.experiment import Experiment
 from ..training.first import First
-from ..training.suited import suited
+from ..training.select_engine import Choice, select_engine
 from .packed import Packed, pack, unpack
-from .script import Done, Failed, Said, Swap
-from .shard import Scene, Shard
+from .shard import Shard, ShardContext
+from .shard_thread import Done, Failed, Request, Swap
 
 SWAP, TOTAL, DONE, FAILED = "swap", "total", "done", "failed"
 
@@ -51,7 +50,7 @@ class Failure(NamedTuple):
     trace: str
 
 
-class About(NamedTuple):
+class WorkerInfo(NamedTuple):
     """What is asked of a worker first."""
 
     versions: dict[str, str]  # must be the same everywhere
@@ -67,7 +66,7 @@ class Job:
     algorithm: Algorithm
     seed: int
     rounds: int
-    silent: float
+    drop_messages: float
     record: Sequence[str]
     evaluate_every: int
     offline: float
@@ -78,12 +77,12 @@ class Job:
     def of(cls, e: Experiment, device: str) -> "Job":
         """The same experiment, to be sent."""
         fed, model = e.federation, replace(e.model)  # without what it has found out for itself
-        train, test, classes, origin, preparation = fed.train, fed.test, fed.classes, fed.origin, fed.preparation
+        train, test, classes, origin, transform = fed.train, fed.test, fed.classes, fed.origin, fed.transform
 
         def federation(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Federation:
-            return Federation(x, y, test_x, test_y, train, test, classes, origin, preparation)
+            return Federation(x, y, test_x, test_y, train, test, classes, origin, transform)
 
-        plan = e.seed, e.rounds, e.silent, e.record, e.evaluate_every, e.offline, e.first
+        plan = e.seed, e.rounds, e.drop_messages, e.record, e.evaluate_every, e.offline, e.first
         return cls(model, federation, e.algorithm, *plan, device)
 
     def experiment(self, samples: Sequence[NDArray[Any]]) -> Experiment:
@@ -94,7 +93,16 @@ class Job:
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
         program = bind(self.algorithm, Problem(model, federation.clients, self.rounds, self.seed), self.offline > 0)
-        plan = self.seed, self.rounds, self.silent, self.record, self.evaluate_every, None, self.offline, self.first
+        plan = (
+            self.seed,
+            self.rounds,
+            self.drop_messages,
+            self.record,
+            self.evaluate_every,
+            None,
+            self.offline,
+            self.first,
+        )
         return Experiment(model, federation, self.algorithm, program, Serial(), *plan)
 
 
@@ -108,16 +116,16 @@ class Worker:
         self.shards: dict[int, Shard] = {}
         self.copies: dict[int, list[Packed]] = {}
 
-    def about(self) -> About:
+    def about(self) -> WorkerInfo:
         """Who it is."""
         ray = sys.modules.get("ray")
         node = ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
-        return About({"coterie": __version__, "torch": torch.__version__}, node)
+        return WorkerInfo({"coterie": __version__, "torch": torch.__version__}, node)
 
     def prepare(self, job: Job, *samples: NDArray[Any]) -> None:
         """For a run; what was before is forgotten."""
         self.close()
-        self.keeping.enter_context(memory.kept())
+        self.keeping.enter_context(memory.retain_freed_memory())
         self.experiment = job.experiment(samples)
 
     def close(self) -> None:
@@ -134,14 +142,14 @@ class Worker:
 
     def _choice(self, text: str, clients: int) -> Choice:
         e = self.experiment
-        return suited(text, e.model, e.federation, e.program, e.rounds, clients)
+        return select_engine(text, e.model, e.federation, e.program, e.rounds, clients)
 
     def host(self, number: int, owner: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
         """Takes on a shard, where it begins or where it stood after ``round`` rounds."""
         inner: Engine = self._choice(engine, int((owner == number).sum())).engine
         at = self.experiment.federation.x.device
         known = None if state is None else unpack(state, at)
-        self.shards[number] = Shard(Scene(self.experiment, owner, inner), number, round, known)
+        self.shards[number] = Shard(ShardContext(self.experiment, owner, inner), number, round, known)
 
     def advance(
         self, number: int, others: int, call: tuple[Any, ...] | None, senders: Sequence[int] | None, *inbox: Packed
@@ -173,7 +181,7 @@ class Worker:
         return save_part(Path(path), unpack(state), clients, stacked)
 
 
-def _replied(said: Said, others: int) -> list[Any]:
+def _replied(said: Request, others: int) -> list[Any]:
     """What a shard has said, as it travels."""
     if isinstance(said, Failed):
         return [Reply(FAILED, result=_failure(said.error)), *[None] * others]

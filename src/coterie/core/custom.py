@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import RequestError, unknown
+from .errors import UserError, unknown
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -55,10 +55,10 @@ def find(name: str, kind: str) -> Callable[..., Any]:
         _check_hidden(home, module)
         defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
         if not defined:
-            raise RequestError(f"module {module!r} has no function: write {function} in it, or name another module")
+            raise UserError(f"module {module!r} has no function: write {function} in it, or name another module")
         raise unknown(f"function of {module}", function, defined)
     if not callable(found):
-        raise RequestError(f"{name} is a {type(found).__name__}: name a function that returns the {kind}")
+        raise UserError(f"{name} is a {type(found).__name__}: name a function that returns the {kind}")
     return found  # type: ignore[no-any-return]
 
 
@@ -66,7 +66,7 @@ def _check_hidden(home: ModuleType, module: str) -> None:
     """Refuses a file of the current folder whose name another module has taken."""
     file = Path(*module.split(".")).with_suffix(".py").absolute()
     if file.exists() and not (home.__file__ and file.samefile(home.__file__)):
-        raise RequestError(f"Python has another module {module!r} than {file.name} of this folder: rename your file")
+        raise UserError(f"Python has another module {module!r} than {file.name} of this folder: rename your file")
 
 
 def _imported(module: str, name: str, kind: str) -> ModuleType:
@@ -79,8 +79,8 @@ def _imported(module: str, name: str, kind: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _broken(module, error) from error  # what is missing is something that the module imports
         if module.endswith(".py"):
-            raise RequestError(f"{name} names a file: type its module, {name.replace('.py:', ':')}") from error
-        raise RequestError(
+            raise UserError(f"{name} names a file: type its module, {name.replace('.py:', ':')}") from error
+        raise UserError(
             f"there is no module {module!r} for the {kind} {name}: go to the folder of "
             f"{module.replace('.', '/')}.py, or install it"
         ) from error
@@ -88,7 +88,7 @@ def _imported(module: str, name: str, kind: str) -> ModuleType:
         raise _broken(module, error) from error
 
 
-def _broken(module: str, error: BaseException) -> RequestError:
+def _broken(module: str, error: BaseException) -> UserError:
     """The mistake in a module, with the last line of that module that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     file, line = next(
@@ -97,9 +97,7 @@ def _broken(module: str, error: BaseException) -> RequestError:
     )
     where = f"{Path(file).name}, line {line}"
     said = " ".join(str(getattr(error, "msg", error)).split())
-    return RequestError(
-        f"module {module!r} cannot be imported ({type(error).__name__}: {said}; {where}): mend it first"
-    )
+    return UserError(f"module {module!r} cannot be imported ({type(error).__name__}: {said}; {where}): mend it first")
 
 
 def code_of(config: Mapping[str, Any]) -> list[str]:
@@ -125,10 +123,10 @@ def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
     """Refuses to run code that only a file has named, and trust that nothing asks for."""
     named = code_of(config)
     if not set(named) <= set(trusted):
-        raise RequestError(
+        raise UserError(
             f"this configuration would run {' and '.join(named)}, and a file does not decide what code runs here: if "
             f"you know that code, add {shlex.join(trusting(config))}"
         )
     for name in trusted:
         if name not in named:
-            raise RequestError(f"--trust {name} is not what this configuration runs: leave it out")
+            raise UserError(f"--trust {name} is not what this configuration runs: leave it out")

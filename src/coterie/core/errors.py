@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class RequestError(ValueError):
+class UserError(ValueError):
     """The request cannot be carried out as it stands; the message says what to change."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> RequestError:
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """An error that offers the nearest names, or all of them when none is near.
 
     >>> print(unknown("method", "dfedatl", ["dfedalt", "local"]))
@@ -20,7 +20,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> RequestError:
     >>> print(unknown("topology", "moebius", ["ring", "full"]))
     unknown topology 'moebius': choose one of full, ring
     """
-    return RequestError(f"unknown {kind} {name!r}: {nearest(name, known)}")
+    return UserError(f"unknown {kind} {name!r}: {nearest(name, known)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import RequestError
+from .errors import UserError
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def disk(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RequestError(
+        raise UserError(
             f"cannot write {path} ({reason}): free the disk or its permissions, or choose another --out; "
             "what was saved before is untouched"
         ) from error

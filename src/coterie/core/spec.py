@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .errors import RequestError
+from .errors import UserError
 
 Scalar = int | float | str | bool
 
@@ -46,7 +46,7 @@ def parse(text: str) -> Call:
         if equals:
             options[key.strip()] = scalar(value.strip())
         elif options:
-            raise RequestError(f"in {text!r} the plain value {item!r} must come before the named ones")
+            raise UserError(f"in {text!r} the plain value {item!r} must come before the named ones")
         else:
             args.append(scalar(item))
     return Call(name, tuple(args), options)

@@ -13,7 +13,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 Tree = Any  # Tensor | Tensors | a (named) tuple of trees
 
-VECTOR = 16  # numbers a CPU works on at a time, if as many lie beside each other
+SIMD_WIDTH = 16  # numbers a CPU works on at a time, if as many lie beside each other
 
 
 def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:

@@ -6,7 +6,7 @@ Both give a ``Federation``, the only form in which the rest of the library sees 
 
 from .federation import Federation, from_tensors
 from .partition import PARTITIONS
-from .preparation import Preparation
 from .sources import SOURCES, federate
+from .transform import Transform
 
-__all__ = ["PARTITIONS", "SOURCES", "Federation", "Preparation", "federate", "from_tensors"]
+__all__ = ["PARTITIONS", "SOURCES", "Federation", "Transform", "federate", "from_tensors"]

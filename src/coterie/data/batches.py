@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.tensors import Tensors, rows
 from .masking import Masking
-from .preparation import Preparation
+from .transform import Transform
 
 Integers = NDArray[np.int64]
 
@@ -49,7 +49,7 @@ class Samples:
     x: Tensor
     y: Tensor
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
-    preparation: Preparation | Masking | None = None  # what makes inputs of them; None: they are inputs
+    transform: Transform | Masking | None = None  # what makes inputs of them; None: they are inputs
 
     @cached_property
     def flat(self) -> Integers:
@@ -73,9 +73,9 @@ class Samples:
 
     def prepared(self, raw: Tensor, draw: Tensor | None = None) -> Tensor:
         """Some samples as a model sees them; ``draw`` [B]: how each of them is augmented, None: not at all."""
-        if self.preparation is None:
+        if self.transform is None:
             return raw
-        return self.preparation.plain(raw) if draw is None else self.preparation.augmented(raw, draw)
+        return self.transform.plain(raw) if draw is None else self.transform.augmented(raw, draw)
 
     def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
         """The samples ``index`` [B], gathered and prepared."""
@@ -236,17 +236,17 @@ class Batches:
         position = np.arange(int(sizes.max(initial=0)))
         if self.key is None:
             return np.broadcast_to(position, (len(which), epochs, len(position)))
-        draw = chance.counters(self.key, self.clients[which][:, None, None], np.arange(epochs)[:, None], position)
+        draw = rng.counters(self.key, self.clients[which][:, None, None], np.arange(epochs)[:, None], position)
         draw[np.broadcast_to(position >= sizes[:, None, None], draw.shape)] = np.iinfo(np.uint64).max
         return draw.argsort(axis=-1)
 
     def _draw(self, which: Integers, passes: Integers, local: Integers) -> Integers | None:
         """[m, K, B] a number for every sample in every pass, whatever batch it is in; not negative."""
-        preparation = self.samples.preparation
-        if self.key is None or preparation is None or not preparation.random:
+        transform = self.samples.transform
+        if self.key is None or transform is None or not transform.random:
             return None
-        key = chance.key(self.key, "augmentation")
-        draw = chance.counters(key, self.clients[which][:, None, None], passes[:, :, None], local)
+        key = rng.key(self.key, "augmentation")
+        draw = rng.counters(key, self.clients[which][:, None, None], passes[:, :, None], local)
         return (draw >> np.uint64(1)).view(np.int64)
 
     def one(self, place: int) -> Stream:

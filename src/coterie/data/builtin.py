@@ -8,8 +8,8 @@ from math import isfinite
 import numpy as np
 import torch
 
-from ..core import rng as chance
-from ..core.errors import RequestError
+from ..core import rng as rng
+from ..core.errors import UserError
 from .federation import Federation
 from .pool import Pool, quarter
 
@@ -34,7 +34,7 @@ def digits(seed: int = 0, noise: float = 0.0) -> Pool:
     images = (torch.from_numpy(x).float().unsqueeze(1) / 16 - MEAN) / STD
     if noise:
         _check_amounts(noise=noise)
-        images += noise * torch.from_numpy(chance.generator(seed, "noise").standard_normal(images.shape)).float()
+        images += noise * torch.from_numpy(rng.generator(seed, "noise").standard_normal(images.shape)).float()
     labels = torch.from_numpy(y)
     return Pool(images[~test], labels[~test], images[test], labels[test], 10)
 
@@ -57,13 +57,13 @@ def synthetic(
     ((300, 20), [25, 25, 25, 25])
     """
     _check_synthetic(size, classes, features, heterogeneity, noise)
-    rng = chance.generator(seed, "synthetic")
-    common = rng.standard_normal((classes, features))
+    draw = rng.generator(seed, "synthetic")
+    common = draw.standard_normal((classes, features))
     y = np.arange(size) % classes
-    x = torch.from_numpy(common[y] + noise * rng.standard_normal((size, features))).float()
+    x = torch.from_numpy(common[y] + noise * draw.standard_normal((size, features))).float()
     test, labels = torch.from_numpy(quarter(y)), torch.from_numpy(y)
-    tailor = partial(_disagree, amount=heterogeneity, shape=common.shape, seed=seed) if heterogeneity else None
-    return Pool(x[~test], labels[~test], x[test], labels[test], classes, tailor)
+    per_client = partial(_disagree, amount=heterogeneity, shape=common.shape, seed=seed) if heterogeneity else None
+    return Pool(x[~test], labels[~test], x[test], labels[test], classes, per_client)
 
 
 def _disagree(federation: Federation, amount: float, shape: tuple[int, ...], seed: int) -> Federation:
@@ -72,7 +72,7 @@ def _disagree(federation: Federation, amount: float, shape: tuple[int, ...], see
     test_x, test_y = federation.test_x[rows], federation.test_y[rows]
     test = torch.split(torch.arange(len(rows)), [len(part) for part in federation.test])
     for client, (mine, tested) in enumerate(zip(federation.train, test, strict=True)):
-        own = torch.from_numpy(chance.generator(seed, "synthetic-own", client).standard_normal(shape)).float()
+        own = torch.from_numpy(rng.generator(seed, "synthetic-own", client).standard_normal(shape)).float()
         x[mine] += amount * own[federation.y[mine]]
         test_x[tested] += amount * own[test_y[tested]]
     return replace(federation, x=x, test_x=test_x, test_y=test_y, test=test)
@@ -80,13 +80,13 @@ def _disagree(federation: Federation, amount: float, shape: tuple[int, ...], see
 
 def _check_synthetic(size: int, classes: int, features: int, heterogeneity: float, noise: float) -> None:
     if classes < 1 or features < 1:
-        raise RequestError(f"synthetic needs at least 1 class and 1 feature, not {classes} and {features}")
+        raise UserError(f"synthetic needs at least 1 class and 1 feature, not {classes} and {features}")
     if size < 4 * classes:
-        raise RequestError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
+        raise UserError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
     _check_amounts(heterogeneity=heterogeneity, noise=noise)
 
 
 def _check_amounts(**amounts: float) -> None:
     for name, value in amounts.items():
         if not (value >= 0 and isfinite(value)):
-            raise RequestError(f"{name} must be 0 or a number above, not {value:g}")
+            raise UserError(f"{name} must be 0 or a number above, not {value:g}")

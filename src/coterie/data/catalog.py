@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 
 
 class Remote(NamedTuple):
@@ -20,7 +20,7 @@ class Remote(NamedTuple):
         return self.url.rpartition("/")[2]
 
 
-class Entry(NamedTuple):
+class CatalogEntry(NamedTuple):
     """A data set."""
 
     what: str
@@ -33,14 +33,14 @@ class Entry(NamedTuple):
 _IDX = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 
 
-def _idx(what: str, folder: str, torchvision: str, home: str, md5s: Iterable[str]) -> Entry:
+def _idx(what: str, folder: str, torchvision: str, home: str, md5s: Iterable[str]) -> CatalogEntry:
     remotes = tuple(Remote(f"{home}/{name}.gz", md5) for name, md5 in zip(_IDX, md5s, strict=True))
-    return Entry(what, folder, (f"{torchvision}/raw",), tuple((name, f"{name}.gz") for name in _IDX), remotes)
+    return CatalogEntry(what, folder, (f"{torchvision}/raw",), tuple((name, f"{name}.gz") for name in _IDX), remotes)
 
 
-def _cifar(what: str, name: str, folder: str, archive: str, md5: str) -> Entry:
+def _cifar(what: str, name: str, folder: str, archive: str, md5: str) -> CatalogEntry:
     url = f"https://www.cs.toronto.edu/~kriz/{archive}"
-    return Entry(what, ".", (name,), ((folder, archive),), (Remote(url, md5),))
+    return CatalogEntry(what, ".", (name,), ((folder, archive),), (Remote(url, md5),))
 
 
 CATALOG = {
@@ -82,7 +82,7 @@ CATALOG = {
         "cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
     ),
-    "svhn": Entry(
+    "svhn": CatalogEntry(
         "house numbers, 32 x 32, 73,257 + 26,032",
         "svhn",
         (".", "SVHN"),
@@ -92,7 +92,7 @@ CATALOG = {
             Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
         ),
     ),
-    "tiny-imagenet": Entry(
+    "tiny-imagenet": CatalogEntry(
         "photographs of 200 kinds, 64 x 64, 100,000 + 10,000",
         ".",
         ("tiny-imagenet",),
@@ -105,7 +105,7 @@ CATALOG = {
             ),
         ),
     ),
-    "wikitext2": Entry(
+    "wikitext2": CatalogEntry(
         "articles of Wikipedia, 2 million words",
         ".",
         ("wikitext2",),
@@ -116,7 +116,7 @@ CATALOG = {
 }
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> CatalogEntry:
     """The data set of that name."""
     if name not in CATALOG:
         raise unknown("data set", name, CATALOG)
@@ -140,7 +140,7 @@ def located(name: str, data: Path) -> list[Path]:
         return found
     known = entry(name)
     first = " and ".join(" or ".join(group) for group in known.needs)
-    raise RequestError(
+    raise UserError(
         f"{name} is not in {data}: put {first} into {data / known.folder}, type `coterie data fetch {name}`, "
         "or name another folder with --data-dir"
     )

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .pool import Natural, Pool, quarter
-from .readers.images import Look
+from .readers.images import ChannelStats
 from .readers.pictures import SUFFIXES, decoded
 
 Ints = NDArray[np.int64]
@@ -28,7 +28,7 @@ _NAMES = {
 }
 
 
-class Samples(NamedTuple):
+class RawSamples(NamedTuple):
     """Inputs, labels, and whose they are where that is known."""
 
     x: NDArray[Any]
@@ -59,7 +59,7 @@ def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool
     augment: random crops of images padded by 4, and flips.
     """
     if clients_by not in ("", "folder"):
-        raise RequestError(f"clients_by={clients_by} is not known: write clients_by=folder, or leave it out")
+        raise UserError(f"clients_by={clients_by} is not known: write clients_by=folder, or leave it out")
     root = Path(path).expanduser()
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     apart = bool(tests) and (root / "train").is_dir()
@@ -81,13 +81,13 @@ class Image(NamedTuple):
     file: Path
 
 
-def _labeled(x: NDArray[np.uint8], images: list[Image], kinds: Mapping[str, int], owned: bool) -> Samples:
+def _labeled(x: NDArray[np.uint8], images: list[Image], kinds: Mapping[str, int], owned: bool) -> RawSamples:
     y = np.array([kinds[image.kind] for image in images], np.int64)
-    return Samples(x, y, np.array([image.client for image in images]) if owned else None)
+    return RawSamples(x, y, np.array([image.client for image in images]) if owned else None)
 
 
-def _some(samples: Samples, rows: slice | NDArray[np.bool_]) -> Samples:
-    return Samples(samples.x[rows], samples.y[rows], None if samples.client is None else samples.client[rows])
+def _some(samples: RawSamples, rows: slice | NDArray[np.bool_]) -> RawSamples:
+    return RawSamples(samples.x[rows], samples.y[rows], None if samples.client is None else samples.client[rows])
 
 
 def _listed(root: Path, clients: bool) -> list[Image]:
@@ -102,17 +102,17 @@ def _listed(root: Path, clients: bool) -> list[Image]:
         ]
         if not mine:
             what = "the client" if clients else "the folder"
-            raise RequestError(f"{what} {owner} has no images: put some into {owner}/CLASS, or remove it")
+            raise UserError(f"{what} {owner} has no images: put some into {owner}/CLASS, or remove it")
         images += mine
     return images
 
 
 def _folders(root: Path) -> list[Path]:
     if not root.is_dir():
-        raise RequestError(f"there is no folder {root}: name one with a folder of images a class")
+        raise UserError(f"there is no folder {root}: name one with a folder of images a class")
     found = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not found:
-        raise RequestError(f"{root} has no folders: it needs one a class, with the images in it")
+        raise UserError(f"{root} has no folders: it needs one a class, with the images in it")
     return found
 
 
@@ -124,25 +124,25 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
                 raise ValueError("a single array")
             return {name: archive[name] for name in archive.files}
     except OSError as error:
-        raise RequestError(f"{path} cannot be read ({error.strerror or error}): name an .npz file") from error
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): name an .npz file") from error
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise RequestError(f"{path} is no .npz file of plain arrays ({error}): write it with numpy.savez") from error
+        raise UserError(f"{path} is no .npz file of plain arrays ({error}): write it with numpy.savez") from error
 
 
-def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> Samples:
-    """Arrays that belong together, in the types a federation has."""
+def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
+    """RawSamples that belong together, in the types a federation has."""
     label_key = key.replace("x", "y")
     for name, array in ((key, x), (label_key, y)):
         if array is None:
-            raise RequestError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
+            raise UserError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
     if y.ndim != 1 or y.dtype.kind not in "iu" or len(x) != len(y):
         shapes = f"{x.shape} and {y.dtype} {y.shape}"
-        raise RequestError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
+        raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
     if len(y) and y.min() < 0:
-        raise RequestError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
+        raise UserError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
     if client is not None and client.shape != y.shape:
-        raise RequestError(f"{path} names {len(client)} clients for {len(y)} samples of {key}: give one a sample")
-    return Samples(_inputs(path, key, x), y.astype(np.int64), client)
+        raise UserError(f"{path} names {len(client)} clients for {len(y)} samples of {key}: give one a sample")
+    return RawSamples(_inputs(path, key, x), y.astype(np.int64), client)
 
 
 def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -154,11 +154,11 @@ def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
     if x.dtype == np.uint8:
         return x.astype(np.float32) / 255
     if x.dtype.kind not in "fiu":
-        raise RequestError(f"{key} of {path} is of type {x.dtype}: save numbers")
+        raise UserError(f"{key} of {path} is of type {x.dtype}: save numbers")
     return x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
 
 
-def _halved(all_: Samples) -> tuple[Samples, Samples]:
+def _halved(all_: RawSamples) -> tuple[RawSamples, RawSamples]:
     """Every fourth sample of each class, and of each client where they are known, apart for testing."""
     groups = all_.y
     if all_.client is not None:
@@ -168,19 +168,19 @@ def _halved(all_: Samples) -> tuple[Samples, Samples]:
     return _some(all_, ~test), _some(all_, test)
 
 
-def _pool(path: str, train: Samples, test: Samples, augment: bool) -> Pool:
+def _pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> Pool:
     if not len(train.y):
-        raise RequestError(f"{path} has no training samples: add some")
+        raise UserError(f"{path} has no training samples: add some")
     x, y, test_x, test_y = map(torch.from_numpy, (train.x, train.y, test.x, test.y))
     classes = int(max(train.y.max(), test.y.max(initial=0))) + 1
     images = train.x.dtype == np.uint8
     if augment and not images:
-        raise RequestError(f"{path} holds no images of bytes: leave augment out")
-    preparation = _look(train.x).preparation(augment) if images else None
-    return Pool(x, y, test_x, test_y, classes, None, preparation, _natural(path, train, test))
+        raise UserError(f"{path} holds no images of bytes: leave augment out")
+    transform = _look(train.x).transform(augment) if images else None
+    return Pool(x, y, test_x, test_y, classes, None, transform, _natural(path, train, test))
 
 
-def _look(images: NDArray[np.uint8]) -> Look:
+def _look(images: NDArray[np.uint8]) -> ChannelStats:
     """Mean and deviation of every channel, exact and without a copy in floating point."""
     shades = np.arange(256) / 255
     mean, std = [], []
@@ -189,20 +189,20 @@ def _look(images: NDArray[np.uint8]) -> Look:
         m = float(counted @ shades)
         mean.append(round(m, 4))
         std.append(round(max(float(counted @ (shades - m) ** 2) ** 0.5, 1 / 255), 4))  # one shade has no spread
-    return Look(tuple(mean), tuple(std), flip=True)
+    return ChannelStats(tuple(mean), tuple(std), flip=True)
 
 
-def _natural(path: str, train: Samples, test: Samples) -> Natural | None:
+def _natural(path: str, train: RawSamples, test: RawSamples) -> Natural | None:
     if train.client is None:
         if test.client is not None:
-            raise RequestError(f"{path} names clients for the test samples only: save client beside x, too")
+            raise UserError(f"{path} names clients for the test samples only: save client beside x, too")
         return None
     names = np.unique(train.client)
     if test.client is None:
         return Natural(tuple(map(str, names)), _rows(train.client, names))
     strangers = np.setdiff1d(test.client, names)
     if len(strangers):
-        raise RequestError(f"client {strangers[0]} of {path} has test samples but none to train on: give it some")
+        raise UserError(f"client {strangers[0]} of {path} has test samples but none to train on: give it some")
     return Natural(tuple(map(str, names)), _rows(train.client, names), _rows(test.client, names))
 
 

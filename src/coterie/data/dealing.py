@@ -6,7 +6,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -45,18 +45,18 @@ def check_clients(labels: Ints, clients: int) -> None:
     """Refuses more clients than samples."""
     if not 1 <= clients <= len(labels):
         most = len(labels)
-        raise RequestError(f"clients={clients} is not possible with {most} samples: ask for 1 to {most}")
+        raise UserError(f"clients={clients} is not possible with {most} samples: ask for 1 to {most}")
 
 
 def check_alpha(alpha: float) -> None:
     """Refuses what no Dirichlet distribution has."""
     if not (alpha > 0 and isfinite(alpha)):
-        raise RequestError(f"alpha must be a number above 0, not {alpha:g}")
+        raise UserError(f"alpha must be a number above 0, not {alpha:g}")
 
 
 def check_classes(labels: Ints, classes: int) -> int:
     """How many classes there are; refuses more of them a client, or none."""
     kinds = len(np.unique(labels))
     if not 1 <= classes <= kinds:
-        raise RequestError(f"{classes} classes a client of {kinds} is not possible: ask for 1 to {kinds}")
+        raise UserError(f"{classes} classes a client of {kinds} is not possible: ask for 1 to {kinds}")
     return kinds

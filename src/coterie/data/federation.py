@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .masking import Masking
-from .preparation import Preparation
+from .transform import Transform
 
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
@@ -37,14 +37,12 @@ class Federation:
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
     classes: int | None  # None for floating targets
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds it again
-    preparation: Preparation | Masking | None = (
-        None  # what makes inputs of what is stored; None: the samples are inputs
-    )
+    transform: Transform | Masking | None = None  # what makes inputs of what is stored; None: the samples are inputs
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
             n, m = len(self.train), len(self.test)
-            raise RequestError(f"give every client a train and a test part, not {n} train and {m} test parts")
+            raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
         for kind, x, y, parts in (
             ("train", self.x, self.y, self.train),
             ("test", self.test_x, self.test_y, self.test),
@@ -54,9 +52,9 @@ class Federation:
             _check_targets(kind, y, self.classes)
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
-        _check_preparation(self.x, self.preparation)
+        _check_preparation(self.x, self.transform)
         if not any(map(len, self.train)):
-            raise RequestError("no client has a training sample: give at least one client some data")
+            raise UserError("no client has a training sample: give at least one client some data")
         # Images that are a view of others with their channels last would bring that layout into every convolution.
         for name in ("x", "test_x"):
             object.__setattr__(self, name, getattr(self, name).contiguous())
@@ -84,12 +82,12 @@ class Federation:
 
     def sample(self, count: int) -> Tensor:
         """The first few training samples as a model sees them when it is evaluated."""
-        return self.x[:count] if self.preparation is None else self.preparation.plain(self.x[:count])
+        return self.x[:count] if self.transform is None else self.transform.plain(self.x[:count])
 
     def class_counts(self) -> Tensor:
         """[n, classes]: how many training samples of each class each client holds."""
         if self.classes is None:
-            raise RequestError("floating targets have no classes to count")
+            raise UserError("floating targets have no classes to count")
         return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
 
     def to(self, device: torch.device | str) -> "Federation":
@@ -105,10 +103,10 @@ class Federation:
         )
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any value, type, shape, division or preparation of the data."""
+        """Sixteen hexadecimal digits that change with any value, type, shape, division or transform of the data."""
         digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
-        if self.preparation is not None:
-            digest.update(repr(self.preparation).encode())
+        if self.transform is not None:
+            digest.update(repr(self.transform).encode())
         for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -119,13 +117,13 @@ def from_tensors(
     train: Sequence[Pair],
     test: Sequence[Pair],
     classes: int | None = None,
-    preparation: Preparation | None = None,
+    transform: Transform | None = None,
 ) -> Federation:
     """A federation from one pair (samples, targets) a client, tensors or arrays.
 
     The dtype of samples and of floating targets is kept; whole-number targets are class labels and become
     int64. ``classes`` is one more than the largest label unless given. Images of type uint8 are held as they
-    are; ``preparation`` says how a batch of them becomes what the model sees.
+    are; ``transform`` says how a batch of them becomes what the model sees.
 
     >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
     >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
@@ -137,13 +135,13 @@ def from_tensors(
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
-    return Federation(x, y, test_x, test_y, parts, test_parts, classes, preparation=preparation)
+    return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform)
 
 
 def _pool(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """All pairs end to end, and the rows of each client."""
     if not pairs:
-        raise RequestError(f"{kind} is empty: give one pair (samples, targets) a client")
+        raise UserError(f"{kind} is empty: give one pair (samples, targets) a client")
     tensors = [_pair(kind, client, pair) for client, pair in enumerate(pairs)]
     for client, pair in enumerate(tensors):
         for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
@@ -155,11 +153,11 @@ def _pool(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tenso
 
 def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise RequestError(f"{kind} of client {client} must be a pair (samples, targets)")
+        raise UserError(f"{kind} of client {client} must be a pair (samples, targets)")
     x, y = map(_tensor, pair)
     if not x.ndim or not y.ndim or len(x) != len(y):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-        raise RequestError(f"{kind} of client {client} needs as many samples as targets, not shapes {shapes}")
+        raise UserError(f"{kind} of client {client} needs as many samples as targets, not shapes {shapes}")
     return x, y if y.is_floating_point() else y.long()
 
 
@@ -173,7 +171,7 @@ def _tensor(array: Array) -> Tensor:
 def _check_alike(what: str, these: Tensor, others: str, those: Tensor) -> None:
     if these.shape[1:] != those.shape[1:] or these.dtype != those.dtype:
         looks = [f"{_type(values)} of shape {tuple(values.shape[1:])}" for values in (these, those)]
-        raise RequestError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
+        raise UserError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
 
 
 def _type(values: Tensor) -> str:
@@ -182,43 +180,43 @@ def _type(values: Tensor) -> str:
 
 def _check_samples(kind: str, x: Tensor, y: Tensor) -> None:
     if len(x) != len(y):
-        raise RequestError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
+        raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
         # The extremes carry any NaN or infinity, without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
-            raise RequestError(f"the {kind} {what} contain NaN or infinity: clean them first")
+            raise UserError(f"the {kind} {what} contain NaN or infinity: clean them first")
 
 
 def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
     for client, part in enumerate(parts):
         if part.dtype != torch.int64 or part.ndim != 1:
-            raise RequestError(f"the {kind} rows of client {client} must be one list of int64 row numbers")
+            raise UserError(f"the {kind} rows of client {client} must be one list of int64 row numbers")
     rows = torch.cat(list(parts))
     if len(rows) and (rows.min() < 0 or rows.max() >= samples):
         client = next(i for i, part in enumerate(parts) if ((part < 0) | (part >= samples)).any())
-        raise RequestError(f"client {client} points outside the {samples} {kind} samples")
+        raise UserError(f"client {client} points outside the {samples} {kind} samples")
 
 
 def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
     if y.is_floating_point() != (classes is None):
         fix = "leave classes out or give whole-number labels" if classes else "say how many classes"
-        raise RequestError(f"the {kind} targets are {_type(y)}: {fix}")
+        raise UserError(f"the {kind} targets are {_type(y)}: {fix}")
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())
-        raise RequestError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
+        raise UserError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
 
 
-def _check_preparation(x: Tensor, preparation: Preparation | Masking | None) -> None:
-    if isinstance(preparation, Masking):  # which the source of a text has made to fit
+def _check_preparation(x: Tensor, transform: Transform | Masking | None) -> None:
+    if isinstance(transform, Masking):  # which the source of a text has made to fit
         return
     raw = x.dtype == torch.uint8
-    if raw and preparation is None:
-        raise RequestError("the samples are uint8: say how to normalize them, as preparation=Preparation(mean, std)")
-    if preparation is None:
+    if raw and transform is None:
+        raise UserError("the samples are uint8: say how to normalize them, as transform=Preparation(mean, std)")
+    if transform is None:
         return
     if not raw or x.ndim != 4:
         looks = f"{_type(x)} of shape {tuple(x.shape[1:])}"
-        raise RequestError(f"a preparation is for uint8 images of shape (C, H, W), not for {looks}: leave it out")
-    if len(preparation.mean) != x.shape[1]:
-        given = len(preparation.mean)
-        raise RequestError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")
+        raise UserError(f"a transform is for uint8 images of shape (C, H, W), not for {looks}: leave it out")
+    if len(transform.mean) != x.shape[1]:
+        given = len(transform.mean)
+        raise UserError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")

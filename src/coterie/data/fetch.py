@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .catalog import Remote, entry, present
 from .place import whole_folder, writing
 
@@ -77,7 +77,7 @@ def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: 
         except _InterruptedError as error:
             failures = 1 if part.stat().st_size > before else failures + 1
             if failures >= patience.attempts:
-                raise RequestError(
+                raise UserError(
                     f"{url} does not answer ({error}), {part.stat().st_size:,} bytes are here: "
                     f"call again to take up the rest, or {_by_hand(part)}"
                 ) from error
@@ -117,7 +117,7 @@ def _refused(url: str, part: Path, have: int, error: urllib.error.HTTPError) -> 
         raise _InterruptedError("the part that was here does not fit") from error
     if error.code in _LATER:
         raise _InterruptedError(f"status {error.code}") from error
-    raise RequestError(f"{url} answers {error.code} {error.reason}: {_by_hand(part)}") from error
+    raise UserError(f"{url} answers {error.code} {error.reason}: {_by_hand(part)}") from error
 
 
 def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Watcher) -> None:
@@ -186,7 +186,7 @@ def _check(url: str, part: Path, target: Path, md5: str | None) -> None:
     if found != md5:
         _forget(part)
         part.unlink()
-        raise RequestError(
+        raise UserError(
             f"what came from {url} has the md5 {found}, not {md5}, and was removed: "
             f"call again, or put a good {target.name} into {target.parent}"
         )
@@ -212,4 +212,4 @@ def unpack(archive: Path, folder: Path) -> None:
         whole_folder(folder, write)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         archive.unlink()
-        raise RequestError(f"{archive} is damaged ({error}) and was removed: call again") from error
+        raise UserError(f"{archive} is damaged ({error}) and was removed: call again") from error

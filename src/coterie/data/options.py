@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
 from numbers import Integral, Real
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.spec import Call, Scalar
 
 _KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -20,7 +20,7 @@ def bind(kind: str, call: Call, function: Callable[..., object], filled: Collect
     {'weight': 1.0}
     >>> bind("shape", Call("ring", (), {"size": 1}), ring, filled=["n"])
     Traceback (most recent call last):
-    coterie.core.errors.RequestError: shape 'ring' has no option 'size': it takes weight (number)
+    coterie.core.errors.UserError: shape 'ring' has no option 'size': it takes weight (number)
     """
     takes = {name: p for name, p in signature(function).parameters.items() if name not in filled}
     typed = _named(kind, call, takes)
@@ -31,13 +31,13 @@ def _named(kind: str, call: Call, takes: Mapping[str, Parameter]) -> dict[str, S
     """The typed values by name: plain ones fill the parameters in order."""
     if len(call.args) > len(takes):
         extra = call.args[len(takes)]
-        raise RequestError(f"{kind} {call.name!r} has no place for {extra!r}: it takes {_listed(takes)}")
+        raise UserError(f"{kind} {call.name!r} has no place for {extra!r}: it takes {_listed(takes)}")
     typed = dict(zip(takes, call.args, strict=False))
     for name, value in call.options.items():
         if name not in takes:
-            raise RequestError(f"{kind} {call.name!r} has no option {name!r}: it takes {_listed(takes)}")
+            raise UserError(f"{kind} {call.name!r} has no option {name!r}: it takes {_listed(takes)}")
         if name in typed:
-            raise RequestError(f"{kind} {call.name!r} is given {name} twice: keep one of the two")
+            raise UserError(f"{kind} {call.name!r} is given {name} twice: keep one of the two")
         typed[name] = value
     return typed
 
@@ -50,10 +50,10 @@ def _value(kind: str, name: str, option: str, takes: Mapping[str, Parameter], ty
     wanted = takes[option].annotation
     value = typed.get(option, takes[option].default)
     if value is Parameter.empty:
-        raise RequestError(f"{kind} {name!r} needs {option} ({_KINDS[wanted]}), as in {name}:{option}=VALUE")
+        raise UserError(f"{kind} {name!r} needs {option} ({_KINDS[wanted]}), as in {name}:{option}=VALUE")
     cast = _cast(value, wanted)
     if cast is None:
-        raise RequestError(f"{option} of {kind} {name!r} cannot be {value!r}: it takes {_listed(takes)}")
+        raise UserError(f"{option} of {kind} {name!r} cannot be {value!r}: it takes {_listed(takes)}")
     return cast
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import rng as chance
-from ..core.errors import RequestError, unknown
+from ..core import rng as rng
+from ..core.errors import UserError, unknown
 from ..core.spec import parse
 from .dealing import Floats, Ints, by_class, check_alpha, check_classes, check_clients, joined, ladder, quotas
 from .options import bind
@@ -126,14 +126,14 @@ def _by_shares(
     check_alpha(alpha)
     if clients * min_size > len(labels):
         fewer = f"ask for fewer clients or for min_size={len(labels) // clients} at most"
-        raise RequestError(f"{len(labels)} samples cannot give {clients} clients {min_size} each: {fewer}")
+        raise UserError(f"{len(labels)} samples cannot give {clients} clients {min_size} each: {fewer}")
     for _ in range(max_tries):
         pools = by_class(labels, rng)
         shares = np.stack([rng.dirichlet(np.full(clients, alpha)) for _ in pools])
         parts = _cut_classes(pools, shares, balance)
         if min(map(len, parts)) >= min_size:
             return parts, shares
-    raise RequestError(
+    raise UserError(
         f"dirichlet-by-class with alpha={alpha:g} never gave each of {clients} clients {min_size} samples in "
         f"{max_tries} tries: raise alpha or max_tries, or lower min_size or the number of clients"
     )
@@ -191,13 +191,13 @@ def _places(labels: Ints, clients: int, classes: int, rng: np.random.Generator) 
     total, kinds = clients * classes, check_classes(labels, classes)
     if total < kinds:
         fix = f"ask for {-(-kinds // clients)} or more classes each, or {-(-kinds // classes)} or more clients"
-        raise RequestError(f"{clients} clients of {classes} classes each cannot hold all {kinds}: {fix}")
+        raise UserError(f"{clients} clients of {classes} classes each cannot hold all {kinds}: {fix}")
     places = np.full(kinds, total // kinds, np.int64)
     places[np.lexsort((rng.random(kinds), -sizes))[: total % kinds]] += 1
     for name, size, wanted in zip(names, sizes, places, strict=True):
         if size < wanted:
             fix = "ask for fewer clients or fewer classes a client"
-            raise RequestError(f"class {name} has {size} samples for {wanted} clients that need one: {fix}")
+            raise UserError(f"class {name} has {size} samples for {wanted} clients that need one: {fix}")
     return places
 
 
@@ -222,7 +222,7 @@ def split(text: str, labels: Ints, clients: int, seed: int) -> list[Ints]:
     [[0, 1, 2]]
     """
     function, chosen = _named(text)
-    return function(labels=labels, clients=clients, rng=chance.generator(seed, "partition"), **chosen)
+    return function(labels=labels, clients=clients, rng=rng.generator(seed, "partition"), **chosen)
 
 
 def test_parts(text: str, labels: Ints, parts: Sequence[Ints], test_labels: Ints, seed: int) -> list[Ints]:
@@ -230,7 +230,7 @@ def test_parts(text: str, labels: Ints, parts: Sequence[Ints], test_labels: Ints
     cut = TESTS.get(parse(text).name)
     if cut is None:
         return test_split(labels, parts, test_labels, seed)
-    draws = chance.generator(seed, "partition"), chance.generator(seed, "test-split")
+    draws = rng.generator(seed, "partition"), rng.generator(seed, "test-split")
     return cut(labels, test_labels, len(parts), *draws, **_named(text)[1])
 
 
@@ -255,10 +255,10 @@ def natural_split(natural: Natural | None, source: str, clients: int | None) -> 
     """
     if natural is None:
         others = ", ".join(PARTITIONS)
-        raise RequestError(f"{source} does not know whose its samples are: choose a partition of {others}")
+        raise UserError(f"{source} does not know whose its samples are: choose a partition of {others}")
     known = len(natural.names)
     if clients is not None and not 1 <= clients <= known:
-        raise RequestError(f"{source} knows {known} clients, not {clients}: ask for 1 to {known}, or for no number")
+        raise UserError(f"{source} knows {known} clients, not {clients}: ask for 1 to {known}, or for no number")
     return list(natural.train[:clients]), None if natural.test is None else list(natural.test[:clients])
 
 
@@ -279,10 +279,10 @@ def test_split(train_labels: Ints, train_parts: Sequence[Ints], test_labels: Int
     M = -(-len(test_labels) // len(train_parts))
     parts = []
     for client, part in enumerate(train_parts):
-        rng = chance.generator(seed, "test-split", client)
+        draw = rng.generator(seed, "test-split", client)
         counts = np.bincount(train_labels[part], minlength=kinds)
         wanted = -(-counts * M // max(len(part), 1))  # in whole numbers: rounding must not push a ceiling up
         wanted = np.minimum(wanted, available)
-        drawn = [rng.choice(members[k], wanted[k], replace=False) for k in np.flatnonzero(wanted)]
+        drawn = [draw.choice(members[k], wanted[k], replace=False) for k in np.flatnonzero(wanted)]
         parts.append(np.sort(np.concatenate([np.empty(0, np.int64), *drawn])))
     return parts

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 VARIABLE = "COTERIE_DATA"
 _KEY = "data_dir"
@@ -36,7 +36,7 @@ def data_dir(option: str | Path | None = None) -> Place:
     if saved is None:
         return Place(Path("data"), "default")
     if not isinstance(saved, str):
-        raise RequestError(f"{config_file()} names no folder: choose one with `coterie data dir FOLDER`")
+        raise UserError(f"{config_file()} names no folder: choose one with `coterie data dir FOLDER`")
     return Place(Path(saved), str(config_file()))
 
 
@@ -44,7 +44,7 @@ def choose(folder: str | Path) -> Path:
     """Remembers the folder for all later calls."""
     path = Path(folder).expanduser().absolute()
     if path.exists() and not path.is_dir():
-        raise RequestError(f"{path} is no folder: name one that is, or one to be made")
+        raise UserError(f"{path} is no folder: name one that is, or one to be made")
     text = json.dumps({**_saved(), _KEY: str(path)}, indent=2) + "\n"
     whole_file(config_file(), lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return path
@@ -69,9 +69,9 @@ def _saved() -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise RequestError(f"{config_file()} cannot be read ({error}): mend or remove it") from error
+        raise UserError(f"{config_file()} cannot be read ({error}): mend or remove it") from error
     if not isinstance(known, dict):
-        raise RequestError(f"{config_file()} is no JSON object: mend or remove it")
+        raise UserError(f"{config_file()} is no JSON object: mend or remove it")
     return known
 
 
@@ -82,7 +82,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RequestError(
+        raise UserError(
             f"cannot write {path} ({reason}): free the disk or its permissions, or choose another --data-dir"
         ) from error
 
@@ -117,5 +117,5 @@ def convenience(path: Path, write: Callable[[], None]) -> None:
     """Writes what only makes things faster or clearer: that a shared folder is read-only is no reason to stop."""
     try:
         write()
-    except RequestError as error:
+    except UserError as error:
         print(f"{path.name} is not kept: {error}", file=sys.stderr)

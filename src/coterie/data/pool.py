@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .federation import Federation
 from .masking import Masking
-from .preparation import Preparation
+from .transform import Transform
 
 Rows = tuple[NDArray[np.int64], ...]
 
@@ -30,8 +30,8 @@ class Pool(NamedTuple):
     test_x: Tensor  # [M, ...]
     test_y: Tensor  # [M]
     classes: int
-    tailor: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
-    preparation: Preparation | Masking | None = None  # what makes inputs of uint8 images or of stored tokens
+    per_client: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
+    transform: Transform | Masking | None = None  # what makes inputs of uint8 images or of stored tokens
     natural: Natural | None = None  # where the source knows its clients
 
 

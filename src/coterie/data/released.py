@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .dealing import Floats, Ints, by_class, check_alpha, check_classes, check_clients, joined, ladder, quotas
 
 
@@ -24,7 +24,7 @@ def shards(labels: Ints, clients: int, shards: int, rng: np.random.Generator) ->
     check_clients(labels, clients)
     if not 1 <= shards <= len(labels) // clients:
         most = len(labels) // clients
-        raise RequestError(f"{shards} shards a client of {len(labels)} samples is not possible: ask for 1 to {most}")
+        raise UserError(f"{shards} shards a client of {len(labels)} samples is not possible: ask for 1 to {most}")
     order = np.concatenate(by_class(labels, rng))
     pieces = np.array_split(order, clients * shards)
     dealt = rng.permutation(len(pieces)).reshape(clients, shards)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..core.spec import Call, Scalar, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
@@ -76,9 +76,9 @@ def federate(
         tuple(map(torch.from_numpy, test)),
         pool.classes,
         {"source": call.name, "clients": len(parts), "partition": partition, "seed": seed, **chosen},
-        pool.preparation,
+        pool.transform,
     )
-    return pool.tailor(federation) if pool.tailor else federation
+    return pool.per_client(federation) if pool.per_client else federation
 
 
 def _request(source: str, options: dict[str, Scalar]) -> Call:
@@ -88,7 +88,7 @@ def _request(source: str, options: dict[str, Scalar]) -> Call:
         raise unknown("source", call.name, SOURCES)
     typed = {name.replace("-", "_"): value for name, value in call.options.items()}
     for name in options.keys() & typed:
-        raise RequestError(f"source {source!r} is given {name} twice: keep one of the two")
+        raise UserError(f"source {source!r} is given {name} twice: keep one of the two")
     return call._replace(options={**typed, **options})
 
 

@@ -15,17 +15,17 @@ from ..data.batches import Batch, Batches, Stream
 from ..topology.sparse import entries, valued
 
 
-class Seen(NamedTuple):
+class StepInfo(NamedTuple):
     """What a gradient evaluation saw on its way."""
 
     loss: Tensor
     buffers: Tensors  # running statistics after the forward pass
 
 
-Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, Seen]]
+Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, StepInfo]]
 """(what moves, what is held, batch) -> (direction, seen). Corrections are functions Grad -> Grad."""
 
-Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, Seen]]
+Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, StepInfo]]
 """(what moves, what is held, batch) -> (loss, seen)."""
 
 Statistic = Callable[[Tensors, Tensors], Tensor]
@@ -69,7 +69,7 @@ class Engine(Protocol):
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed its dropout."""
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """``step`` through all batches of every client: stacked trees in, stacked trees out."""
 
     def gradient(self, objective: Objective) -> Grad:
@@ -81,7 +81,7 @@ class Engine(Protocol):
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """[n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and known everywhere afterwards."""
 
-    def agree(self, x: Tensors, clients: int) -> Tensors:
+    def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """The mean over all clients of which ``x`` is the mean over the ``clients`` that lie here."""
 
 
@@ -92,7 +92,7 @@ class InMemory(ABC):
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client."""
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """A loop over the batches is one function of one client."""
 
         def every_batch(given: Tree, fixed: Tree, stream: Stream) -> Tree:
@@ -112,7 +112,7 @@ class InMemory(ABC):
         i, j, _ = entries(W)
         return valued(W, statistics(f, x, x, i, j))
 
-    def agree(self, x: Tensors, clients: int) -> Tensors:
+    def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """All of them lie here."""
         return x
 

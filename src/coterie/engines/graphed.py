@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from ..core.tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
-from .base import Grad, InMemory, Objective, Seen, Step
+from .base import Grad, InMemory, Objective, Step, StepInfo
 from .capture import Build, captured
-from .layout import may_be_last
+from .layouts import may_be_last
 from .serial import Serial
 from .vectorized import Vectorized, lift, pick, write
 
@@ -32,7 +32,7 @@ class Graphed(InMemory):
     def __init__(self, chunk: int, exact: bool, device: torch.device, build: Build = captured) -> None:
         self.chunk, self.exact, self.device, self.build = chunk, exact, device, build
         self._once = Vectorized(chunk, exact, device) if chunk > 1 else Serial(device)
-        self._programs: dict[Hashable, Program] = {}
+        self._programs: dict[Hashable, RecordedStep] = {}
         self._gradients: dict[Objective, Grad] = {}
 
     @property
@@ -50,7 +50,7 @@ class Graphed(InMemory):
             self._gradients[objective] = _gradient(objective)
         return self._gradients[objective]
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """``step`` through all batches of every client, a replay a batch."""
         together: Tree = None
         exact = self.exact and not step.independent
@@ -78,18 +78,18 @@ class Graphed(InMemory):
             program.play({name: v[:, k, :width] for name, v in drawn.items()})
         return over(self.chunk, step.end)(program.carry)
 
-    def _program(self, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "Program":
+    def _program(self, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
         timeless = step.at([0.0] * len(step.rates))
         shapes = tuple((v.shape, v.dtype) for v in leaves((carry, fixed)))
         key = (timeless, shapes, id(samples.x))
         if key not in self._programs:
-            self._programs[key] = Program(step, carry, fixed, samples, self.chunk, self.build)
+            self._programs[key] = RecordedStep(step, carry, fixed, samples, self.chunk, self.build)
         return self._programs[key]
 
 
 def _gradient(objective: Objective) -> Grad:
-    def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-        g, seen = torch.func.grad(lambda moving: objective(moving, held, batch), has_aux=True)(x)
+    def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+        g, seen = torch.func.grad(lambda params: objective(params, frozen, batch), has_aux=True)(x)
         return g, seen
 
     return grad
@@ -102,7 +102,7 @@ def over(chunk: int, f: Callable[..., Tree]) -> Callable[..., Tree]:
     return lambda *stacked: tree_map(lambda v: v[None], f(*(rows(s, 0) for s in stacked)))
 
 
-class Program:
+class RecordedStep:
     """A step over memory of its own: what is loaded into it is carried through the batches that are played."""
 
     def __init__(self, step: Step, carry: Tree, fixed: Tree, samples: Samples, chunk: int, build: Build) -> None:

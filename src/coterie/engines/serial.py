@@ -7,9 +7,9 @@ import torch
 
 from ..core.tensors import Tensors, Tree, rows, tree_map
 from ..data.batches import Batch, Batches
-from .base import Grad, InMemory, Objective, Seen, own_randomness
-from .crew import Crew, Drawn, check, threads_each
-from .layout import channels_last, may_be_last
+from .base import Grad, InMemory, Objective, StepInfo, own_randomness
+from .layouts import channels_last, may_be_last
+from .threads import ClientThreads, RandomnessUsed, check, torch_threads
 
 
 class Serial(InMemory):
@@ -52,22 +52,22 @@ class Serial(InMemory):
         if workers < 2:
             return False
         try:
-            with threads_each(self.threads):
-                Crew(one, clients).play(workers)
-        except Drawn:
+            with torch_threads(self.threads):
+                ClientThreads(one, clients).run(workers)
+        except RandomnessUsed:
             return False
         return True
 
     def gradient(self, objective: Objective) -> Grad:
         """Ordinary reverse-mode autograd: less overhead per call than ``torch.func.grad``."""
 
-        def grad(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            turned = may_be_last((*x.values(), *held.values()))
+        def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            turned = may_be_last((*x.values(), *frozen.values()))
             leaves = {k: (channels_last(v) if turned else v).detach().requires_grad_() for k, v in x.items()}
-            loss, seen = objective(leaves, held, batch)
+            loss, info = objective(leaves, frozen, batch)
             g = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
             check()
-            return dict(zip(leaves, g, strict=True)), Seen(seen.loss.detach(), seen.buffers)
+            return dict(zip(leaves, g, strict=True)), StepInfo(info.loss.detach(), info.buffers)
 
         return grad
 

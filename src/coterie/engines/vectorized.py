@@ -12,10 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.tensors import Tensors, Tree, leaves, rows, tree_map
 from ..data.batches import Batch, Batches, Integers
-from .base import Grad, InMemory, Objective, Seen, Step, own_randomness
+from .base import Grad, InMemory, Objective, Step, StepInfo, own_randomness
 from .buckets import buckets
-from .narrow import Turned
-from .tape import Tapes
+from .layouts import CpuLayouts
+from .trace import TraceCache
 
 
 class Vectorized(InMemory):
@@ -26,10 +26,12 @@ class Vectorized(InMemory):
     are played from a tape, with the same result; not for code that may do something else the next time.
     """
 
-    def __init__(self, chunk: int, exact: bool = False, device: torch.device | None = None, taped: bool = True) -> None:
-        self.chunk, self.exact, self.taped = chunk, exact, taped
+    def __init__(
+        self, chunk: int, exact: bool = False, device: torch.device | None = None, traced: bool = True
+    ) -> None:
+        self.chunk, self.exact, self.traced = chunk, exact, traced
         self.device = device or torch.device("cpu")
-        self._tapes = Tapes()
+        self._traces = TraceCache()
 
     @property
     def name(self) -> str:
@@ -41,12 +43,12 @@ class Vectorized(InMemory):
         batches = [c for c in clients if isinstance(c, Batches)]
         return self._together(lambda which: _lifted(f, clients, which), batches, keys)
 
-    def walk(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
+    def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """``step`` through all batches of every client; its rates are tensors, so that all rates are one program."""
         samples, timeless = batches.samples, step.at([0.0] * len(step.rates))
         kind = next(v.dtype for v in leaves((given, fixed)) if v.is_floating_point())
         rates = torch.tensor(step.rates, dtype=kind, device=self.device)
-        name = timeless, id(samples.x), id(samples.y), samples.preparation
+        name = timeless, id(samples.x), id(samples.y), samples.transform
 
         def stepped(carry: Tree, fixed: Tree, drawn: Tensors, rates: Tensor) -> Tree:
             now = step.at(rates.unbind())
@@ -54,17 +56,17 @@ class Vectorized(InMemory):
             return lift(lambda c, f, d: now(c, f, samples.batch(**d)), carry, once, drawn, in_dims=(0, dims, 0))
 
         def played(which: Integers) -> Tree:
-            block, held = batches.block(which), pick(fixed, which)
+            block, frozen = batches.block(which), pick(fixed, which)
             carry = self._play(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
             for k, width in enumerate(block.widths):
                 drawn = {key: v[:, k, :width] for key, v in block.tensors.items()}
-                carry = self._play(stepped, name, carry, held, drawn, rates)
+                carry = self._play(stepped, name, carry, frozen, drawn, rates)
             return self._play(partial(lift, step.end), (timeless, "end"), carry)
 
         return self._together(played, [batches], keys)
 
     def _play(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
-        return self._tapes.play(f, name, *given) if self.taped else f(*given)
+        return self._traces.run(f, name, *given) if self.traced else f(*given)
 
     def _together(self, play: Callable[[Integers], Tree], batches: Sequence[Batches], keys: Sequence[int]) -> Tree:
         """What ``play`` makes of all clients, a chunk at a time."""
@@ -101,17 +103,17 @@ class Gradient:
 
     objective: Objective
 
-    def __call__(self, x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+    def __call__(self, x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
         """(the gradient in ``x``, what was seen)."""
 
-        def value(moving: Tensors) -> tuple[Tensor, tuple[Tensors, Seen]]:
-            loss, seen = self.objective(moving, held, batch)
-            g = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
-            return loss, (dict(zip(moving, g, strict=True)), seen)
+        def value(params: Tensors) -> tuple[Tensor, tuple[Tensors, StepInfo]]:
+            loss, info = self.objective(params, frozen, batch)
+            g = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
+            return loss, (dict(zip(params, g, strict=True)), info)
 
         answer: Any = torch.func.vjp(value, x, has_aux=True)
-        g, seen = answer[2]
-        return g, seen
+        g, info = answer[2]
+        return g, info
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
@@ -129,7 +131,7 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
 
 def lift(f: Callable[..., Tree], *stacked: Tree, in_dims: Any = 0) -> Tree:
     """``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
-    with sdpa_kernel(SDPBackend.MATH), Turned():
+    with sdpa_kernel(SDPBackend.MATH), CpuLayouts():
         return torch.func.vmap(f, in_dims, randomness="different")(*stacked)
 
 

@@ -35,7 +35,7 @@ def average(engine: Engine, W: Tensor, x: Tensors, mass: Tensors | None = None, 
 
 def sums(engine: Engine, W: Tensor, products: Tensors, mass: Tensors) -> tuple[Tensors, Tensors]:
     """Both sums of the formula in one message: sum_j W[i, j] m_j x_j, of the ``products`` m_j x_j, and that of m_j."""
-    total, held = together(lambda x: engine.mix(W, x), products, mass)
+    total, held = pack_exchange(lambda x: engine.mix(W, x), products, mass)
     return total, held
 
 
@@ -56,17 +56,17 @@ def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors) -> Tensors:
     return x | mixed
 
 
-def together(exchange: Callable[[Tensors], Tensors], *parts: Tensors) -> list[Tensors]:
+def pack_exchange(exchange: Callable[[Tensors], Tensors], *parts: Tensors) -> list[Tensors]:
     """Several sets of tensors through one exchange: between machines that is one message, not several.
 
-    >>> together(lambda x: {k: 2 * v for k, v in x.items()}, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
+    >>> pack_exchange(lambda x: {k: 2 * v for k, v in x.items()}, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
     [{'a': tensor(2)}, {'a': tensor(4)}]
     """
     answer = exchange({f"{i}/{k}": v for i, part in enumerate(parts) for k, v in part.items()})
     return [{k: answer[f"{i}/{k}"] for k in part} for i, part in enumerate(parts)]
 
 
-def outer(x: Tensors, y: Tensors, lr: float) -> Tensors:
+def interpolate(x: Tensors, y: Tensors, lr: float) -> Tensors:
     """The outer step of a server: x + lr (y - x), and ``y`` itself, to the last bit, for lr = 1."""
     if lr == 1:
         return y

@@ -7,7 +7,7 @@ Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that a
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..training.run import Run
 from .formats import FORMATS, Format
 from .forms import FORMS
@@ -67,15 +67,15 @@ def _format(name: str | None, path: Path) -> Format:
         raise unknown("format", name, FORMATS)
     meant = [f for known, f in FORMATS.items() if (known == name if name else f.suffix == path.suffix)]
     if not meant:
-        raise RequestError(f"{path.name} does not tell the format: add --format, one of {', '.join(FORMATS)}")
+        raise UserError(f"{path.name} does not tell the format: add --format, one of {', '.join(FORMATS)}")
     meant[0].check()
     return meant[0]
 
 
 def _absent(path: Path, force: bool) -> None:
     if path.is_dir():
-        raise RequestError(f"{path} is a folder: name a file with --out, or take --client all")
+        raise UserError(f"{path} is a folder: name a file with --out, or take --client all")
     if path.exists() and not force:
-        raise RequestError(f"{path} already exists: choose another --out, or replace it with --force")
+        raise UserError(f"{path} already exists: choose another --out, or replace it with --force")
     if not path.parent.is_dir() and path.parent.exists():
-        raise RequestError(f"{path.parent} is a file: name a folder with --out")
+        raise UserError(f"{path.parent} is a file: name a folder with --out")

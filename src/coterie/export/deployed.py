@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
-from ..data import Preparation
+from ..core.errors import UserError
+from ..data import Transform
 
 Shape = tuple[int, ...]
 
@@ -15,13 +15,13 @@ Shape = tuple[int, ...]
 class Prepared(nn.Module):
     """Images as they are stored (uint8), normalized, then answered."""
 
-    def __init__(self, module: nn.Module, preparation: Preparation) -> None:
+    def __init__(self, module: nn.Module, transform: Transform) -> None:
         super().__init__()
-        self.module, self.preparation = module, preparation
+        self.module, self.transform = module, transform
 
     def forward(self, x: Tensor) -> Tensor:
         """uint8 [B, C, H, W] -> scores."""
-        return self.module(self.preparation.plain(x))  # type: ignore[no-any-return]
+        return self.module(self.transform.plain(x))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -29,29 +29,29 @@ class Deployed:
     """A module in evaluation mode, what makes its inputs, and what is known of it as texts."""
 
     module: nn.Module
-    preparation: Preparation | None
+    transform: Transform | None
     input_shape: Shape | None  # of one sample; not known of modules that Coterie did not build
     known: dict[str, str]
 
     @property
     def about(self) -> dict[str, str]:
         """All metadata of a file that holds the weights alone: how to make its inputs is among them."""
-        if self.preparation is None:
+        if self.transform is None:
             return self.known
-        normalized = {"mean": str(list(self.preparation.mean)), "std": str(list(self.preparation.std))}
+        normalized = {"mean": str(list(self.transform.mean)), "std": str(list(self.transform.std))}
         return self.known | normalized | {"normalized": "(x / 255 - mean) / std"}
 
     @property
     def whole(self) -> nn.Module:
         """With its normalization, where the data need one."""
-        if self.preparation is None:
+        if self.transform is None:
             return self.module
-        return Prepared(self.module, self.preparation).eval()
+        return Prepared(self.module, self.transform).eval()
 
     @cached_property
     def dtype(self) -> torch.dtype:
         """The type of a sample: bytes of images, token numbers, else that of the weights; found by trying."""
-        if self.preparation is not None:
+        if self.transform is not None:
             return torch.uint8
         own = next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.float32)
         try:
@@ -66,7 +66,7 @@ class Deployed:
         drawn = torch.Generator().manual_seed(count)
         if self.dtype.is_floating_point:
             return torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
-        most = 256 if self.preparation is not None else int(self.known["classes"])
+        most = 256 if self.transform is not None else int(self.known["classes"])
         return torch.randint(0, most, (count, *self._shape), generator=drawn, dtype=self.dtype)
 
     @property
@@ -74,12 +74,12 @@ class Deployed:
         """What the whole model takes, in words."""
         kind = str(self.dtype).removeprefix("torch.")
         shape = ", ".join(map(str, ("batch", *self._shape)))
-        if self.preparation is not None:
+        if self.transform is not None:
             return f"{kind} [{shape}]: images as they are stored, 0 to 255; the normalization is inside"
         return f"{kind} [{shape}]: samples as the data set gives them"
 
     @property
     def _shape(self) -> Shape:
         if self.input_shape is None:
-            raise RequestError("the shape of a sample is not known of a module of your own: use safetensors for it")
+            raise UserError("the shape of a sample is not known of a module of your own: use safetensors for it")
         return self.input_shape

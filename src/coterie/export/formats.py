@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import replace
 from ..store.saving import save_tensors
 from .deployed import Deployed
@@ -35,7 +35,7 @@ class Format:
         """Refuses where a package is missing."""
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
-            raise RequestError(f"{', '.join(missing)} must be installed for ONNX: pip install 'coterie[export]'")
+            raise UserError(f"{', '.join(missing)} must be installed for ONNX: pip install 'coterie[export]'")
 
 
 def write_safetensors(deployed: Deployed, path: Path) -> None:
@@ -62,7 +62,7 @@ def write_torchscript(deployed: Deployed, path: Path) -> None:
     about = {METADATA: json.dumps(_described(deployed))}
     with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
         made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES))  # type: ignore[no-untyped-call]
-        if deployed.preparation is not None:
+        if deployed.transform is not None:
             made = torch.jit.script(OfBytes(made))
 
         def write(file: Path) -> None:
@@ -93,7 +93,7 @@ def _graph(deployed: Deployed) -> Any:
             return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)
         except torch.onnx.OnnxExporterError as error:
             reason = str(error).strip().splitlines()[0]
-            raise RequestError(f"the model has no ONNX form ({reason}): use --format torchscript") from error
+            raise UserError(f"the model has no ONNX form ({reason}): use --format torchscript") from error
 
 
 def _session(file: Path) -> Callable[[Tensor], Tensor]:
@@ -128,7 +128,7 @@ def _try(deployed: Deployed, answer: Callable[[Tensor], Tensor], format: str) ->
     with torch.no_grad():
         ours, theirs = deployed.whole(x), answer(x)
     if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
-        raise RequestError(
+        raise UserError(
             f"the model answers otherwise as {format} (its forward pass is not the same for all samples): "
             "use --format safetensors"
         )

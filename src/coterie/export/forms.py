@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..submodels import factor_pairs, recover
 
 FORMS = ("recovered", "factorized")
@@ -25,6 +25,6 @@ def formed(module: nn.Module, method: str, form: str) -> Formed:
         raise unknown("form", form, FORMS)
     if not factor_pairs(module):
         if form == "factorized":
-            raise RequestError(f"the models of {method} have no layers of low rank: leave --form out")
+            raise UserError(f"the models of {method} have no layers of low rank: leave --form out")
         return Formed(module)
     return Formed(recover(module) if form == "recovered" else module, {"form": form})

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
-from ..data import Preparation
-from ..measure.report import FINETUNED
+from ..core.errors import UserError
+from ..data import Transform
+from ..measure.rows import FINETUNED
 from ..training.run import Client, Modules, Run, client_of, finished, model_of
 from .deployed import Deployed
 from .forms import formed
@@ -19,23 +19,23 @@ class Opened:
     """What is known of a run, and a way to its clients."""
 
     config: Mapping[str, Any]
-    census: Mapping[str, Any]
+    client_summary: Mapping[str, Any]
     client: Callable[[int], Client]
 
     @classmethod
     def of(cls, run: Run | str | Path) -> "Opened":
         """A run in memory, or in its folder."""
         if isinstance(run, Run):
-            return cls(run.config, run.census, run.clients.__getitem__)
+            return cls(run.config, run.client_summary, run.clients.__getitem__)
         folder = finished(run)
         config = folder.config()
         if "name" not in config["model"]:
-            raise RequestError(
+            raise UserError(
                 f"{run} was made with a module of its own: give coterie.export.save the run that "
                 "coterie.load(path, model=...) returns"
             )
         modules = Modules(config, model_of(config))
-        return cls(config, folder.census(), lambda i: client_of(folder.path, i, modules))
+        return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules))
 
     @property
     def clients(self) -> int:
@@ -45,13 +45,13 @@ class Opened:
     def deployed(self, client: int, form: str) -> Deployed:
         """One client's model in the form that is asked for."""
         if not 0 <= client < self.clients:
-            raise RequestError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
+            raise UserError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
         made = formed(self.client(client).module(), self.config["method"], form)
-        prepared = self.config["preparation"]
-        preparation = None if prepared is None else Preparation(prepared["mean"], prepared["std"])
+        prepared = self.config["transform"]
+        transform = None if prepared is None else Transform(prepared["mean"], prepared["std"])
         known = {"client": client, "clients": self.clients, **self._origin(), **made.about, **self._accuracy(client)}
         shape = self.config["model"].get("input_shape")
-        return Deployed(made.module.cpu(), preparation, None if shape is None else tuple(shape), _texts(known))
+        return Deployed(made.module.cpu(), transform, None if shape is None else tuple(shape), _texts(known))
 
     def _origin(self) -> dict[str, Any]:
         """What was trained, how and on what; all that is needed to build the module again."""
@@ -64,11 +64,11 @@ class Opened:
 
     def _accuracy(self, client: int) -> dict[str, Any]:
         """What the run measured of this very model: on the client's own test samples, after the last round."""
-        known = self.census.get("accuracy") or {}
+        known = self.client_summary.get("accuracy") or {}
         protocol = FINETUNED if FINETUNED in known else "after_mix"
         if protocol not in known:
             return {}
-        samples = self.census["test_samples"][client]
+        samples = self.client_summary["test_samples"][client]
         return {"accuracy": known[protocol][client], "protocol": protocol, "test_samples": samples}
 
 

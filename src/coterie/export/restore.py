@@ -8,8 +8,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from .. import algorithms, models
-from ..algorithms.forms import held_at_the_end
-from ..core.errors import RequestError
+from ..algorithms.groups import final_models
+from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..training.run import shapes
@@ -21,9 +21,9 @@ def load(path: str | Path) -> nn.Module:
         with safe_open(path, framework="pt") as file:
             about, tensors = file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise RequestError(f"cannot read {path} ({error}): give a file of `coterie export`") from error
+        raise UserError(f"cannot read {path} ({error}): give a file of `coterie export`") from error
     if "model" not in about or "classes" not in about:
-        raise RequestError(f"{path} does not say which model it holds: load its tensors into a module of your own")
+        raise UserError(f"{path} does not say which model it holds: load its tensors into a module of your own")
     module = _module(about, tensors)
     module.load_state_dict(tensors)
     return module.eval()
@@ -39,7 +39,7 @@ def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
         return module
     if not algorithms.known(about["method"]):
         if shapes(tensors) != shapes(module.state_dict()):
-            raise RequestError(
+            raise UserError(
                 f"the method {about['method']} trained another module than {about['model']}, and a file does not "
                 "decide what code runs here: load its tensors into that module yourself"
             )
@@ -49,4 +49,4 @@ def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
     if shapes(tensors) == shapes(common.start):
         return common.module
     client, clients, rounds, seed = (int(about[k]) for k in ("client", "clients", "round", "seed"))
-    return held_at_the_end(algorithm, common, clients, rounds, seed)[client].module
+    return final_models(algorithm, common, clients, rounds, seed)[client].module

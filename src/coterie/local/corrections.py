@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core.tensors import Tensors, add, floating, norm, split, sub
 from ..data.batches import Batch
-from ..engines.base import Grad, Seen
+from ..engines.base import Grad, StepInfo
 from ..exchange.mixing import ratio
 from .steps import REFERENCE, Aux, Correction
 
@@ -39,13 +39,13 @@ class Sam(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """g(x + rho g(x) / |g(x)|)."""
 
-        def ascended(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        def ascended(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             with replayed(batch.x.device) as again:
-                g, seen = grad(x, held, batch)
+                g, info = grad(x, frozen, batch)
                 again()
                 scale = self.rho / (norm(g) + 1e-12)
                 worst = {k: v + scale * g[k] for k, v in x.items()}
-                return grad(worst, held, batch)[0], seen
+                return grad(worst, frozen, batch)[0], info
 
         return ascended
 
@@ -85,10 +85,10 @@ class ControlVariate(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """g(x) + control, for the names that the control variate has."""
 
-        def shifted(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            g, seen = grad(x, held, batch)
+        def shifted(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            g, info = grad(x, frozen, batch)
             control = aux[CONTROL]
-            return g | add({k: g[k] for k in control if k in g}, control), seen
+            return g | add({k: g[k] for k in control if k in g}, control), info
 
         return shifted
 
@@ -109,9 +109,9 @@ class Proximal(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """g(x) + strength (x - reference)."""
 
-        def pulled(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
-            g, seen = grad(x, held, batch)
-            return add(g, self._away(x, aux), self.strength), seen
+        def pulled(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            g, info = grad(x, frozen, batch)
+            return add(g, self._away(x, aux), self.strength), info
 
         return grad if self.split else pulled
 
@@ -141,13 +141,13 @@ class FewSamples(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """The named part from the first samples, the rest from all of them."""
 
-        def both(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        def both(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             u, v = split(x, self.names)
-            exact, seen = grad(v, held | u, batch)
+            exact, info = grad(v, frozen | u, batch)
             size = self.size
             few = Batch(batch.x[:size], batch.y[:size], None if batch.mask is None else batch.mask[:size])
-            noisy, _ = grad(u, held | v, few)
-            return {k: (noisy | exact)[k] for k in x}, seen
+            noisy, _ = grad(u, frozen | v, few)
+            return {k: (noisy | exact)[k] for k in x}, info
 
         return both
 
@@ -170,10 +170,10 @@ class Debiased(Correction):
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """g at u / mu."""
 
-        def at_ratio(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensors, Seen]:
+        def at_ratio(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             mu = aux[WEIGHT]
-            g, seen = grad(model_of(x, mu, self.shared), model_of(held, mu, self.shared), batch)
-            return g, seen._replace(buffers=model_of(seen.buffers, 1 / mu, self.shared))
+            g, info = grad(model_of(x, mu, self.shared), model_of(frozen, mu, self.shared), batch)
+            return g, info._replace(buffers=model_of(info.buffers, 1 / mu, self.shared))
 
         return at_ratio
 

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 Patterns = str | Sequence[str]
 
@@ -19,9 +19,7 @@ def head_layer(module: nn.Module) -> str:
     linear: list[str] = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         names = ", ".join(k for k, _ in module.named_parameters())
-        raise RequestError(
-            f"this model has no linear layer to be its head: name the personal part by patterns of {names}"
-        )
+        raise UserError(f"this model has no linear layer to be its head: name the personal part by patterns of {names}")
     return linear[-1]
 
 
@@ -52,7 +50,7 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
             continue
         matched = head(module) if pattern == "head" else _matches(names, pattern)
         if not matched:
-            raise RequestError(f"personal pattern {pattern!r} matches no parameter: choose among {', '.join(names)}")
+            raise UserError(f"personal pattern {pattern!r} matches no parameter: choose among {', '.join(names)}")
         chosen |= matched
     return frozenset(chosen)
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
@@ -17,12 +16,12 @@ from ..data.batches import Amount, Batch
 from ..engines.base import Grad
 
 
-class Group(NamedTuple):
+class ParamGroup(NamedTuple):
     """Parameters of a phase that have a learning rate of their own, as in the groups of ``torch.optim``."""
 
     names: frozenset[str]
     lr: float | Tensor
-    apart: bool = False  # follows a loss of its own, so clipping takes the norm of its gradient by itself
+    clipped_alone: bool = False  # follows a loss of its own, so clipping takes the norm of its gradient by itself
 
 
 class Sgd(NamedTuple):
@@ -37,7 +36,7 @@ class Sgd(NamedTuple):
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
-    group: Group | None = None  # what has another rate
+    group: ParamGroup | None = None  # what has another rate
 
     @property
     def rates(self) -> tuple[float | Tensor, ...]:
@@ -61,7 +60,7 @@ class Sgd(NamedTuple):
         """The gradient with its norm at most ``clip``; what is apart has a norm of its own."""
         if self.clip is None:
             return g
-        own, rest = split(g, self.group.names if self.group is not None and self.group.apart else ())
+        own, rest = split(g, self.group.names if self.group is not None and self.group.clipped_alone else ())
         short: Tensors = {}
         for part in (own, rest):
             if part:
@@ -106,8 +105,8 @@ class Phase(NamedTuple):
     lr: float
     corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
-    group: Group | None = None  # of what is trained: this has another rate
-    whole: bool = False  # every step sees all samples of the client
+    group: ParamGroup | None = None  # of what is trained: this has another rate
+    full_batch: bool = False  # every step sees all samples of the client
 
     @property
     def gradients(self) -> int:
@@ -137,33 +136,16 @@ class Phase(NamedTuple):
         return x
 
 
-class Start(NamedTuple):
-    """Where a client's phase begins."""
+class Carry(NamedTuple):
+    """What one client carries from step to step of a phase."""
 
-    x: Tensors  # what moves
+    x: Tensors  # the parameters that the phase trains
     running: Tensors  # running statistics, and what corrections renew
-    memory: Tensors  # momentum that an earlier round left; empty where none outlives a round
-
-
-class Walk(NamedTuple):
-    """Where some steps led."""
-
-    x: Tensors
-    running: Tensors
-    buffer: Tensors  # momentum
+    buffer: Tensors  # momentum; empty at the begin and at the end of a phase, unless it outlives the round
     loss: Tensor  # summed over the steps
 
 
-class Reached(NamedTuple):
-    """Where a client's phase ended."""
-
-    x: Tensors
-    running: Tensors
-    memory: Tensors
-    loss: Tensor
-
-
-class Held(NamedTuple):
+class Frozen(NamedTuple):
     """What a client's steps look at and leave as it is."""
 
     rest: Tensors  # of the model
@@ -176,7 +158,7 @@ class Descent(NamedTuple):
     phase: Phase
     sgd: Sgd
     grad: Grad
-    lasting: bool = False  # whether momentum outlives the round
+    persistent: bool = False  # whether momentum outlives the round
 
     @property
     def rates(self) -> tuple[float | Tensor, ...]:
@@ -192,21 +174,20 @@ class Descent(NamedTuple):
         """A batch may have statistics."""
         return False
 
-    def begin(self, given: Start) -> Walk:
-        """Every phase starts with a momentum buffer of its own, a zero one unless an earlier round left one."""
-        some = next(iter(given.x.values()))
-        loss = torch.zeros((), dtype=torch.promote_types(some.dtype, torch.float32), device=some.device)
-        buffer = (given.memory or zeros_like(given.x)) if self.sgd.momentum else {}
-        return Walk(given.x, given.running, buffer, loss)
+    def begin(self, carry: Carry) -> Carry:
+        """Start with a momentum buffer of zeros, unless an earlier round left one."""
+        if carry.buffer or not self.sgd.momentum:
+            return carry
+        return carry._replace(buffer=zeros_like(carry.x))
 
-    def __call__(self, now: Walk, held: Held, batch: Batch) -> Walk:
+    def __call__(self, now: Carry, frozen: Frozen, batch: Batch) -> Carry:
         """One step."""
-        direction = self.phase.direction(self.grad, held.aux)
-        g, seen = direction(now.x, held.rest | now.running, batch)
+        direction = self.phase.direction(self.grad, frozen.aux)
+        g, info = direction(now.x, frozen.rest | now.running, batch)
         x, buffer = self.sgd.step(now.x, g, now.buffer)
-        x = self.phase.after_step(x, held.aux, self.sgd.lr)
-        return Walk(x, now.running | seen.buffers, buffer, now.loss + seen.loss)
+        x = self.phase.after_step(x, frozen.aux, self.sgd.lr)
+        return Carry(x, now.running | info.buffers, buffer, now.loss + info.loss)
 
-    def end(self, now: Walk) -> Reached:
-        """Momentum is kept only where the next round goes on with it."""
-        return Reached(now.x, now.running, now.buffer if self.lasting else {}, now.loss)
+    def end(self, carry: Carry) -> Carry:
+        """Drop the momentum unless the next round goes on with it."""
+        return carry if self.persistent else carry._replace(buffer={})

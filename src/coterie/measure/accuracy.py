@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, replicate
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
@@ -34,7 +34,7 @@ def hits(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def plain_inference() -> Iterator[None]:
     """No gradients, and attention without its fused inference kernel, which cannot be lifted over clients."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -71,18 +71,18 @@ class Count:
         return right
 
 
-def right_answers(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
+def count_right(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
     """[m] how many answers of each client's model are right on its own test samples."""
     batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
     none = torch.zeros(len(clients), dtype=torch.int64, device=tests.x.device)
-    with quietly():
-        right: Tensor = engine.walk(Count(model), none, models, batches, keys=[0] * len(clients))
+    with plain_inference():
+        right: Tensor = engine.scan(Count(model), none, models, batches, keys=[0] * len(clients))
     return right.cpu()
 
 
 def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
     """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
-    right = right_answers(engine, model, models, tests, clients)
+    right = count_right(engine, model, models, tests, clients)
     return right.to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
 
 
@@ -91,25 +91,25 @@ def _along(mask: Tensor, answers: Tensor) -> Tensor:
     return mask.view(-1, *[1] * (answers.dim() - 1))
 
 
-class Right(NamedTuple):
+class Correct(NamedTuple):
     """Right answers of one model."""
 
     each: Tensor  # [m] on the test samples of each client that lies here
     together: int  # on this place's share of all test samples
 
 
-def right_of_one(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> Right:
+def count_correct(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> Correct:
     """How often one model is right on every client's own test samples, and on all there are.
 
     Where every sample has one owner these are the same answers, and they are counted once.
     """
-    each = right_answers(engine, model, replicate(tensors, len(clients)), tests, clients)
+    each = count_right(engine, model, replicate(tensors, len(clients)), tests, clients)
     if tests.divided:
-        return Right(each, int(each.sum()))
-    return Right(each, right_together(engine, model, tensors, tests, clients))
+        return Correct(each, int(each.sum()))
+    return Correct(each, count_correct_global(engine, model, tensors, tests, clients))
 
 
-def right_together(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
+def count_correct_global(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
     """How many answers of one model are right, over all test samples there are, whoever owns them.
 
     They are dealt out in parts as large as the largest client's own, so that an engine that builds programs has this
@@ -119,17 +119,17 @@ def right_together(engine: Engine, model: Model, tensors: Tensors, tests: Sample
     mine = np.flatnonzero(np.isin(np.arange(len(pooled.owned)) % len(tests.owned), clients))
     if not len(mine):
         return 0
-    return int(right_answers(engine, model, replicate(tensors, len(mine)), pooled, mine).sum())
+    return int(count_right(engine, model, replicate(tensors, len(mine)), pooled, mine).sum())
 
 
 def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
     """The accuracy of one model on all test samples together."""
-    return right_together(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
+    return count_correct_global(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
 
 
 def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:
     """Of the one model that all clients agree on, on all training samples as they are stored: none is augmented."""
     e = experiment
     if e.train.y.is_floating_point():
-        raise RequestError("train-accuracy needs classes to get right: leave it out for targets that are no classes")
+        raise UserError("train-accuracy needs classes to get right: leave it out for targets that are no classes")
     return {"global_accuracy_train": global_accuracy(e.engine, e.model, e.agreed(state), e.train)}

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.tensors import Tensors, add, mul, norm, rows, split
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
-from .accuracy import quietly
+from .accuracy import plain_inference
 from .measured import Measured
 from .sharpness import every_client, gaussian, on_clients, slope, unit
 
@@ -45,11 +45,11 @@ def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, sh
 
     Reference: FedAvg-P/Scaffold-P, Assumptions 2.1 to 2.3.
     """
-    grad = engine.gradient(model.still)
+    grad = engine.gradient(model.eval_objective)
 
     def one(tensors: Tensors, stream: Stream) -> Partial:
-        x, held = split(tensors, model.parameters)
-        here = slope(grad, x, held, stream)
+        x, frozen = split(tensors, model.parameters)
+        here = slope(grad, x, frozen, stream)
         u = split(here.gradient, shared)[0]
         return Partial(here.loss, u, _squared(u, here.loss))
 
@@ -72,17 +72,17 @@ def _curvature(engine: Engine, model: Model, models: Tensors, samples: Samples) 
 
     H d is a difference of gradients, so that layers need no second derivative, which not all have on all engines.
     """
-    grad = engine.gradient(model.still)
-    start = gaussian({k: models[k][0] for k in model.parameters}, chance.key(0, "power"))
+    grad = engine.gradient(model.eval_objective)
+    start = gaussian({k: models[k][0] for k in model.parameters}, rng.key(0, "power"))
 
     def top(tensors: Tensors, stream: Stream) -> Tensor:
-        x, held = split(tensors, model.parameters)
+        x, frozen = split(tensors, model.parameters)
         # Far enough for the digits there are, and no farther: ReLUs have kinks.
         step = norm(x).clamp(min=1.0) * math.sqrt(max(torch.finfo(v.dtype).eps for v in x.values()))
 
         def times_hessian(d: Tensors) -> Tensors:
             moved = ({k: v + (sign * step * d[k]).to(v) for k, v in x.items()} for sign in (1, -1))
-            ahead, behind = (slope(grad, at, held, stream).gradient for at in moved)
+            ahead, behind = (slope(grad, at, frozen, stream).gradient for at in moved)
             return {k: (v - behind[k]) / (2 * step) for k, v in ahead.items()}
 
         d, length = unit(start), step
@@ -102,15 +102,15 @@ def _noise(
     engine: Engine, model: Model, models: Tensors, samples: Samples, shared: frozenset[str]
 ) -> tuple[float, float]:
     """The variance of single gradients, of the shared and of the personal part, mean over the clients."""
-    grad = engine.gradient(model.still)
+    grad = engine.gradient(model.eval_objective)
 
     def one(tensors: Tensors, stream: Stream) -> tuple[Tensor, Tensor]:
-        x, held = split(tensors, model.parameters)
+        x, frozen = split(tensors, model.parameters)
         total: Tensors = {}
         squares: list[Tensor] = []
         like = torch.zeros((), dtype=torch.float64, device=stream.index.device)
         for k in range(stream.steps):
-            g = {name: v.to(torch.float64) for name, v in grad(x, held, stream.batch(k))[0].items()}
+            g = {name: v.to(torch.float64) for name, v in grad(x, frozen, stream.batch(k))[0].items()}
             total = add(total, g) if total else g
             squares.append(torch.stack([_squared(part, like) for part in split(g, shared)]))
         mean = [_squared(mul(part, 1 / stream.steps), like) for part in split(total, shared)]
@@ -124,7 +124,7 @@ def _noise(
         which = np.flatnonzero(steps == few)
         batches = Batches(samples, which, Amount(steps=few), 1, key=0)
         mine = rows(models, torch.from_numpy(which).to(samples.x.device))
-        with quietly(), torch.enable_grad():
+        with plain_inference(), torch.enable_grad():
             found = engine.map(one, mine, batches, keys=[0] * len(which))
         sums = [total + float(part.sum()) for total, part in zip(sums, found, strict=True)]
     return sums[0] / max(clients, 1), sums[1] / max(clients, 1)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors, add, floating, replicate, split
 from ..data.batches import Samples, Stream
 from ..engines.base import Engine
@@ -40,11 +40,11 @@ def gradient_norms(
 
     Reference: FedAvg-P/Scaffold-P, Table 1.
     """
-    grad = engine.gradient(model.still)
+    grad = engine.gradient(model.eval_objective)
 
     def one(tensors: Tensors, stream: Stream) -> tuple[Tensors, Tensor]:
-        x, held = split(tensors, model.parameters)
-        u, v = split(slope(grad, x, held, stream).gradient, shared)
+        x, frozen = split(tensors, model.parameters)
+        u, v = split(slope(grad, x, frozen, stream).gradient, shared)
         return u, squared(v, stream.index.device)
 
     clients, personal = 0, 0.0
@@ -62,12 +62,12 @@ def squared(x: Tensors, device: torch.device) -> Tensor:
     return sum((v.square().sum() for v in x.values()), start=torch.zeros((), dtype=torch.float64, device=device))
 
 
-def met(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:
+def with_common_shared(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:
     """Everybody's model with the same shared part: the mean one, or that of ``center``.
 
     What is shown n times already, as around a server, is left alone; so are integer buffers.
 
-    >>> met({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
+    >>> with_common_shared({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
     {'u': tensor([2., 2.]), 'v': tensor([5., 7.])}
     """
     u = {k: v for k, v in floating(split(models, shared)[0]).items() if center is not None or v.stride(0)}
@@ -80,7 +80,7 @@ def _gradients(experiment: Measured, state: Any) -> dict[str, float]:
     """G_u where the clients meet, G_v where they are: between peers these are different points."""
     e, program = experiment, experiment.program
     own = program.models(state)
-    together = met(own, program.shared, None if program.consensus is None else program.consensus(state))
+    together = with_common_shared(own, program.shared, None if program.consensus is None else program.consensus(state))
     norms = gradient_norms(e.engine, e.model, together, e.train, program.shared)
     apart = any(together[k] is not own[k] for k in own)
     if apart and not program.shared.issuperset(e.model.parameters):
@@ -98,7 +98,7 @@ def _deltas(experiment: Measured, before: Any, after: Any) -> dict[str, float]:
     """Delta_u at (mean u^t, V^(t+1)) and Delta_v at (u_i^t, v_i^t), as the theorems between peers take them."""
     e, program = experiment, experiment.program
     own = program.models(before)
-    together = met(own, program.shared, None if program.consensus is None else program.consensus(before))
+    together = with_common_shared(own, program.shared, None if program.consensus is None else program.consensus(before))
     later = program.models(after) | split(together, program.shared)[0]
     shared = gradient_norms(e.engine, e.model, later, e.train, program.shared).shared
     return {"delta_u": shared, "delta_v": gradient_norms(e.engine, e.model, own, e.train, program.shared).personal}
@@ -123,9 +123,9 @@ def check_measure(name: str, model: Model, program: Any) -> None:
     if name not in MEASURES and name not in CHANGES:
         raise unknown("measure", name, (*MEASURES, *CHANGES))
     if name == MASS and program.mass is None:
-        raise RequestError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
+        raise UserError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
     if name == SINGULAR and not factor_pairs(model.module):
-        raise RequestError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
+        raise UserError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
 
 
 SINGULAR, MASS = "singular-values", "mass"

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model, cross_entropy, sample_losses
-from .accuracy import at_a_time, quietly
+from .accuracy import at_a_time, plain_inference
 from .measured import Measured
 
 
@@ -39,14 +39,14 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
 
     clients = np.arange(len(tests.owned))
     batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
-    with quietly():
+    with plain_inference():
         sums: Tensor = engine.map(total, models, batches, keys=[0] * len(clients))
     return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
 
 
 def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
     """One model on all test samples together."""
-    with quietly():
+    with plain_inference():
         parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(at_a_time(tests.y))]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 
@@ -66,7 +66,7 @@ def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
     """Of the clients' models after mixing, a mean over the clients, and of the one model they agree on."""
     e, tests = experiment, experiment.tests
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
-        raise RequestError("perplexity needs test samples with a token at every place: take the source text")
+        raise UserError("perplexity needs test samples with a token at every place: take the source text")
     own = perplexities(e.engine, e.model, e.program.models(state), tests)
     common = global_perplexity(e.model, e.agreed(state), tests)
     return {

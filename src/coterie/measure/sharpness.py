@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.tensors import Tensors, Tree, add, entries, mul, norm, rows, split, tree_map
 from ..data.batches import Amount, Batch, Batches, Integers, Samples, Stream
 from ..engines.base import Engine, Grad
 from ..models.model import Model
-from .accuracy import BATCH, quietly
+from .accuracy import BATCH, plain_inference
 
 NUMBERS = 2**26  # gradient entries that are held at a time
 
@@ -43,11 +43,11 @@ def data_mean(f: Callable[[Batch], Tree], stream: Stream) -> Tree:
     return tree_map(lambda v: v / seen, total)
 
 
-def slope(grad: Grad, x: Tensors, held: Tensors, stream: Stream) -> Slope:
+def slope(grad: Grad, x: Tensors, frozen: Tensors, stream: Stream) -> Slope:
     """The loss and its gradient in ``x`` over all samples of one client."""
 
     def of_batch(batch: Batch) -> Slope:
-        g, seen = grad(x, held, batch)
+        g, seen = grad(x, frozen, batch)
         return Slope(seen.loss, g)
 
     mean: Slope = data_mean(of_batch, stream)
@@ -64,7 +64,7 @@ def on_clients(
         which = known[start : start + at_a_time]
         batches = Batches(samples, which, Amount(epochs=1), BATCH, key=None)
         mine = rows(models, torch.from_numpy(which).to(samples.x.device))
-        with quietly(), torch.enable_grad():
+        with plain_inference(), torch.enable_grad():
             results = engine.map(f, mine, batches, keys=[0] * len(which))
         yield which, results
 
@@ -82,15 +82,15 @@ def sharpness(engine: Engine, model: Model, models: Tensors, samples: Samples, r
 
     Reference: Foret et al., "Sharpness-Aware Minimization", 2021, equation 2.
     """
-    grad = engine.gradient(model.still)
+    grad = engine.gradient(model.eval_objective)
 
     def rise(tensors: Tensors, stream: Stream) -> Tensor:
-        x, held = split(tensors, model.parameters)
-        here = slope(grad, x, held, stream)
+        x, frozen = split(tensors, model.parameters)
+        here = slope(grad, x, frozen, stream)
         length = norm(here.gradient)
         scale = torch.where(length > 0, rho / length, 0.0)
         worst = {k: v + (scale * here.gradient[k]).to(v) for k, v in x.items()}
-        there: Tensor = data_mean(lambda batch: model.still(worst, held, batch)[0], stream)
+        there: Tensor = data_mean(lambda batch: model.eval_objective(worst, frozen, batch)[0], stream)
         return torch.where(length > 0, there - here.loss, 0.0)
 
     return every_client(engine, rise, models, samples)
@@ -101,20 +101,20 @@ def top_eigenvalue(engine: Engine, model: Model, models: Tensors, samples: Sampl
 
     d <- H d / |H d| from a fixed Gaussian vector; the answer is <d, H d> after the last iteration.
     """
-    start = gaussian({k: models[k][0] for k in model.parameters}, chance.key(0, "power"))
+    start = gaussian({k: models[k][0] for k in model.parameters}, rng.key(0, "power"))
 
-    def curved(x: Tensors, held: Tensors, d: Tensors, batch: Batch) -> Tree:
+    def curved(x: Tensors, frozen: Tensors, d: Tensors, batch: Batch) -> Tree:
         def along(at: Tensors) -> Tensor:
-            return dot(torch.func.grad(lambda y: model.still(y, held, batch)[0])(at), d)
+            return dot(torch.func.grad(lambda y: model.eval_objective(y, frozen, batch)[0])(at), d)
 
         return torch.func.grad(along)(x)
 
     def top(tensors: Tensors, stream: Stream) -> Tensor:
-        x, held = split(tensors, model.parameters)
+        x, frozen = split(tensors, model.parameters)
 
         def times_hessian(d: Tensors) -> Tensors:
             rounded = {k: v.to(x[k]) for k, v in d.items()}
-            hd: Tensors = data_mean(lambda batch: curved(x, held, rounded, batch), stream)
+            hd: Tensors = data_mean(lambda batch: curved(x, frozen, rounded, batch), stream)
             return hd
 
         d = start
@@ -135,15 +135,15 @@ def loss_slice(
     Reference: Li et al., "Visualizing the Loss Landscape of Neural Nets", 2018, section 4.
     """
     one = {k: models[k][0] for k in model.parameters}
-    drawn = [gaussian(one, chance.key(seed, "slice", j)) for j in range(2)]
+    drawn = [gaussian(one, rng.key(seed, "slice", j)) for j in range(2)]
 
     def values(tensors: Tensors, stream: Stream) -> Tensor:
-        x, held = split(tensors, model.parameters)
+        x, frozen = split(tensors, model.parameters)
         d, e = (filterwise(direction, x) for direction in drawn)
 
         def loss_at(a: float, b: float) -> Tensor:
             at = add(add(x, d, a), e, b)
-            loss: Tensor = data_mean(lambda batch: model.still(at, held, batch)[0], stream)
+            loss: Tensor = data_mean(lambda batch: model.eval_objective(at, frozen, batch)[0], stream)
             return loss
 
         return torch.stack([loss_at(a, b) for a in grid for b in grid]).view(len(grid), len(grid))

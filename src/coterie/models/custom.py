@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 
 def call(
@@ -19,11 +19,11 @@ def call(
     try:
         takes.bind(**given)
     except TypeError as error:
-        raise RequestError(
+        raise UserError(
             f"{name}{takes} cannot be called so ({error}): it may take shape and classes; anything else is typed "
             f"behind it, as in {name},width=32"
         ) from error
     module = function(**given)
     if not isinstance(module, nn.Module):
-        raise RequestError(f"{name} returned {type(module).__name__}: it must return a torch.nn.Module")
+        raise UserError(f"{name} returned {type(module).__name__}: it must return a torch.nn.Module")
     return module

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from ..core.tensors import VECTOR, Tensors, split
+from ..core.tensors import SIMD_WIDTH, Tensors, split
 from ..data.batches import Batch
-from ..engines.base import Objective, Seen
+from ..engines.base import Objective, StepInfo
 from ..engines.watch import WatchDraws
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -36,7 +36,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
     """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
-    few = outputs.dim() == 2 and outputs.shape[1] < VECTOR
+    few = outputs.dim() == 2 and outputs.shape[1] < SIMD_WIDTH
     if few and outputs.device.type == "cpu":  # samples side by side, not classes: five times faster
         return outputs.T.log_softmax(0).gather(0, targets[None]).T
     return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
@@ -144,7 +144,7 @@ class Model:
         return self._objective(Stateless(self.module, self.training))
 
     @cached_property
-    def still(self) -> Objective:
+    def eval_objective(self) -> Objective:
         """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
         return self._objective(self._still)
 
@@ -154,13 +154,13 @@ class Model:
         return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
 
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
-        def value(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
-            fresh = {k: held[k].clone() for k in self.running}  # BatchNorm writes into its buffers
+        def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
+            fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
             with arithmetic(self.precision, batch.x.device):
-                loss = batch_loss(self.loss, answer(x | held | fresh, batch.x), batch)
+                loss = batch_loss(self.loss, answer(x | frozen | fresh, batch.x), batch)
             for penalty in self.penalties:
-                loss = loss + penalty(x | held)
-            return loss, Seen(loss, fresh)
+                loss = loss + penalty(x | frozen)
+            return loss, StepInfo(loss, fresh)
 
         return value
 
@@ -225,7 +225,7 @@ def draws(model: Model, batch: Batch) -> bool:
     devices = [batch.x.device] if batch.x.is_cuda else []
     watch = WatchDraws()
     with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
-        for objective in (model.objective, model.still):
+        for objective in (model.objective, model.eval_objective):
             objective(*split(model.start, model.parameters), batch)
     return watch.drawn
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 
 def check_rate(rate: float) -> None:
     """Refuses what is no share of a width."""
     if not 0 < rate <= 1:
-        raise RequestError(f"rate={rate} must be above 0 and at most 1: the share of every hidden width to keep")
+        raise UserError(f"rate={rate} must be above 0 and at most 1: the share of every hidden width to keep")
 
 
 def scaled(width: int, rate: float) -> int:
@@ -29,11 +29,11 @@ def group_norm(groups: int, channels: int) -> nn.Module:
 
     >>> group_norm(32, 48)
     Traceback (most recent call last):
-    coterie.core.errors.RequestError: groups=32 does not divide a layer's 48 channels: choose groups=16 or another width
+    coterie.core.errors.UserError: groups=32 does not divide a layer's 48 channels: choose groups=16 or another width
     """
     if channels % groups:
         fits = math.gcd(groups, channels)
-        raise RequestError(
+        raise UserError(
             f"groups={groups} does not divide a layer's {channels} channels: choose groups={fits} or another width"
         )
     return nn.GroupNorm(groups, channels)
@@ -42,9 +42,9 @@ def group_norm(groups: int, channels: int) -> nn.Module:
 def need_images(name: str, shape: Sequence[int], side: int = 1) -> None:
     """Refuses samples that are no images, or images smaller than ``side``."""
     if len(shape) != 3:
-        raise RequestError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
+        raise UserError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
     if min(shape[1:]) < side:
-        raise RequestError(
+        raise UserError(
             f"images of {shape[1]} x {shape[2]} are too small for {name}, which needs {side} x {side}: "
             f"use a smaller model, as small-cnn or resnet8-gn"
         )

@@ -18,7 +18,7 @@ Norm = Callable[[int], nn.Module]
 """The normalization of that many channels."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions and what is added to them."""
 
     beside: ClassVar = {"shortcut.0": ("conv1", "conv2")}  # it takes what the first takes and gives what the last gives
@@ -55,7 +55,7 @@ class ResNet(nn.Module):
             strides = [1 if stage == 0 else 2] + [1] * (blocks - 1)
             befores = [before] + [width] * (blocks - 1)
             self.stages.append(
-                nn.Sequential(*(Block(b, width, s, norm) for b, s in zip(befores, strides, strict=True)))
+                nn.Sequential(*(ResidualBlock(b, width, s, norm) for b, s in zip(befores, strides, strict=True)))
             )
             before = width
         self.pool = nn.AdaptiveAvgPool2d(1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 
 class SplitLogistic(nn.Module):
@@ -38,7 +38,7 @@ class SplitLogistic(nn.Module):
 def split_logreg(shape: Sequence[int], classes: int, rho: float = 0.01) -> nn.Module:
     """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regularizer of rho."""
     if classes != 2:
-        raise RequestError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
+        raise UserError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
     if rho < 0:
-        raise RequestError(f"option rho={rho} of model split-logreg must not be negative")
+        raise UserError(f"option rho={rho} of model split-logreg must not be negative")
     return SplitLogistic(math.prod(shape), rho)

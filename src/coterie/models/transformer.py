@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .parts import scaled
 
 
@@ -107,11 +107,11 @@ def transformer_mlm(
     released with FedLMT.
     """
     if len(shape) != 1:
-        raise RequestError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")
+        raise UserError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")
     if dim % heads:
-        raise RequestError(f"heads={heads} does not divide dim={dim}: choose a number of heads that does")
+        raise UserError(f"heads={heads} does not divide dim={dim}: choose a number of heads that does")
     if not 0 <= dropout < 1:
-        raise RequestError(f"dropout={dropout} must be at least 0 and below 1")
+        raise UserError(f"dropout={dropout} must be at least 0 and below 1")
     widths = (scaled(dim, rate), heads, scaled(dim // heads, rate), scaled(hidden, rate))
     module = Transformer(classes, shape[0], *widths, layers, dropout)
     for layer in module.modules():

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.custom import find
 from ..core.custom import is_own as names_code
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..core.spec import Call, parse
 from . import custom as own
 from .parts import need_images, scaled
@@ -58,7 +58,7 @@ def _two_convolutions(
     need_images(name, shape)
     side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
     if min(side) < 1:
-        raise RequestError(f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp")
+        raise UserError(f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp")
     first, second, hidden = (scaled(width, rate) for width in widths)
     return nn.Sequential(
         nn.Conv2d(shape[0], first, kernel, padding=padding),
@@ -130,11 +130,11 @@ def build(
     if federation is not None:
         classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
     if classes is None:
-        raise RequestError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
+        raise UserError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
     chosen = {**call.options, **options}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.key(seed, "init"))
+        torch.manual_seed(rng.key(seed, "init"))
         module, known_as = _made(call, shape, classes, chosen)
     module.origin = {  # type: ignore[assignment]  # a description for config.json, not a submodule
         **known_as,
@@ -185,7 +185,7 @@ def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> 
     wrong = sorted(set(options) - set(valid)) + [str(value) for value in plain]
     if wrong:
         known = f"it takes {', '.join(valid)}" if valid else "it takes none"
-        raise RequestError(f"model {name} has no option {', '.join(wrong)}: {known}")
+        raise UserError(f"model {name} has no option {', '.join(wrong)}: {known}")
     for key, value in options.items():
         _check_number(name, key, value, whole=valid[key] is not float)
 
@@ -193,6 +193,6 @@ def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> 
 def _check_number(name: str, key: str, value: object, whole: bool) -> None:
     """Refuses what is no number of the right kind; the range of a fraction is the builder's to check."""
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise RequestError(f"option {key}={value!r} of model {name} must be a {'whole ' if whole else ''}number")
+        raise UserError(f"option {key}={value!r} of model {name} must be a {'whole ' if whole else ''}number")
     if whole and value < (0 if key == "padding" else 1):
-        raise RequestError(f"option {key}={value!r} of model {name} must be a whole number above 0")
+        raise UserError(f"option {key}={value!r} of model {name} must be a whole number above 0")

@@ -7,20 +7,20 @@ Facts come from five papers and the code released with them; a recipe says where
 """
 
 from .published import Published, published
-from .reading import READINGS, Reading, Said
-from .recipe import Case, Entry, Protocol, Recipe, load, names, papers
+from .reading import READINGS, Reading, Statement
+from .recipe import Case, Protocol, PublishedCell, Recipe, load, names, papers
 from .shorten import Changes, changed
 
 __all__ = [
     "READINGS",
     "Case",
     "Changes",
-    "Entry",
     "Protocol",
     "Published",
+    "PublishedCell",
     "Reading",
     "Recipe",
-    "Said",
+    "Statement",
     "changed",
     "load",
     "names",

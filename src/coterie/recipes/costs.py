@@ -9,7 +9,7 @@ SPEED = 8.8e13  # multiply-adds a second: a DFedAlt round of 100 ResNet-18 in 5.
 SPEED_OF = "one H200 in bf16 at 88e12 multiply-adds a second, as measured with ResNet-18"
 
 
-class Cost(NamedTuple):
+class CaseCost(NamedTuple):
     """What running a recipe takes."""
 
     flops: float
@@ -21,7 +21,7 @@ class Cost(NamedTuple):
         return self.flops / SPEED
 
 
-def cost(recipe: Recipe, cases: Iterable[int] | None = None, methods: Iterable[str] | None = None) -> Cost:
+def cost(recipe: Recipe, cases: Iterable[int] | None = None, methods: Iterable[str] | None = None) -> CaseCost:
     """All seeds of some cases (counted from 1) and methods; None: all.
 
     >>> from .recipe import load
@@ -35,7 +35,7 @@ def cost(recipe: Recipe, cases: Iterable[int] | None = None, methods: Iterable[s
         for method, price in recipe.cases[number - 1].estimates.items()
         if chosen is None or method in chosen
     ]
-    return Cost(*(recipe.seeds * sum(price[k] for price in each) for k in ("flops", "bytes")))
+    return CaseCost(*(recipe.seeds * sum(price[k] for price in each) for k in ("flops", "bytes")))
 
 
 def duration(seconds: float) -> str:

@@ -60,7 +60,7 @@ def probe(recipe: Recipe, method: str, case: Case, published: Experiment) -> Est
 def _samples(case: Case, program: Program[Any]) -> float:
     """How many samples of a client a pass over them meets; as many as a batch where steps are counted."""
     main, size = program.phases[-1], program.training.batch_size
-    if main.amount.steps and not main.whole and size is not None:
+    if main.amount.steps and not main.full_batch and size is not None:
         return float(size)
     return source(case.data).train / case.clients
 
@@ -74,8 +74,8 @@ def _links(e: Experiment) -> int:
 
 def _kinds(e: Experiment) -> int:
     """How many clients there must be to have one of every kind: as fast as it is, with the form that it has."""
-    epochs, views = e.program.training.epochs, e.program.views
-    forms = 0 if views is None else len(views(e.everybody(0)))
+    epochs, submodels = e.program.training.epochs, e.program.submodels
+    forms = 0 if submodels is None else len(submodels(e.everybody(0)))
     return max(2, forms, len(epochs) if isinstance(epochs, tuple) else 0)
 
 

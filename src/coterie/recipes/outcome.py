@@ -5,7 +5,7 @@ from math import sqrt
 from statistics import fmean
 from typing import Any
 
-from .recipe import Entry, Recipe
+from .recipe import PublishedCell, Recipe
 
 Rows = Sequence[Mapping[str, Any]]
 """The history of a run."""
@@ -58,7 +58,7 @@ _FIELDS = {
 }
 
 
-def value(metric: str, recipe: Recipe, entry: Entry, rows: Rows) -> float | None:
+def value(metric: str, recipe: Recipe, entry: PublishedCell, rows: Rows) -> float | None:
     """One number of one run; None where it was not reached or not measured."""
     if metric in _SUMS:
         summed, unit = _SUMS[metric]
@@ -80,7 +80,7 @@ def _field(row: Mapping[str, Any], field: str) -> float | None:
     return found
 
 
-def _rounds_to(target: float, entry: Entry, rows: Rows) -> float | None:
+def _rounds_to(target: float, entry: PublishedCell, rows: Rows) -> float | None:
     field = f"personal_accuracy_{entry.point}"
     share = target / 100  # 100 times an accuracy could fall short of it by rounding
     reached = (row["round"] for row in rows if row.get(field) is not None and row[field] >= share)

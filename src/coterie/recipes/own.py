@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .recipe import Case, Entry, Recipe
+from .recipe import Case, PublishedCell, Recipe
 
 
 def with_own(recipe: Recipe, names: Sequence[str]) -> Recipe:
     """The recipe with further methods, ``module:function``, in all its cases."""
     from ..algorithms import build
 
-    entries = {name: Entry(name, name, "after_mix", build(name).settings, None) for name in names}
+    entries = {name: PublishedCell(name, name, "after_mix", build(name).settings, None) for name in names}
     return replace(
         recipe,
         methods={**recipe.methods, **entries},

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 READINGS = ("paper", "code")
 
 
-class Said(NamedTuple):
+class Statement(NamedTuple):
     """What a reading has where it speaks."""
 
     settings: Mapping[str, Any] = {}  # of methods
@@ -18,15 +18,15 @@ class Said(NamedTuple):
     def about(self, label: str) -> bool:
         """Whether it is about the case of that label.
 
-        >>> Said(cases="clients=5").about("cifar10 clients=5"), Said(cases="clients=5").about("cifar10 clients=50")
-        (True, False)
+        >>> [Statement(cases="clients=5").about(f"cifar10 clients={n}") for n in (5, 50)]
+        [True, False]
         """
         return set(self.cases.split()) <= set(label.split())
 
     def concerns(self, method: str, known: Mapping[str, Any]) -> bool:
         """Whether the settings are for a method that knows these.
 
-        >>> Said({"lr": 0.1}).concerns("fedavg", {"lr": 0.1, "clip": None})
+        >>> Statement({"lr": 0.1}).concerns("fedavg", {"lr": 0.1, "clip": None})
         True
         """
         return bool(self.settings) and (method in self.methods if self.methods else set(self.settings) <= set(known))
@@ -34,7 +34,7 @@ class Said(NamedTuple):
     def text(self) -> str:
         """What it switches, as a person reads it.
 
-        >>> Said({"momentum": 0.9}, methods=["dfedsam"], cases="ring").text()
+        >>> Statement({"momentum": 0.9}, methods=["dfedsam"], cases="ring").text()
         'momentum=0.9 (dfedsam; ring)'
         """
         values = ", ".join(f"{k}={_short(v)}" for k, v in {**self.settings, **self.case, **self.protocol}.items())
@@ -50,21 +50,22 @@ class Reading(NamedTuple):
     code: str
     chosen: str  # paper, code or ours
     why: str
-    says: Mapping[str, Sequence[Said]] = {}  # by paper, code or ours; where one says nothing, it has our choice
+    says: Mapping[str, Sequence[Statement]] = {}  # by paper, code or ours; where one says nothing, it has our choice
     unswitched: str | None = None  # what no reading switches, and why
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "Reading":
         """A row of a file."""
         says = {
-            reading: tuple(Said(**said) for said in all_of_it) for reading, all_of_it in raw.get("says", {}).items()
+            reading: tuple(Statement(**said) for said in all_of_it)
+            for reading, all_of_it in raw.get("says", {}).items()
         }
         return cls(**{**raw, "says": says})
 
     def switched(self) -> str:
         """What ``--reading`` changes about our choice, in one text.
 
-        >>> Reading("lr", "0.1", "not stated", "paper", "-", {"paper": [Said({"lr": 0.1})]}).switched()
+        >>> Reading("lr", "0.1", "not stated", "paper", "-", {"paper": [Statement({"lr": 0.1})]}).switched()
         '-'
         """
         ours = self.says.get(self.chosen, ())

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.custom import proper
-from ..core.errors import RequestError, unknown
-from .reading import READINGS, Reading, Said, merged
+from ..core.errors import UserError, unknown
+from .reading import READINGS, Reading, Statement, merged
 from .sources import source
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Protocol(NamedTuple):
         return [*([] if self.metric == "rounds_to" else [self.metric]), *self.also, *counted]
 
 
-class Entry(NamedTuple):
+class PublishedCell(NamedTuple):
     """One method of an experiment."""
 
     printed: str  # its name in the paper
@@ -60,7 +60,7 @@ class Case:
     clients: int
     rounds: int
     target: int | None  # an accuracy in %, where rounds until it are counted
-    preparation: Mapping[str, Any] | None  # of images; None: the source's own
+    transform: Mapping[str, Any] | None  # of images; None: the source's own
     methods: Sequence[str]  # those that were run
     settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own
     note: str | None
@@ -80,7 +80,7 @@ class Recipe:
     protocol: Protocol
     record: Sequence[str]  # further measures it needs
     cases: Sequence[Case]
-    methods: Mapping[str, Entry]
+    methods: Mapping[str, PublishedCell]
     readings: Sequence[Reading]
     assumed: Sequence[str]  # what nobody states and we fill in
     differs: Sequence[str]  # what cannot be run as it was published
@@ -93,12 +93,12 @@ class Recipe:
         """Whether there is anything to train: a drawing of splits and a table of sizes have nothing."""
         return any(case.rounds and case.methods for case in self.cases)
 
-    def entry(self, method: str) -> Entry:
+    def entry(self, method: str) -> PublishedCell:
         """The method of that name; ``-`` and ``_`` are the same."""
         key = proper(method)
         if key not in self.methods:
             if not self.methods:
-                raise RequestError(f"{self.name} trains nothing: {self.differs[0]}")
+                raise UserError(f"{self.name} trains nothing: {self.differs[0]}")
             raise unknown(f"method of {self.name}", method, self.methods)
         return self.methods[key]
 
@@ -108,14 +108,12 @@ class Recipe:
             return list(range(1, len(self.cases) + 1))
         text = str(which).strip()
         if not text:
-            raise RequestError(
+            raise UserError(
                 f"an empty text chooses no case of {self.name}: choose 1 to {len(self.cases)}, or a part of a label"
             )
         if text.isdigit():
             if not 1 <= int(text) <= len(self.cases):
-                raise RequestError(
-                    f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label"
-                )
+                raise UserError(f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label")
             return [int(text)]
         found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label.lower()]
         exact = [i for i in found if self.cases[i - 1].label.lower() == text.lower()]
@@ -145,7 +143,7 @@ class Recipe:
             protocol = protocol._replace(**said.protocol)
         return replace(self, cases=tuple(cases), protocol=protocol, readings=())
 
-    def _told(self, case: Case, said: Said) -> Case:
+    def _told(self, case: Case, said: Statement) -> Case:
         settings = dict(case.settings)
         for method in case.methods:
             if said.concerns(method, self.methods[method].settings):
@@ -182,13 +180,13 @@ class Recipe:
 
     def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
         """The clients' data, with the images prepared as in the experiment."""
-        from ..data import Preparation, federate
+        from ..data import Transform, federate
 
         chosen = self.case(case)
         made = federate(chosen.data, chosen.clients, chosen.partition, seed)
-        if chosen.preparation is None or made.preparation is None:
+        if chosen.transform is None or made.transform is None:
             return made
-        return replace(made, preparation=Preparation(**chosen.preparation))
+        return replace(made, transform=Transform(**chosen.transform))
 
     def model(self, case: int | str | Case = 1, federation: "Federation | None" = None, seed: int = 0) -> "nn.Module":
         """The model everybody starts from; without a federation, for data of the published shape.
@@ -235,7 +233,7 @@ def load(name: str) -> Recipe:
             **raw,
             "protocol": Protocol(**raw["protocol"]),
             "cases": tuple(Case(**case) for case in raw["cases"]),
-            "methods": {k: Entry(**v) for k, v in raw["methods"].items()},
+            "methods": {k: PublishedCell(**v) for k, v in raw["methods"].items()},
             "readings": tuple(map(Reading.of, raw["readings"])),
         }
     )

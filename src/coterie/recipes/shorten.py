@@ -61,7 +61,7 @@ def _case(recipe: Recipe, case: Case, changes: Changes, asked: Mapping[str, Mapp
         clients=clients,
         rounds=changes.rounds or case.rounds,
         data=data,
-        preparation=case.preparation if changes.data in (None, case.data) else None,
+        transform=case.transform if changes.data in (None, case.data) else None,
         model=case.model if changes.model is None else _model(case.model, changes.model),
         partition=changes.partition or _partition(case.partition, data, clients),
         settings=settings,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import replace
 from ..measure.compare import check_target
 from .collect import Source, collect
@@ -38,7 +38,7 @@ def write(
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
-        raise RequestError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
+        raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
     text = html(runs, say, landscape=landscape, target=target)
     replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return file

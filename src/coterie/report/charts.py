@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..measure.report import Row
+from ..measure.rows import Row
 from .groups import Curve, Method, Setup
 
 Figure = dict[str, Any]
@@ -22,7 +22,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "
 MARKED = 20  # rounds up to which every one of them has its mark
 
 
-class Style(NamedTuple):
+class LineStyle(NamedTuple):
     """How a method is drawn, in all charts alike."""
 
     color: str
@@ -78,10 +78,11 @@ RECORDED = (
 )
 
 
-def styles(methods: Sequence[Method]) -> list[Style]:
+def styles(methods: Sequence[Method]) -> list[LineStyle]:
     """A style for every method; none comes twice before the 42nd."""
     return [
-        Style(COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)]) for i in range(len(methods))
+        LineStyle(COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)])
+        for i in range(len(methods))
     ]
 
 
@@ -152,7 +153,7 @@ def _counted(rounds: int) -> dict[str, Any]:
 
 
 def _line(
-    method: Method, measure: Measure, curve: Curve, x: Sequence[float], style: Style, over_bytes: bool
+    method: Method, measure: Measure, curve: Curve, x: Sequence[float], style: LineStyle, over_bytes: bool
 ) -> dict[str, Any]:
     unit = f" {measure.unit}" if measure.unit else ""
     marked = len(curve.rounds) <= MARKED
@@ -172,7 +173,7 @@ def _line(
     }
 
 
-def _band(method: Method, curve: Curve, x: Sequence[float], style: Style) -> dict[str, Any]:
+def _band(method: Method, curve: Curve, x: Sequence[float], style: LineStyle) -> dict[str, Any]:
     """Out along the highest, back along the lowest."""
     return {
         "type": "scatter",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.custom import folder_name, is_own
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..measure import summarize
 from ..measure.compare import TARGET, RunData
-from ..measure.report import Row
+from ..measure.rows import Row
 from ..store import RunFolder, read_json
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
 from ..training.run import Run, load
@@ -64,12 +64,12 @@ class _Found:
 def collect(sources: Sequence[Source]) -> Collected:
     """The runs behind folders and Runs, in the order in which they are named."""
     if not sources:
-        raise RequestError("a report needs at least one run: name its folder")
+        raise UserError("a report needs at least one run: name its folder")
     found = _Found()
     for source in sources:
         if isinstance(source, Run):
             found.records[id(source)] = Record(
-                source.config, source.history, source.summary, source.census, held=source
+                source.config, source.history, source.summary, source.client_summary, held=source
             )
         else:
             _look_into(Path(source), found)
@@ -96,7 +96,7 @@ def _look_into(path: Path, found: _Found) -> None:
         if len(folders) == 1 or history_so_far(folder / METRICS):  # the next of several runs may just have begun
             found.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
     if folders and not any(folder.resolve() in found.records for folder in folders):
-        raise RequestError(f"{path} holds no run with a finished round yet: wait for one")
+        raise UserError(f"{path} holds no run with a finished round yet: wait for one")
 
 
 def _still(path: Path) -> bool:
@@ -108,7 +108,7 @@ def _inside(path: Path) -> list[Path]:
     """The run folders in a folder: by case, then as the methods were named, then by seed."""
     folders = [p.parent for p in path.glob(f"*/{CONFIG}")] if path.is_dir() else []
     if not folders:
-        raise RequestError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
+        raise UserError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
     named = list(dict.fromkeys(map(folder_name, _methods_named(path))))
 
     def place(folder: Path) -> tuple[int, int, str, int]:
@@ -139,10 +139,10 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     config = read_json(folder / CONFIG)
     lacking = [key for key in _NEEDED if key not in config]
     if lacking:
-        raise RequestError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
+        raise UserError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
     history = history_so_far(folder / METRICS)
     if not history:
-        raise RequestError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
+        raise UserError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
     match = _NAME.match(folder.name)
     method = config["method"] if is_own(config["method"]) else match and match["method"]
     finished = (folder / SUMMARY).exists()
@@ -169,5 +169,5 @@ def history_so_far(path: Path) -> list[Row]:
         return []
     except (OSError, ValueError) as error:
         if not rows:
-            raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
+            raise UserError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
     return rows

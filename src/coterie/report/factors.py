@@ -5,7 +5,7 @@ from typing import Any
 from ..measure.singular import smallest_of_layer
 from ..submodels.lowrank import factor_pairs
 from ..training.run import model_of
-from .charts import Chart, Figure, Style, styles
+from .charts import Chart, Figure, LineStyle, styles
 from .groups import Method, Setup
 
 CLIENTS = 20  # whose factors are decomposed: hundreds of them would take minutes and say the same
@@ -34,7 +34,7 @@ def _of(method: Method) -> dict[str, float]:
     return {pair.weight.removesuffix(".weight"): smallest_of_layer(pair, clients) for pair in pairs}
 
 
-def _figure(known: list[tuple[Method, Style, dict[str, float]]]) -> Figure:
+def _figure(known: list[tuple[Method, LineStyle, dict[str, float]]]) -> Figure:
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",

@@ -17,7 +17,7 @@ SOLVED = 500  # clients up to which the eigenvalues are computed: they take n^3
 Point = tuple[float, float]
 
 
-class Link(NamedTuple):
+class Edge(NamedTuple):
     """A message's way and weight; ``back``: that of the message in the other direction, None where there is none."""
 
     sender: int
@@ -28,12 +28,14 @@ class Link(NamedTuple):
 
 def topology(setup: Setup) -> Chart | None:
     """A view for every graph that occurs, with the methods that use it."""
-    peers = [m for m in setup.methods if (m.first.census.get("graph") or {}).get("edges")]
+    peers = [m for m in setup.methods if (m.first.client_summary.get("graph") or {}).get("edges")]
     if not peers:
         return None
-    alike = grouped(peers, lambda m: repr(m.first.census["graph"])).values()
+    alike = grouped(peers, lambda m: repr(m.first.client_summary["graph"])).values()
     views = {f"{', '.join(m.label for m in methods)}": _figure(methods) for methods in alike}
-    captions = dict.fromkeys(_facts(methods[0].first.census["graph"], _clients(methods[0])) for methods in alike)
+    captions = dict.fromkeys(
+        _facts(methods[0].first.client_summary["graph"], _clients(methods[0])) for methods in alike
+    )
     others = [m.label for m in setup.methods if m not in peers]
     apart = f" No links: {', '.join(others)} (around a server, or alone)." if others else ""
     point = " Point at a link for its weights, at a client for its accuracy after mixing."
@@ -42,7 +44,7 @@ def topology(setup: Setup) -> Chart | None:
 
 
 def _clients(method: Method) -> int:
-    return len(method.first.census["train_samples"])
+    return len(method.first.client_summary["train_samples"])
 
 
 def _facts(graph: dict[str, Any], n: int) -> str:
@@ -64,10 +66,10 @@ def gap_of(graph: dict[str, Any], n: int) -> float:
     return spectral_gap(W + torch.diag(kept))
 
 
-def links(graph: dict[str, Any]) -> list[Link]:
+def links(graph: dict[str, Any]) -> list[Edge]:
     """Every link once; of one that goes both ways, from the lower number."""
     weights = {(j, i): w for j, i, w in graph["edges"]}
-    return [Link(j, i, w, weights.get((i, j))) for (j, i), w in weights.items() if j < i or (i, j) not in weights]
+    return [Edge(j, i, w, weights.get((i, j))) for (j, i), w in weights.items() if j < i or (i, j) not in weights]
 
 
 def _crowded(graph: dict[str, Any]) -> bool:
@@ -75,7 +77,7 @@ def _crowded(graph: dict[str, Any]) -> bool:
 
 
 def _figure(methods: Sequence[Method]) -> Figure:
-    graph, n = methods[0].first.census["graph"], _clients(methods[0])
+    graph, n = methods[0].first.client_summary["graph"], _clients(methods[0])
     places = [(sin(2 * pi * i / n), cos(2 * pi * i / n)) for i in range(n)]
     drawn = [k for k in links(graph) if not _crowded(graph) or 0 in k[:2]]
     axis = {"visible": False, "range": [-1.15, 1.15]}
@@ -89,7 +91,7 @@ def _figure(methods: Sequence[Method]) -> Figure:
     return {"data": [*_lines(drawn, places), _handles(drawn, places), _nodes(methods, places)], "layout": layout}
 
 
-def _lines(drawn: Sequence[Link], places: Sequence[Point]) -> list[dict[str, Any]]:
+def _lines(drawn: Sequence[Edge], places: Sequence[Point]) -> list[dict[str, Any]]:
     """Straight lines; the sender's half of one that goes one way is dotted."""
     whole, near, far = [], [], []
     for link in drawn:
@@ -120,7 +122,7 @@ def _segments(parts: Sequence[tuple[Point, Point]], dash: str, strength: float) 
     }
 
 
-def _handles(drawn: Sequence[Link], places: Sequence[Point]) -> dict[str, Any]:
+def _handles(drawn: Sequence[Edge], places: Sequence[Point]) -> dict[str, Any]:
     """What one points at: unseen marks on the links, off their middles, where many of them cross."""
     at = [_between(places[k.sender], places[k.receiver], 0.5 if k.back is None else 0.35) for k in drawn]
     return {
@@ -134,7 +136,7 @@ def _handles(drawn: Sequence[Link], places: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _said(link: Link) -> str:
+def _said(link: Edge) -> str:
     to = f"{link.sender} → {link.receiver}: weight {link.weight:.4g}"
     return to if link.back is None else f"{to}<br>{link.receiver} → {link.sender}: weight {link.back:.4g}"
 
@@ -142,7 +144,7 @@ def _said(link: Link) -> str:
 def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]:
     """The clients, colored by accuracy where there is one."""
     n = len(places)
-    known = {m.label: m.first.census["accuracy"].get("after_mix") or [None] * n for m in methods}
+    known = {m.label: m.first.client_summary["accuracy"].get("after_mix") or [None] * n for m in methods}
     means = [_mean([each[i] for each in known.values()]) for i in range(n)]
     fared = [[f"{m}: {100 * each[i]:.1f} %" for m, each in known.items() if each[i] is not None] for i in range(n)]
     told = ["<br>".join([f"client {i}", *lines]) for i, lines in enumerate(fared)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..measure.compare import MethodRuns
-from ..measure.report import Row
+from ..measure.rows import Row
 from .collect import Record
 
 T = TypeVar("T")
@@ -141,14 +141,14 @@ def _common(record: Record) -> dict[str, Any]:
     c = record.config
     unseeded = {k: {n: v for n, v in c[k].items() if n != "seed"} for k in ("data", "model")}
     own = None if "source" in c["data"] else c["fingerprints"]["data"]  # data without a name
-    return {**unseeded, "case": record.case, "own": own, "preparation": c.get("preparation"), "loss": c.get("loss")}
+    return {**unseeded, "case": record.case, "own": own, "transform": c.get("transform"), "loss": c.get("loss")}
 
 
 def _own(record: Record) -> dict[str, Any]:
     """What makes two runs of one set-up the same but for the seed."""
     c = record.config
     around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
-    around |= {k: c.get(k, 0.0) for k in ("silent", "offline")}
+    around |= {k: c.get(k, 0.0) for k in ("drop_messages", "offline")}
     return {"method": c["method"], **c["settings"], **around}
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.custom import code_of
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, stack
 from ..data import Federation
 from ..data.batches import Samples
@@ -81,7 +81,7 @@ def landscapes(setup: Setup, say: Callable[[str], object], together: bool) -> li
 def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
     try:
         found = {method: slice_of(method.first, kind, budget) for method in setup.methods}
-    except RequestError as error:
+    except UserError as error:
         return Landscape(kind.title, f"It is left out: {error}.", [])
     tops = [max(map(max, s.losses)) for s in found.values()]
     lows = [min(map(min, s.losses)) for s in found.values()]
@@ -101,7 +101,7 @@ def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
 def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
     """The slice of a run's models, for so many multiply-adds."""
     if not record.finished:
-        raise RequestError("a run is not finished")
+        raise UserError("a run is not finished")
     device = find_device("auto")
     model, federation, experiment = _problem(record, device)
     samples, most = _some(federation, model, budget)  # before all models are loaded
@@ -110,7 +110,7 @@ def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
     stacked = {k: v.to(device) for k, v in kind.models(experiment, record).items()}
     mean = torch.nanmean(loss_slice(Serial(), model, stacked, samples, GRID, seed=record.seed), 0)
     if not bool(mean.isfinite().all()):
-        raise RequestError("around some models it is not finite")
+        raise UserError("around some models it is not finite")
     return Slice(mean.tolist(), most)
 
 
@@ -118,7 +118,7 @@ def _own(experiment: Experiment, record: Record) -> Tensors:
     """Everybody's."""
     models = [c.shared | c.personal for c in record.run().clients]
     if any(shapes(model) != shapes(experiment.model.start) for model in models):
-        raise RequestError("the clients of a method hold models of unequal size, or of another than the common one")
+        raise UserError("the clients of a method hold models of unequal size, or of another than the common one")
     stacked: Tensors = stack(models)
     return stacked
 
@@ -127,7 +127,7 @@ def _agreed(experiment: Experiment, record: Record) -> Tensors:
     """The one that global accuracy is of, from the last state of the run."""
     run = record.run()
     if not run.final:
-        raise RequestError("a run has no checkpoint")
+        raise UserError("a run has no checkpoint")
     state = experiment.restored(Checkpoint(record.config["rounds"], run.final)).state
     return {k: v[None] for k, v in experiment.agreed(state).items()}
 
@@ -151,10 +151,10 @@ TOGETHER = Kind(
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, Experiment]:
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
     if code := code_of(record.config):  # somebody's runs do not say what runs here
-        raise RequestError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
+        raise UserError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
     module, federation, algorithm = rebuild(record.config)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
-        raise RequestError("the data are not those of the run any more")
+        raise UserError("the data are not those of the run any more")
     here = federation.to(device)
     given = Model(module.to(device), cross_entropy)
     experiment = Experiment.of(given, here, algorithm, Serial(), record.seed, record.config["rounds"])
@@ -166,12 +166,12 @@ def _some(federation: Federation, model: Model, budget: float) -> tuple[Samples,
     one = max(1, cost(model.evaluation, federation.sample(2)).macs * SIDE**2 * federation.clients)
     most = min(int(federation.sizes.max()), int(budget / one))
     if most < LEAST:
-        raise RequestError(
+        raise UserError(
             f"{LEAST} samples a client would take {LEAST * one:.1e} multiply-adds; "
             "coterie.measure.sharpness.loss_slice computes it in Python"
         )
     owned = tuple(part[:most] for part in federation.train)
-    return Samples(federation.x, federation.y, owned, federation.preparation), most
+    return Samples(federation.x, federation.y, owned, federation.transform), most
 
 
 def _rise(s: Slice) -> str:

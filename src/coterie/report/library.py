@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 
 MISSING = "a report needs plotly: run pip install 'coterie[report]'"
 
@@ -17,7 +17,7 @@ def compressed_library() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise RequestError(MISSING) from error
+        raise UserError(MISSING) from error
     return packed(get_plotlyjs())
 
 

@@ -152,7 +152,7 @@ def _prose(sentence: str) -> str:
 
 def _lacking(setup: Setup) -> str:
     """Why there is no picture of the clients."""
-    if not any(m.first.census for m in setup.methods):
+    if not any(m.first.client_summary for m in setup.methods):
         return "These runs keep no clients.json (they are unfinished, or were made before it was written)."
     return "There is no picture of the clients' labels or accuracies: their targets are no classes, or far too many."
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..measure.compare import POINTS
-from .charts import SCALE, Chart, Figure, Style, styles
+from .charts import SCALE, Chart, Figure, LineStyle, styles
 from .collect import Record
 from .groups import Method, Setup
 
@@ -31,11 +31,11 @@ def _strips(setup: Setup, point: str) -> Figure:
     return {"data": [t for t in traces if t["x"]], "layout": {"xaxis": across, "yaxis": along, "showlegend": False}}
 
 
-def _strip(method: Method, style: Style, point: str) -> dict[str, Any]:
+def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
     known = [
         (100 * value, _about(run, i, len(method.runs) > 1))
         for run in method.runs
-        for i, value in enumerate(run.census.get("accuracy", {}).get(point, []))
+        for i, value in enumerate(run.client_summary.get("accuracy", {}).get(point, []))
         if value is not None
     ]
     return {
@@ -58,22 +58,22 @@ def _strip(method: Method, style: Style, point: str) -> dict[str, Any]:
 def _about(run: Record, client: int, several: bool) -> str:
     """A client in few words: its number, and what it holds."""
     seed = f", seed {run.seed}" if several else ""
-    labels = run.census.get("labels")
+    labels = run.client_summary.get("labels")
     mostly = ""
     if labels and sum(labels[client]):
         most = max(range(len(labels[client])), key=lambda c: labels[client][c])
         mostly = f", {100 * labels[client][most] / sum(labels[client]):.0f} % of class {most}"
-    sizes = run.census.get("parameters", [])
+    sizes = run.client_summary.get("parameters", [])
     size = f", a model of {sizes[client]:,} parameters" if len(set(sizes)) > 1 else ""
-    return f"client {client}{seed}: {run.census['train_samples'][client]} samples{mostly}{size}"
+    return f"client {client}{seed}: {run.client_summary['train_samples'][client]} samples{mostly}{size}"
 
 
 def labels(setup: Setup) -> Chart | None:
     """Who holds how many training samples of which class."""
     views: dict[str, Figure] = {}
     for run in (run for m in setup.methods for run in m.runs):
-        if run.census.get("labels"):
-            views.setdefault(f"seed {run.seed}", heat_map(run.census["labels"]))
+        if run.client_summary.get("labels"):
+            views.setdefault(f"seed {run.seed}", heat_map(run.client_summary["labels"]))
     if not views:
         return None
     caption = (

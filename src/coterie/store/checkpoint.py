@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import digest, write_json
 from ..core.tensors import Tensors
 from .parts import load_parts
@@ -87,7 +87,7 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
             return checkpoint
         say(f"checkpoint {path.with_suffix('.safetensors')} is damaged: going back to the one before it")
     if found:
-        raise RequestError(f"every checkpoint in {folder} is damaged: start again with another --out")
+        raise UserError(f"every checkpoint in {folder} is damaged: start again with another --out")
     return None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import append_line, disk, replace, to_disk, write_json
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
@@ -39,9 +39,7 @@ class RunFolder:
         """A new run; refuses a folder that has anything in it."""
         with disk(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(p.name != UNBEGUN for p in self.path.iterdir())):
-                raise RequestError(
-                    f"{self.path} already exists: choose another --out, or continue that run with --resume"
-                )
+                raise UserError(f"{self.path} already exists: choose another --out, or continue that run with --resume")
         write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
@@ -52,7 +50,7 @@ class RunFolder:
         """Refuses to continue with another configuration, and shows the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))
         if differences:
-            raise RequestError(
+            raise UserError(
                 f"cannot resume {self.path}, its configuration differs ({'; '.join(differences)}): "
                 "use the same options, or another --out"
             )
@@ -68,7 +66,7 @@ class RunFolder:
         except (ValueError, TypeError, KeyError):
             rows, found = [], None
         if found != list(range(1, rounds + 1)):
-            raise RequestError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
+            raise UserError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
         text = "".join(line + "\n" for line in lines)
         replace(path, lambda temporary: temporary.write_text(text))
         return rows
@@ -89,16 +87,16 @@ class RunFolder:
         """The newest whole checkpoint."""
         return checkpoints.newest(self.path / "checkpoint", say)
 
-    def census(self) -> dict[str, Any]:
+    def client_summary(self) -> dict[str, Any]:
         """What is known of every client after the last round; nothing in folders that were made before it was kept."""
         path = self.path / CENSUS
         return read_json(path) if path.exists() else {}
 
-    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors], census: Mapping[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors], client_summary: Mapping[str, Any]) -> None:
         """The clients' models, one file each, what is known of them, then the summary that says it is complete."""
         for i, tensors in enumerate(clients):
             save_tensors(client_file(self.path, i), tensors)
-        write_json(self.path / CENSUS, census, indent=None)
+        write_json(self.path / CENSUS, client_summary, indent=None)
         checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
 
@@ -113,11 +111,11 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except OSError as error:
-        raise RequestError(f"cannot read {path} ({error.strerror}): give the path of a run folder") from error
+        raise UserError(f"cannot read {path} ({error.strerror}): give the path of a run folder") from error
     except ValueError as error:
-        raise RequestError(f"{path} is not valid JSON ({error}): restore it or start the run again") from error
+        raise UserError(f"{path} is not valid JSON ({error}): restore it or start the run again") from error
     if not isinstance(value, dict):
-        raise RequestError(f"{path} does not describe a run: give the config.json of a run folder")
+        raise UserError(f"{path} does not describe a run: give the config.json of a run folder")
     return value
 
 

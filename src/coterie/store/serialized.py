@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors, size_in_bytes
 
 PIECE = 16 * 2**20  # bytes copied, hashed and written at a time
@@ -43,7 +43,7 @@ def serialized(tensors: Tensors, about: Mapping[str, str] | None = None) -> Iter
     """The content of a file, piece by piece."""
     for name, value in tensors.items():
         if value.dtype not in NAMES:
-            raise RequestError(f"{name} cannot be saved as {value.dtype}: use a type that safetensors files know")
+            raise UserError(f"{name} cannot be saved as {value.dtype}: use a type that safetensors files know")
     ordered = sorted(tensors.items(), key=lambda item: (_ORDER[item[1].dtype], item[0]))
     yield _header(ordered, about)
     for _, value in ordered:

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors
-from ..models.resnet import Block
+from ..models.resnet import ResidualBlock
 from .staged import check_stages, linear_like, norm_like, same_for_all
 
 
@@ -68,7 +68,7 @@ def composed(module: nn.Module, fraction: float, n_basis: float = 0.25, basis_fr
     """
     for name, value in (("fraction", fraction), ("n_basis", n_basis), ("basis_fraction", basis_fraction)):
         if not 0 < value < float("inf"):
-            raise RequestError(f"{name}={value} must be above 0: it is a share of the full network's widths")
+            raise UserError(f"{name}={value} must be above 0: it is a share of the full network's widths")
     new: dict[int, nn.Module] = {}
     blocks = list(_blocks(module))
     before = blocks[0].conv1.in_channels
@@ -138,12 +138,12 @@ def orthogonality(names: Collection[str]) -> Callable[[Tensors], Tensor]:
     return value
 
 
-def _blocks(module: nn.Module) -> Iterator[Block]:
+def _blocks(module: nn.Module) -> Iterator[ResidualBlock]:
     check_stages(module)
     for stage in module.get_submodule("stages").children():
         for block in stage.children():
-            if not isinstance(block, Block):
-                raise RequestError(
+            if not isinstance(block, ResidualBlock):
+                raise UserError(
                     f"a {type(block).__name__} cannot be composed of a basis: build the stages of "
                     "coterie.models.resnet.Block, or take a residual network by name"
                 )
@@ -160,7 +160,7 @@ def _bank(shape: tuple[int, ...], purpose: str) -> Tensor:
         return nn.init.orthogonal_(torch.empty(shape))
 
 
-def _block(block: Block, before: int, width: int, banks: list[Tensor]) -> dict[int, nn.Module]:
+def _block(block: ResidualBlock, before: int, width: int, banks: list[Tensor]) -> dict[int, nn.Module]:
     """The layers that take the places of a block's, by the identity of those."""
     stride = block.conv1.stride[0]
     shortcut: nn.Module = nn.Identity()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
 from .lowrank import Pair
 
@@ -51,7 +51,7 @@ def penalty(pairs: Sequence[Pair], coefficients: Mapping[str, float]) -> Callabl
         if name not in TERMS:
             raise unknown("regularizer", name, TERMS)
         if not coefficient >= 0:
-            raise RequestError(f"the coefficient {coefficient} of {name} must be at least 0")
+            raise UserError(f"the coefficient {coefficient} of {name} must be at least 0")
     terms = [(TERMS[name], c) for name, c in coefficients.items() if c]
 
     def value(tensors: Tensors) -> Tensor:

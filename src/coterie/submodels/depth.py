@@ -14,7 +14,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..models.model import Loss, cross_entropy
 from .heads import heads_of
 from .staged import Headed, check_stage, check_stages
@@ -162,9 +162,9 @@ def deepest(a: float, tau: float, b: float = 0.0, classes: int | None = None) ->
     ``with_depth(features=True)`` puts them out.
     """
     if not 0 <= a <= 1:
-        raise RequestError(f"a={a} must be between 0 and 1: the share of the deepest head's teaching in the loss")
+        raise UserError(f"a={a} must be between 0 and 1: the share of the deepest head's teaching in the loss")
     if not 0 < tau < math.inf:
-        raise RequestError(f"tau={tau} must be above 0: the temperature of the teaching")
+        raise UserError(f"tau={tau} must be above 0: the temperature of the teaching")
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.dim() == 2:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..local.personal import head_layer
-from .width import Cut, Key, Pieces, Place, Shapes, alike, pieces_of
+from .width import Cut, Dimension, Key, Pieces, Shapes, alike, pieces_of
 
 PRODUCTS = (nn.modules.conv._ConvNd, nn.Linear)
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -38,7 +38,7 @@ def layered(full: nn.Module, small: nn.Module) -> Cut:
     """
     whole, part = alike(full, small)
     pieces = pieces_of(full)
-    places: dict[str, tuple[Place, ...]] = dict.fromkeys(whole, ())
+    places: dict[str, tuple[Dimension, ...]] = dict.fromkeys(whole, ())
     widths: dict[Key, int] = {}
     sizes: dict[Key, int] = {}
     for name, layer, ends in _layers(full, pieces):
@@ -58,7 +58,7 @@ def _layers(module: nn.Module, pieces: Pieces) -> Iterator[tuple[str, nn.Module,
     """Every layer with its ends."""
     tied = len(list(module.named_parameters(remove_duplicate=False))) - len(list(module.named_parameters()))
     if tied:
-        raise RequestError("layers that share a tensor cannot have channels of their own: leave aligned as it is")
+        raise UserError("layers that share a tensor cannot have channels of their own: leave aligned as it is")
     now: Key | None = None
     head, known, beside = head_layer(module), dict[str, Ends](), dict[str, tuple[str, str]]()
     for name, layer in module.named_modules(remove_duplicate=False):
@@ -76,7 +76,7 @@ def _layers(module: nn.Module, pieces: Pieces) -> Iterator[tuple[str, nn.Module,
             given = (name,) if parts == 1 else tuple(f"{name}/{p}" for p in range(parts))
             ends = Ends(now, None if name == head else given)
         else:
-            raise RequestError(
+            raise UserError(
                 f"channels of {name or 'the module'} ({type(layer).__name__}) cannot be drawn layer by layer: "
                 "leave aligned as it is"
             )
@@ -87,7 +87,7 @@ def _layers(module: nn.Module, pieces: Pieces) -> Iterator[tuple[str, nn.Module,
 
 def _dimensions(
     at: str, layer: nn.Module, ends: Ends, shapes: Shapes, pieces: Pieces, sizes: dict[Key, int]
-) -> Iterator[Place]:
+) -> Iterator[Dimension]:
     """Where a layer's tensor is cut."""
     shape = shapes[at]
     if not shape:  # a counter
@@ -101,15 +101,15 @@ def _dimensions(
         yield _place(at, 1, (ends.taken,) * _equal(pieces, at, 1), shape[1], sizes)
 
 
-def _place(at: str, dim: int, keys: tuple[Key, ...], size: int, sizes: dict[Key, int]) -> Place:
+def _place(at: str, dim: int, keys: tuple[Key, ...], size: int, sizes: dict[Key, int]) -> Dimension:
     span = size // len(keys)
     block, rest = divmod(span, sizes[keys[0]])
     if rest or not block:
-        raise RequestError(
+        raise UserError(
             f"dimension {dim} of {at} has {span} entries, which are not the {sizes[keys[0]]} channels of the layer "
             "before it: leave aligned as it is, or name layers that run beside others in an attribute beside"
         )
-    return Place(dim, keys, block, span)
+    return Dimension(dim, keys, block, span)
 
 
 def _outputs(layer: nn.Module) -> int:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as chance
-from ..core.errors import RequestError, unknown
+from ..core import rng as rng
+from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
 from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
 
@@ -72,16 +72,16 @@ def factorize(
     LowRankLinear(8, 8, rank=2)
     """
     if not rank_ratio > 0:
-        raise RequestError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
+        raise UserError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
     if init not in INITS:
         raise unknown("init", init, INITS)
     if rank_mode not in RANK_MODES:
         raise unknown("rank_mode", rank_mode, RANK_MODES)
     if rank_mode == "definition" and rank_ratio > 1:
-        raise RequestError(
+        raise UserError(
             f"rank_ratio={rank_ratio} is above full rank by Definition 3.1: choose at most 1, or rank_mode=channels"
         )
-    generator = torch.Generator("cpu").manual_seed(chance.key(seed, "factors"))
+    generator = torch.Generator("cpu").manual_seed(rng.key(seed, "factors"))
     new: dict[int, nn.Module] = {}
     for layer in factorable(module, keep_layers).values():
         kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
@@ -190,7 +190,7 @@ def factorable(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
         shared = owners[id(layer.get_parameter("weight"))]
         obstacle = f"a weight that is shared ({', '.join(shared)})" if len(shared) > 1 else _obstacle(layer)
         if obstacle:
-            raise RequestError(f"layer {name!r} cannot be factorized because of {obstacle}: name it in keep_layers")
+            raise UserError(f"layer {name!r} cannot be factorized because of {obstacle}: name it in keep_layers")
     return chosen
 
 
@@ -211,12 +211,12 @@ def _kept(names: Sequence[str], head: str | None, keep: Keep) -> set[str]:
     special = {"none": [], "stem": names[:1], "head": [] if head is None else [head]}
     if isinstance(keep, int):
         if keep < 1:
-            raise RequestError(f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too")
+            raise UserError(f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too")
         return {*names[:keep], *special["head"]}
     kept: set[str] = set()
     for pattern in filter(None, (p.strip() for p in (keep.split(",") if isinstance(keep, str) else keep))):
         matched = special.get(pattern) or [name for name in names if fnmatchcase(name, pattern)]
         if not matched and pattern != "none":
-            raise RequestError(f"{pattern!r} in keep_layers matches no layer: choose among {', '.join(names)}")
+            raise UserError(f"{pattern!r} in keep_layers matches no layer: choose among {', '.join(names)}")
         kept.update(matched)
     return kept

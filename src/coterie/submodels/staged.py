@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core import rng as chance
-from ..core.errors import RequestError
+from ..core import rng as rng
+from ..core.errors import UserError
 from ..models.parts import group_norm
 
 PARTS = ("stem", "norm", "stages", "pool", "linear")
@@ -62,7 +62,7 @@ def check_stages(module: nn.Module) -> int:
     missing = [k for k in PARTS if not isinstance(getattr(module, k, None), nn.Linear if k == "linear" else nn.Module)]
     stages = 0 if missing else len(list(module.get_submodule("stages").children()))
     if not stages:
-        raise RequestError(
+        raise UserError(
             f"the model is not built in stages: take resnet8-gn or another residual network, or give the module "
             f"stem, norm, stages, pool and linear as they have them (missing: {', '.join(missing or ['stages'])})"
         )
@@ -72,7 +72,7 @@ def check_stages(module: nn.Module) -> int:
 def check_stage(what: str, value: int, stages: int) -> None:
     """Refuses a depth or stage that there is not."""
     if not 1 <= value <= stages:
-        raise RequestError(f"{what}={value} must be between 1 and {stages}: the model has that many stages")
+        raise UserError(f"{what}={value} must be between 1 and {stages}: the model has that many stages")
 
 
 def stage_widths(module: nn.Module) -> list[int]:
@@ -85,7 +85,7 @@ def stage_widths(module: nn.Module) -> list[int]:
     trial = Headed(deepcopy(module), check_stages(module), {}).to("meta").eval()
     first = next((layer for layer in trial.stem.modules() if isinstance(layer, nn.Conv2d)), None)
     if first is None:
-        raise RequestError("the model's stem has no convolution: let it begin with an nn.Conv2d")
+        raise UserError("the model's stem has no convolution: let it begin with an nn.Conv2d")
     # Two images, because batch normalization refuses a single number.
     images = torch.zeros(2, first.in_channels, _SIDE, _SIDE, dtype=first.weight.dtype, device="meta")
     with torch.no_grad():
@@ -103,9 +103,7 @@ def norm_like(norm: nn.Module, channels: int) -> nn.Module:
     if isinstance(norm, nn.GroupNorm):
         group_norm(norm.num_groups, channels)  # says so if they do not fit
         return nn.GroupNorm(norm.num_groups, channels, norm.eps, norm.affine)
-    raise RequestError(
-        f"a normalization by {type(norm).__name__} cannot be resized: use nn.GroupNorm or nn.BatchNorm2d"
-    )
+    raise UserError(f"a normalization by {type(norm).__name__} cannot be resized: use nn.GroupNorm or nn.BatchNorm2d")
 
 
 def linear_like(module: nn.Module, features: int) -> nn.Linear:
@@ -118,5 +116,5 @@ def linear_like(module: nn.Module, features: int) -> nn.Linear:
 def same_for_all(purpose: str) -> Iterator[None]:
     """What is drawn inside is the same whenever and by whomever it is drawn."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.key(0, purpose))
+        torch.manual_seed(rng.key(0, purpose))
         yield

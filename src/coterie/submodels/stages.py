@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .staged import Headed, check_stage, linear_like, same_for_all, stage_widths
 
 STAGE = "stage"
@@ -93,7 +93,7 @@ def stage_lengths(rounds: int, stages: int) -> list[int]:
     ([250, 250, 250, 1250], [1, 1, 8])
     """
     if rounds < 1 or stages < 1:
-        raise RequestError(f"{rounds} rounds in {stages} stages: there must be at least one of each")
+        raise UserError(f"{rounds} rounds in {stages} stages: there must be at least one of each")
     each = rounds // (2 * stages)
     return [each] * (stages - 1) + [rounds - each * (stages - 1)]
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.parts import check_rate
 
@@ -65,7 +65,7 @@ def random(C: int, k: int, generator: torch.Generator | None = None) -> Tensor:
     return permuted(C, k, generator).sort().values
 
 
-class Place(NamedTuple):
+class Dimension(NamedTuple):
     """A dimension that is cut."""
 
     dim: int
@@ -92,16 +92,16 @@ class Cut:
     >>> cut = Cut.between(full, small)
     >>> cut.widths
     {4: 2}
-    >>> x = cut.take({"0.bias": torch.tensor([1., 2., 3., 4.])}, cut.indices(prefix))
+    >>> x = cut.extract({"0.bias": torch.tensor([1., 2., 3., 4.])}, cut.indices(prefix))
     >>> x
     {'0.bias': tensor([1., 2.])}
-    >>> cut.put(x, cut.indices(prefix))
+    >>> cut.embed(x, cut.indices(prefix))
     ({'0.bias': tensor([1., 2., 0., 0.])}, {'0.bias': tensor([1., 1., 0., 0.])})
     """
 
     shapes: Shapes  # of the full model
     widths: Mapping[Key, int]  # of a set of channels -> how many are kept
-    places: Mapping[str, tuple[Place, ...]]
+    places: Mapping[str, tuple[Dimension, ...]]
     full: Mapping[Key, int]  # of a set of channels -> how many there are
 
     @classmethod
@@ -116,7 +116,7 @@ class Cut:
         """Channels for every key: ``choose(C, k)`` is k of C, as ``prefix`` or ``partial(window, t=3)``."""
         return {key: choose(self.full[key], k) for key, k in self.widths.items()}
 
-    def take(self, full: Tensors, indices: Indices) -> Tensors:
+    def extract(self, full: Tensors, indices: Indices) -> Tensors:
         """The sub-model's tensors, cut out of the full ones."""
         small: Tensors = {}
         for name, value in full.items():
@@ -125,7 +125,7 @@ class Cut:
             small[name] = value
         return small
 
-    def put(self, small: Tensors, indices: Indices) -> tuple[Tensors, Tensors]:
+    def embed(self, small: Tensors, indices: Indices) -> tuple[Tensors, Tensors]:
         """(the tensors at their places in the full model, zero elsewhere; the mass: 1 where they are, else 0)."""
         values: Tensors = {}
         mass: Tensors = {}
@@ -156,7 +156,7 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
     if rate == 1:
         return copy.deepcopy(module)
     if "name" not in origin and own is None:
-        raise RequestError(
+        raise UserError(
             "this module cannot be narrowed: take a model by name, or give it a function at_width(rate) that builds "
             "the narrower one"
         )
@@ -168,9 +168,9 @@ def alike(full: nn.Module, small: nn.Module) -> tuple[Shapes, Shapes]:
     """The shapes of two models that differ in nothing but widths; refuses others."""
     whole, part = _shapes(full), _shapes(small)
     if whole.keys() != part.keys() or any(len(whole[k]) != len(part[k]) for k in whole):
-        raise RequestError("the smaller model has other tensors: build both alike, with other widths only")
+        raise UserError("the smaller model has other tensors: build both alike, with other widths only")
     if pieces_of(full) != pieces_of(small):
-        raise RequestError("the smaller model has another number of heads: keep their number and make each narrower")
+        raise UserError("the smaller model has another number of heads: keep their number and make each narrower")
     return whole, part
 
 
@@ -207,15 +207,15 @@ def _widths(full: Shapes, small: Shapes, pieces: Pieces) -> dict[Key, int]:
         equal = math.prod(pieces.get(name, {}).get(0, (1, 1)))
         C, k = shape[0] // equal, small[name][0] // equal
         if k > C or widths.setdefault(C, k) != k:
-            raise RequestError(
+            raise UserError(
                 f"{name} goes from {C} to {k} channels where others go to {min(widths.get(C, C), C)}: "
                 "layers of equal width must be cut alike, and none may grow"
             )
     return widths
 
 
-def _places(full: Shapes, small: Shapes, widths: Mapping[Key, int], pieces: Pieces) -> dict[str, tuple[Place, ...]]:
-    places: dict[str, tuple[Place, ...]] = {}
+def _places(full: Shapes, small: Shapes, widths: Mapping[Key, int], pieces: Pieces) -> dict[str, tuple[Dimension, ...]]:
+    places: dict[str, tuple[Dimension, ...]] = {}
     before = 0  # the latest layer's output width
     for name, shape in full.items():
         cut = [d for d, (C, k) in enumerate(zip(shape, small[name], strict=True)) if k != C]
@@ -234,16 +234,16 @@ def _place(
     widths: Mapping[Key, int],
     before: int,
     equal: int,
-) -> Place:
+) -> Dimension:
     """How one dimension is cut: by channels of its width, a piece at a time, or by blocks of the width before it."""
     C, k = shape[dim] // equal, small[dim] // equal
-    readings = [Place(dim, (C,) * equal, 1, C)] if dim < 2 and widths.get(C) == k else []
+    readings = [Dimension(dim, (C,) * equal, 1, C)] if dim < 2 and widths.get(C) == k else []
     block = C // before if before else 0
     if dim == 1 and len(shape) == 2 and block > 1 and (before * block, widths[before] * block) == (C, k):
-        readings.append(Place(dim, (before,), block, C))
+        readings.append(Dimension(dim, (before,), block, C))
     if len(readings) != 1:
         what = "belongs to no layer's output" if not readings else f"may be {C} channels or {before} of {block} entries"
-        raise RequestError(
+        raise UserError(
             f"dimension {dim} of {name}, cut from {C} to {k}, {what}: give the layers widths that can be told apart"
         )
     return readings[0]

@@ -7,7 +7,7 @@ from ..algorithms import BUILDERS, builder
 from ..algorithms.base import Problem
 from ..algorithms.facts import facts
 from ..algorithms.settings import settings_of
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..topology import build
 from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
@@ -73,10 +73,10 @@ def examine(
     make = builder(name)
     theorem = theorem_of(name)
     if rounds < 1 or seeds < 1 or clients < 2:
-        raise RequestError("a theorem speaks of at least one round, one seed and two clients: choose larger numbers")
+        raise UserError("a theorem speaks of at least one round, one seed and two clients: choose larger numbers")
     given = settings if topology is None else {**settings, "topology": topology}
     if given.get("topology") is not None and theorem.topology is None:
-        raise RequestError(f"the theorem of {name} is about a server: leave the topology out")
+        raise UserError(f"the theorem of {name} is about a server: leave the topology out")
     _check(settings)
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None
@@ -100,19 +100,19 @@ def theorem_of(method: str) -> Theorem:
     named = facts(make).theorem
     if named is None:
         having = [name for name, build in BUILDERS.items() if facts(build).theorem]
-        raise RequestError(f"{method} has no theorem in its paper: choose one of {', '.join(having)}")
+        raise UserError(f"{method} has no theorem in its paper: choose one of {', '.join(having)}")
     if named not in THEOREMS:
         raise unknown("theorem", named, THEOREMS)
     for setting in THEOREMS[named].own:
         if setting not in settings_of(make):
-            raise RequestError(f"the theorem {named} speaks of {setting}, which {method} has not: name another theorem")
+            raise UserError(f"the theorem {named} speaks of {setting}, which {method} has not: name another theorem")
     return THEOREMS[named]
 
 
 def _check(settings: dict[str, Any]) -> None:
     """Refuses settings with which there is nothing to hold beside a theorem."""
     if "personal" in settings:
-        raise RequestError("the personal part of the problem is its v: leave personal out")
+        raise UserError("the personal part of the problem is its v: leave personal out")
     for name in MOVING:
         if settings.get(name) == 0:
-            raise RequestError(f"with {name}=0 nothing moves that a theorem could speak of: choose a larger number")
+            raise UserError(f"with {name}=0 nothing moves that a theorem could speak of: choose a larger number")

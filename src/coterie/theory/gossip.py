@@ -10,8 +10,8 @@ from ..topology import Topology
 from . import bounds
 from .mixing import contraction, phi, symmetric
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
-from .played import Bound, Part, Path
-from .quadratic import Problem, asked_steps, one_of
+from .played import Bound, Path, PhaseFacts
+from .quadratic import ClientObjectives, asked_steps, one_of
 
 NOTES = (
     "Theorem 4.1 bounds every gradient by B on all of R^d, which no quadratic has: B is the largest one at the "
@@ -21,14 +21,14 @@ NOTES = (
 )
 
 
-def defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def defaults(problem: ClientObjectives, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """The largest rate that the theorem allows."""
     L = float(torch.linalg.eigvalsh(problem.hessian()).max())
     chosen = {"rho": 0.01, **one_of("steps", 5, given)}
     return {**chosen, "lr": 1 / (10 * asked_steps(chosen | given) * L)}
 
 
-def beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
+def beside(problem: ClientObjectives, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """min_t |grad f(mean x^t)|^2 of the first T rounds, and the bound for T."""
     x, T = bound.part("u"), len(paths[0].w) - 1
     norms = torch.stack([_norms(problem, p)[:T] for p in paths]).mean(0)
@@ -53,7 +53,7 @@ def beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[P
 
 
 def _constants(
-    problem: Problem, topology: Topology, program: Program[Any], paths: Sequence[Path]
+    problem: ClientObjectives, topology: Topology, program: Program[Any], paths: Sequence[Path]
 ) -> tuple[Constant, ...]:
     """What the bound is made of."""
     n, Q, lam = problem.clients, program.gossip_steps, contraction(topology, len(paths[0].w) - 1)
@@ -80,7 +80,7 @@ def _constants(
 
 
 def _conditions(
-    topology: Topology, program: Program[Any], x: Part, c: dict[str, float], T: int
+    topology: Topology, program: Program[Any], x: PhaseFacts, c: dict[str, float], T: int
 ) -> tuple[Condition, ...]:
     """What the theorem assumes."""
     lr, lam, most = x.lr, c["lambda"], 1 / (10 * x.steps * c["L"])
@@ -93,6 +93,6 @@ def _conditions(
     )
 
 
-def _norms(problem: Problem, p: Path) -> torch.Tensor:
+def _norms(problem: ClientObjectives, p: Path) -> torch.Tensor:
     """[T + 1] |grad f(mean x^t)|^2: with one Hessian the mean gradient is that at the mean minimum."""
     return problem.gradients(p.center, problem.minima.mean(0)).square().sum(1)

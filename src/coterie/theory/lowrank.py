@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from . import bounds
 from .bounds import Factored
 from .matrices import LAYERS, Factors, Matrices
@@ -28,9 +28,9 @@ NOTES = (
 def defaults(problem: Matrices, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Full rank behind one whole layer, from factors of the identity, with everybody in every round."""
     if given.get("epochs") is not None:
-        raise RequestError("this theorem counts steps: set steps in place of epochs")
+        raise UserError("this theorem counts steps: set steps in place of epochs")
     if cohort(given.get("participation", 1.0), problem.clients).m < problem.clients:
-        raise RequestError("this theorem has everybody in every round: leave participation out")
+        raise UserError("this theorem has everybody in every round: leave participation out")
     form = {"rank_ratio": 1.0, "keep_layers": "front", "init": "spectral"}
     return {**form, "participation": 1.0, "steps": 2, "lr": 0.01}
 

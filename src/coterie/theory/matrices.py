@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
-from ..core import rng as chance
+from ..core import rng as rng
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model
@@ -90,7 +90,7 @@ def matrices(
     ('front.weight', 'back.weight')
     """
     check_problem(dim=dim, noise=noise, spread=spread, coupling=0.0, smoothness=smoothness)
-    g = torch.Generator().manual_seed(chance.key(seed, "matrices") % 2**63)
+    g = torch.Generator().manual_seed(rng.key(seed, "matrices") % 2**63)
     scatter = torch.randn(clients, 2, dim, dim, generator=g, dtype=torch.float64)
     targets = start * torch.eye(dim, dtype=torch.float64) + spread * scatter
     xi = torch.randn(clients, SAMPLES, 2, dim, dim, generator=g, dtype=torch.float64)
@@ -131,7 +131,7 @@ def path(problem: Matrices, algorithm: Algorithm, rounds: int, seed: int) -> Fac
     for t in range(rounds):
         own.append(whole.program.models(now.state))
         own += [e.program.train(now.state, e.round(t)).models for e in parts]
-        now, _ = whole.play(now, t, evaluate=False)
+        now, _ = whole.run_round(now, t, evaluate=False)
     mean = [{k: v.mean(0) for k, v in x.items()} for x in own]
     module = whole.model.module
     recovered = [torch.stack([recover_tensors(module, x)[f"{name}.weight"] for name in LAYERS]) for x in mean]

@@ -12,13 +12,13 @@ from .bounds import Decrease, Smoothness, Steps
 from .mixing import Window, connected_window, contraction, existence_constants, push_sum_constants, symmetric
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
 from .played import Bound, Path
-from .quadratic import Problem, asked_steps, one_of
+from .quadratic import ClientObjectives, asked_steps, one_of
 
 QUANTITY = "mean over the first T rounds of Delta_u / L_u + Delta_v / L_v"
 HALVINGS = 60  # of a rate, until the inequality of a round leaves half of the descent
 
 
-class Seen(NamedTuple):
+class Sampled(NamedTuple):
     """What the theorems bound, and what they are made of, at the points where the papers take them."""
 
     delta_u: Tensor  # [T] |grad_u F(mean u^t, V^(t+1))|^2
@@ -26,16 +26,16 @@ class Seen(NamedTuple):
     apart: Tensor  # [T, n] |grad_u F_i(u, v_i^(t+1)) - grad_u F(u, V^(t+1))|^2, whatever u: the Hessian is one
 
 
-def seen(problem: Problem, p: Path) -> Seen:
+def seen(problem: ClientObjectives, p: Path) -> Sampled:
     """Of one run."""
     d = p.dim
     partial = problem.gradients(p.with_shared(p.center[:-1, :d], p.w[1:]))[..., :d]
     own = problem.gradients(p.w[:-1])[..., d:]
     mean = partial.mean(1, keepdim=True)
-    return Seen(mean.square().sum((1, 2)), own.square().sum(2).mean(1), (partial - mean).square().sum(2))
+    return Sampled(mean.square().sum((1, 2)), own.square().sum(2).mean(1), (partial - mean).square().sum(2))
 
 
-def smoothness(problem: Problem) -> Smoothness:
+def smoothness(problem: ClientObjectives) -> Smoothness:
     """In closed form: the blocks of the Hessian are diagonal."""
     return Smoothness(*(float(x.abs().max()) for x in (problem.a, problem.c, problem.e)))
 
@@ -63,29 +63,31 @@ def rates(
     return {**chosen, "lr": s.lr_u, "personal_lr": s.lr_v}
 
 
-def gossip_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def gossip_defaults(
+    problem: ClientObjectives, topology: Topology, rounds: int, given: dict[str, Any]
+) -> dict[str, Any]:
     """Rates for DFedAlt."""
     L, lam = smoothness(problem), contraction(topology, rounds)
     return rates(L, rounds, given, lambda s: bounds.alternating(L, s, 0, 0, 0, lam))
 
 
-def salt_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def salt_defaults(problem: ClientObjectives, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Rates for DFedSalt, and a radius that shrinks with the rounds as its theorem wants."""
     L, lam = smoothness(problem), contraction(topology, rounds)
     chosen = rates(L, rounds, given, lambda s: bounds.alternating_sam(L, s, 0, 0, 0, 0, lam))
     return {**chosen, "rho": rounds**-0.5}
 
 
-def push_defaults(problem: Problem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def push_defaults(problem: ClientObjectives, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Rates for DFedPGP."""
     L, g = smoothness(problem), push_sum_constants(topology, rounds)
     return rates(L, rounds, given, lambda s: bounds.alternating_push(L, s, 0, 0, 0, g.C, g.q, g.delta), g.delta / 8)
 
 
 def _outcome(
-    problem: Problem,
+    problem: ClientObjectives,
     bound: Bound,
-    looks: Sequence[Seen],
+    looks: Sequence[Sampled],
     F0: float,
     d: Decrease,
     constants: tuple[Constant, ...],
@@ -112,7 +114,7 @@ def _outcome(
     return Outcome(bound.name, theorem, QUANTITY, bound.settings, known, held, means, above, None, notes)
 
 
-def _common(problem: Problem, batch_size: int | None, F0: float) -> tuple[Constant, ...]:
+def _common(problem: ClientObjectives, batch_size: int | None, F0: float) -> tuple[Constant, ...]:
     """The constants that all three theorems have."""
     L, noise = smoothness(problem), problem.variance(batch_size) ** 0.5
     return (
@@ -126,13 +128,13 @@ def _common(problem: Problem, batch_size: int | None, F0: float) -> tuple[Consta
     )
 
 
-def _start(problem: Problem, paths: Sequence[Path]) -> float:
+def _start(problem: ClientObjectives, paths: Sequence[Path]) -> float:
     """F(mean u^1, V^1) - F*."""
     return problem.value(paths[0].w[0]) - problem.least(personal=True)
 
 
 def gossip_beside(
-    problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path], salt: bool = False
+    problem: ClientObjectives, topology: Topology, bound: Bound, paths: Sequence[Path], salt: bool = False
 ) -> Outcome:
     """DFedAlt, or with a radius DFedSalt."""
     looks, L, T = [seen(problem, p) for p in paths], smoothness(problem), len(paths[0].w) - 1
@@ -158,12 +160,12 @@ def gossip_beside(
     return _outcome(problem, bound, looks, _start(problem, paths), d, constants, tuple(conditions), theorem, notes)
 
 
-def salt_beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
+def salt_beside(problem: ClientObjectives, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """DFedSalt."""
     return gossip_beside(problem, topology, bound, paths, salt=True)
 
 
-def push_beside(problem: Problem, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
+def push_beside(problem: ClientObjectives, topology: Topology, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """DFedPGP."""
     looks, L, T = [seen(problem, p) for p in paths], smoothness(problem), len(paths[0].w) - 1
     g, steps, sigma2 = push_sum_constants(topology, T), steps_of(bound), problem.variance(bound.batch_size)
@@ -196,7 +198,7 @@ def push_beside(problem: Problem, topology: Topology, bound: Bound, paths: Seque
     )
 
 
-def _notes(problem: Problem, window: Window | None, steps: Steps) -> tuple[str, ...]:
+def _notes(problem: ClientObjectives, window: Window | None, steps: Steps) -> tuple[str, ...]:
     """Where DFedPGP's text is open, and what its lemma would give."""
     notes = [
         "The theorem has O(.): the bound is the sum of equation 32, the inequality of a round.",

@@ -15,14 +15,14 @@ from ..local.corrections import Sam
 from ..measure import averaged
 from ..models.model import Model
 from ..training.experiment import Experiment
-from ..training.suited import suited
-from .quadratic import Problem, local_steps
+from ..training.select_engine import select_engine
+from .quadratic import ClientObjectives, local_steps
 
 
 def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
     """One experiment on the engine that suits it."""
     experiment = Experiment.of(model, federation, algorithm, Serial(), seed, rounds)
-    engine = suited("auto", experiment.model, federation, experiment.program, rounds, federation.clients).engine
+    engine = select_engine("auto", experiment.model, federation, experiment.program, rounds, federation.clients).engine
     experiment = replace(experiment, engine=engine)
     experiment.check()
     return experiment
@@ -33,11 +33,11 @@ def states(experiment: Experiment) -> Iterator[Any]:
     now = experiment.start()
     yield now.state
     for t in range(experiment.rounds):
-        now, _ = experiment.play(now, t, evaluate=False)
+        now, _ = experiment.run_round(now, t, evaluate=False)
         yield now.state
 
 
-class Part(NamedTuple):
+class PhaseFacts(NamedTuple):
     """How a part of the model is trained in a round."""
 
     lr: float
@@ -57,14 +57,14 @@ class Bound(NamedTuple):
     program: Program[Any]
     settings: dict[str, Any]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> PhaseFacts:
         """How the parameter of that name is trained."""
         t = self.program.training
         phase = next(p for p in self.program.phases if name in p.trains)
         own = phase.group is not None and name in phase.group.names
         lr = phase.group.lr if own and phase.group is not None else phase.lr
         rho = next((c.rho for c in phase.corrections if isinstance(c, Sam)), 0.0)
-        return Part(float(lr), local_steps(phase.amount, t.batch_size), rho, phase.whole)
+        return PhaseFacts(float(lr), local_steps(phase.amount, t.batch_size), rho, phase.full_batch)
 
     @property
     def batch_size(self) -> int | None:
@@ -88,7 +88,7 @@ class Path(NamedTuple):
         return torch.cat([u[:, None].expand(-1, v.shape[1], -1), v[..., self.dim :]], 2)
 
 
-def path(problem: Problem, algorithm: Algorithm, rounds: int, seed: int) -> Path:
+def path(problem: ClientObjectives, algorithm: Algorithm, rounds: int, seed: int) -> Path:
     """A run of ``rounds`` rounds on the quadratic problem."""
     experiment = experiment_of(problem.model, problem.federation, algorithm, rounds, seed)
     program = experiment.program

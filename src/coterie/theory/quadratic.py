@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as chance
-from ..core.errors import RequestError, unknown
+from ..core import rng as rng
+from ..core.errors import UserError, unknown
 from ..core.spec import parse
 from ..data import Federation, from_tensors
 from ..data.batches import Amount
@@ -46,7 +46,7 @@ def mean_output(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.mean()
 
 
-class Problem(NamedTuple):
+class ClientObjectives(NamedTuple):
     """The quadratic problem of some clients."""
 
     model: Model
@@ -100,7 +100,7 @@ def quadratic(
     coupling: float = 0.2,
     smoothness: float = 1.0,
     start: float = 2.0,
-) -> Problem:
+) -> ClientObjectives:
     """The problem with ``dim`` shared and ``dim`` personal numbers.
 
     noise: sigma_u and sigma_v of one sample; spread: how far the clients' minima scatter around their mean, which
@@ -114,7 +114,7 @@ def quadratic(
     check_problem(dim=dim, noise=noise, spread=spread, coupling=coupling, smoothness=smoothness)
     a = c = torch.linspace(smoothness, smoothness / 2, dim, dtype=torch.float64)
     e = coupling * (a * c).sqrt()
-    g = torch.Generator().manual_seed(chance.key(seed, "quadratic") % 2**63)
+    g = torch.Generator().manual_seed(rng.key(seed, "quadratic") % 2**63)
     minima = start + spread * torch.randn(clients, 2 * dim, generator=g, dtype=torch.float64)
     pairs = []
     for own in minima:
@@ -123,20 +123,20 @@ def quadratic(
         xi = noise * xi / xi.square().sum(2).mean(0).sqrt()[:, None]
         pairs.append((torch.cat([own.expand(SAMPLES, -1), xi.flatten(1)], 1), torch.zeros(SAMPLES)))
     model = Model(Quadratic(a, c, e), mean_output)
-    return Problem(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
+    return ClientObjectives(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
 
 
 def check_problem(dim: int, noise: float, spread: float, coupling: float, smoothness: float) -> None:
     """Refuses what is no such problem."""
     if not isinstance(dim, int) or dim < 1:
-        raise RequestError(f"dim={dim} must be a whole number of at least 1")
+        raise UserError(f"dim={dim} must be a whole number of at least 1")
     if not 0 <= coupling < 1:
-        raise RequestError(f"coupling={coupling} must be between 0 and 1, 1 excluded: else the losses have no minimum")
+        raise UserError(f"coupling={coupling} must be between 0 and 1, 1 excluded: else the losses have no minimum")
     for name, value, least in (("noise", noise, 0), ("spread", spread, 0)):
         if value < least:
-            raise RequestError(f"{name}={value} must be at least {least}")
+            raise UserError(f"{name}={value} must be at least {least}")
     if smoothness <= 0:
-        raise RequestError(f"smoothness={smoothness} must be above 0")
+        raise UserError(f"smoothness={smoothness} must be above 0")
 
 
 OPTIONS = ("dim", "noise", "spread", "coupling", "smoothness", "start")
@@ -150,12 +150,12 @@ def options(text: str, known: tuple[str, ...]) -> dict[str, float]:
     """
     call = parse("problem:" + text)
     if call.args:
-        raise RequestError(f"{call.args[0]!r} is no option of the problem: write NAME=VALUE with {', '.join(known)}")
+        raise UserError(f"{call.args[0]!r} is no option of the problem: write NAME=VALUE with {', '.join(known)}")
     for name, value in call.options.items():
         if name not in known:
             raise unknown("option of the problem", name, known)
         if isinstance(value, (bool, str)):
-            raise RequestError(f"{name}={value} is no number: write {name}=1, for example")
+            raise UserError(f"{name}={value} is no number: write {name}=1, for example")
     return {k: v for k, v in call.options.items() if isinstance(v, (int, float))}
 
 
@@ -168,7 +168,7 @@ def asked_steps(asked: dict[str, Any], part: str = "") -> int:
     """How many steps a client would make in a round, before there is a program; part="personal_": of that phase."""
     amount = Amount(asked.get(f"{part}epochs"), asked.get(f"{part}steps"))
     if amount.steps is None and not isinstance(amount.epochs, int):
-        raise RequestError(f"the theorems give all clients equally many steps: set {part}steps")
+        raise UserError(f"the theorems give all clients equally many steps: set {part}steps")
     return local_steps(amount, asked.get("batch_size"))
 
 

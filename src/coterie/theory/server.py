@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, stack
 
-from ..training.participation import Attendance
+from ..training.participation import Participation
 from . import bounds
 from .bounds import Cohort
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
 from .partial import smoothness
 from .played import Bound, Path
-from .quadratic import Problem, asked_steps, one_of
+from .quadratic import ClientObjectives, asked_steps, one_of
 
 SLACK = 1 + 1e-9  # of what is computed both ways
 
@@ -25,7 +25,7 @@ class Norms(NamedTuple):
     apart: Tensor  # [T] (1/n) sum_i |grad_u f_i|^2 - G_u
 
 
-def norms(problem: Problem, p: Path) -> Norms:
+def norms(problem: ClientObjectives, p: Path) -> Norms:
     """Of one run."""
     g = problem.gradients(p.w[:-1])
     u, v = g[..., : p.dim], g[..., p.dim :]
@@ -36,10 +36,10 @@ def norms(problem: Problem, p: Path) -> Norms:
 
 def cohort(participation: float | int, n: int) -> Cohort:
     """m of n clients."""
-    return Cohort(len(Attendance(n, participation, 0, 1, 1).cohort(0)), n)
+    return Cohort(len(Participation(n, participation, 0, 1, 1).cohort(0)), n)
 
 
-def _defaults(problem: Problem, given: dict[str, Any], most: float) -> dict[str, Any]:
+def _defaults(problem: ClientObjectives, given: dict[str, Any], most: float) -> dict[str, Any]:
     """The outer rates of the theorem, inner ones with gamma = lr outer_lr = personal_lr personal_outer_lr the most."""
     chosen = {"participation": 0.5, "personal": "v", **one_of("steps", 5, given)}
     s = chosen | given
@@ -50,14 +50,14 @@ def _defaults(problem: Problem, given: dict[str, Any], most: float) -> dict[str,
     return {**chosen, "outer_lr": outer, "personal_outer_lr": own, "lr": gamma / outer, "personal_lr": gamma / own}
 
 
-def average_defaults(problem: Problem, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def average_defaults(problem: ClientObjectives, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """gamma = 1 / (32 L K), or 1 / (84 L K) where the outer rate is one for Theorem 3.11."""
     c = cohort(given.get("participation", 0.5), problem.clients)
     full = c.m == c.n and given.get("outer_lr", 0) >= rounds
     return _defaults(problem, given, 1 / 84 if full else 1 / 32)
 
 
-def scaffold_defaults(problem: Problem, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+def scaffold_defaults(problem: ClientObjectives, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """gamma = min(m / n^(2/3), 1) / (72 L K)."""
     c = cohort(given.get("participation", 0.5), problem.clients)
     return _defaults(problem, given, min(c.m / c.n ** (2 / 3), 1) / 72)
@@ -81,7 +81,7 @@ class Setting(NamedTuple):
     T: int
 
     @classmethod
-    def of(cls, problem: Problem, bound: Bound, looks: Sequence[Norms], start: Tensor) -> "Setting":
+    def of(cls, problem: ClientObjectives, bound: Bound, looks: Sequence[Norms], start: Tensor) -> "Setting":
         """From the bound method and what was seen."""
         u, v, s = bound.part("u"), bound.part("v"), bound.settings
         F0 = problem.value(start) - problem.least(personal=True)
@@ -150,7 +150,7 @@ def _common(x: Setting, bound: Bound) -> tuple[Condition, ...]:
     return plain(bound.program.training), Condition(text, same, fix), *x.outer()
 
 
-def average_beside(problem: Problem, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
+def average_beside(problem: ClientObjectives, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """FedAvg-P: Theorem 3.11 where everybody takes part and outer_lr is as large as it wants, else Theorem 3.7."""
     looks = [norms(problem, p) for p in paths]
     x = Setting.of(problem, bound, looks, paths[0].w[0])
@@ -165,7 +165,7 @@ def average_beside(problem: Problem, topology: None, bound: Bound, paths: Sequen
     return _outcome(x, bound, looks, held, each, "FedAvg-P/Scaffold-P, Theorem 3.7")
 
 
-def scaffold_beside(problem: Problem, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
+def scaffold_beside(problem: ClientObjectives, topology: None, bound: Bound, paths: Sequence[Path]) -> Outcome:
     """Scaffold-P: Theorem 4.5."""
     looks = [norms(problem, p) for p in paths]
     x = Setting.of(problem, bound, looks, paths[0].w[0])

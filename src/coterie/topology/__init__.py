@@ -12,8 +12,8 @@ from .draws import clique, one_peer_exponential, random, random_pull, random_pus
 from .facts import degree, degrees, diameter, edges, in_neighbors, links, out_neighbors, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
-from .silence import silenced, without_absent
 from .sparse import diagonal, support, with_diagonal
+from .undelivered import drop_messages_of, without_absent
 
 __all__ = [
     "Topology",
@@ -23,6 +23,7 @@ __all__ = [
     "degrees",
     "diagonal",
     "diameter",
+    "drop_messages_of",
     "edges",
     "exponential",
     "full",
@@ -38,7 +39,6 @@ __all__ = [
     "random_pull",
     "random_push",
     "ring",
-    "silenced",
     "spectral_gap",
     "star",
     "stochasticity",

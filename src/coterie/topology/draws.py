@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.rng import generator
 from .graphs import Topology, circle_of, circulant, clients, uniform, whole
 from .sparse import DENSE, circle, drawn, from_links
@@ -35,9 +35,9 @@ def _neighbors(name: str, n: int, k: object) -> int:
     """The number of neighbors, when n clients can have that many."""
     k = whole(f"the number of neighbors of {name}", k)
     if n == 1:
-        raise RequestError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
+        raise UserError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
     if k >= n:
-        raise RequestError(
+        raise UserError(
             f"{name}:{k} needs more than {k} clients, there are {n}: "
             f"use {name}:{n - 1} or fewer, or at least {k + 1} clients"
         )
@@ -66,7 +66,7 @@ def random(n: int, k: int, seed: int = 0) -> Topology:
     k = _neighbors("random", n, k)
     if k % 2 and n % 2:
         fewer = f"random:{k - 1} or " if k > 1 else ""
-        raise RequestError(
+        raise UserError(
             f"random:{k} needs an even number of clients, there are {n}: use {fewer}random:{k + 1}, or {n + 1} clients"
         )
     reach = k // 2
@@ -149,5 +149,5 @@ def clique(n: int, size: int, count: int = 1, turns: int = 1, seed: int = 0) -> 
     if needed > n:
         fewer = f"clique:{size},count={n // size}" if turns == 1 else f"clique:{size},turns={n // size}"
         fix = fewer if size <= n else f"clique:{n} or smaller"
-        raise RequestError(f"{name} needs {needed} clients, there are {n}: use {fix}")
+        raise UserError(f"{name} needs {needed} clients, there are {n}: use {fix}")
     return Topology(name, n, "doubly", False, partial(_cliques, n, size, count, turns, seed))

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .sparse import DENSE, entries
 
 Stochastic = Literal["doubly", "row", "column"]
@@ -23,7 +23,7 @@ def stochasticity(W: Tensor) -> Stochastic:
     'row'
     """
     if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
-        raise RequestError(f"a mixing matrix must be square, not {list(W.shape)}: use one row and column a client")
+        raise UserError(f"a mixing matrix must be square, not {list(W.shape)}: use one row and column a client")
     sums = [W.sum(axis) for axis in (1, 0)]
     rows, columns = (bool(((s.to_dense() - 1).abs() <= _TOLERANCE).all()) for s in sums)
     if rows and columns:
@@ -32,7 +32,7 @@ def stochasticity(W: Tensor) -> Stochastic:
         return "row"
     if columns:
         return "column"
-    raise RequestError("neither the rows nor the columns of the mixing matrix sum to 1: divide each row by its sum")
+    raise UserError("neither the rows nor the columns of the mixing matrix sum to 1: divide each row by its sum")
 
 
 def spectral_gap(W: Tensor) -> float:
@@ -59,7 +59,7 @@ def dense(W: Tensor) -> Tensor:
     """W as a dense matrix, to look at; refused where it would be too large."""
     if not W.is_sparse:
         return W
-    raise RequestError(f"a graph of {len(W):,} clients is too large for this: look at one of {DENSE:,} or fewer")
+    raise UserError(f"a graph of {len(W):,} clients is too large for this: look at one of {DENSE:,} or fewer")
 
 
 def _links(W: Tensor) -> Tensor:

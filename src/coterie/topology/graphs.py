@@ -9,7 +9,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from .facts import Stochastic
 from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
@@ -44,7 +44,7 @@ def whole(what: str, value: object, least: int = 1) -> int:
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
         return int(value)
-    raise RequestError(f"{what} must be a whole number of at least {least}, not {value!r}")
+    raise UserError(f"{what} must be a whole number of at least {least}, not {value!r}")
 
 
 def clients(n: object) -> int:
@@ -108,9 +108,9 @@ def _rows(n: int, rows: object) -> int:
     fix = f"grid:rows={best}" if best > 1 else f"grid with {larger} clients"
     rows = best if rows is None else whole("rows of grid", rows)
     if n % rows:
-        raise RequestError(f"{n} clients do not fill {rows} equal rows: use {fix if best > 1 else 'ring, or ' + fix}")
+        raise UserError(f"{n} clients do not fill {rows} equal rows: use {fix if best > 1 else 'ring, or ' + fix}")
     if n > 1 and rows in (1, n):
-        raise RequestError(f"a grid of {rows} x {n // rows} clients is no more than a ring: use ring, or {fix}")
+        raise UserError(f"a grid of {rows} x {n // rows} clients is no more than a ring: use ring, or {fix}")
     return rows
 
 
@@ -142,9 +142,9 @@ def grid(n: int, rows: int | None = None, apart: int | None = None) -> Topology:
 
 def _apart(n: int, rows: int | None, apart: int) -> Topology:
     if rows is not None:
-        raise RequestError("a grid has rows or neighbors that are so many apart: give one of rows and apart")
+        raise UserError("a grid has rows or neighbors that are so many apart: give one of rows and apart")
     if n <= 2 * apart:
-        raise RequestError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
+        raise UserError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
     return _fixed(f"grid:apart={apart}", circle_of(n, (-apart, -1, 1, apart)))
 
 
@@ -168,7 +168,7 @@ def full(n: int) -> Topology:
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
     if clients(n) > DENSE:
-        raise RequestError(
+        raise UserError(
             f"full with {n} clients has {n * (n - 1):,} links: take a method with a server, which has the same mean"
         )
     return _fixed("full", uniform(torch.ones(n, n, dtype=torch.bool)))
@@ -199,7 +199,7 @@ def metropolis(adjacency: Tensor) -> Tensor:
     """
     links = adjacency != 0
     if links.ndim != 2 or links.shape[0] != links.shape[1] or not torch.equal(links, links.T):
-        raise RequestError("metropolis needs an undirected graph: pass a square, symmetric adjacency matrix")
+        raise UserError("metropolis needs an undirected graph: pass a square, symmetric adjacency matrix")
     links.fill_diagonal_(False)
     degrees = links.sum(1).double()
     W = links / (1 + torch.maximum(degrees[:, None], degrees[None, :]))

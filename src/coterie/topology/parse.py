@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 from ..core.spec import Call, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
@@ -54,12 +54,12 @@ def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int 
         return _from_text(topology, n, seed)
     if isinstance(topology, Topology):
         if topology.n != n:
-            raise RequestError(
+            raise UserError(
                 f"the topology {topology.name} is made for {topology.n} clients, there are {n}: make it with n={n}"
             )
         return topology
     if not callable(topology):
-        raise RequestError(
+        raise UserError(
             f"a topology cannot be of type {type(topology).__name__}: "
             "pass a text such as 'ring', or a function from the round to the matrix such as lambda t: W"
         )
@@ -83,17 +83,17 @@ def _options(name: str, n: int, call: Call, accepted: Mapping[str, Parameter]) -
     """The arguments of the text under their names; their values are checked by the builder."""
     if len(call.args) > len(accepted) or (call.options and not accepted):
         most = f"only {' and '.join(accepted)}: leave the rest out" if accepted else f"no options: write {name}"
-        raise RequestError(f"{name} takes {most}")
+        raise UserError(f"{name} takes {most}")
     given: dict[str, object] = dict(zip(accepted, call.args, strict=False))
     for key, value in call.options.items():
         if key not in accepted:
             raise unknown(f"option of {name}", key, accepted)
         if key in given:
-            raise RequestError(f"{name} is given {key} twice: keep one of {given[key]!r} and {value!r}")
+            raise UserError(f"{name} is given {key} twice: keep one of {given[key]!r} and {value!r}")
         given[key] = value
     for key, parameter in accepted.items():
         if parameter.default is Parameter.empty and key not in given:
-            raise RequestError(f"{name} needs {key}: write {name}:{max(1, min(10, n - 1))}, for example")
+            raise UserError(f"{name} needs {key}: write {name}:{max(1, min(10, n - 1))}, for example")
     return given
 
 
@@ -122,5 +122,5 @@ def _same_kind(function: Callable[[int], Tensor], n: int, kind: Stochastic, t: i
     return W
 
 
-def _wrong(t: int, what: str, fix: str) -> RequestError:
-    return RequestError(f"the topology's matrix of round {t} is {what}: {fix}")
+def _wrong(t: int, what: str, fix: str) -> UserError:
+    return UserError(f"the topology's matrix of round {t} is {what}: {fix}")

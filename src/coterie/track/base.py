@@ -6,9 +6,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.files import write_json
-from ..measure.report import Row
+from ..measure.rows import Row
 from ..store import read_json
 
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
@@ -40,7 +40,7 @@ def needed(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise RequestError(f"{extra} is not installed: run pip install 'coterie[{extra}]'") from error
+        raise UserError(f"{extra} is not installed: run pip install 'coterie[{extra}]'") from error
 
 
 def reason(error: BaseException) -> str:

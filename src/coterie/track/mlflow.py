@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
-from ..measure.report import Row
+from ..core.errors import UserError
+from ..measure.rows import Row
 from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 LONGEST = 500  # characters of a parameter that every server takes
@@ -33,7 +33,7 @@ class MLflow:
             self.client = mlflow.MlflowClient(tracking_uri=uri)
             self.experiment = self._experiment(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "coterie"))
         except Exception as error:
-            raise RequestError(
+            raise UserError(
                 f"MLflow cannot be used at {uri} ({reason(error)}): set MLFLOW_TRACKING_URI to a server that answers "
                 "or to sqlite:///FILE, or leave mlflow out"
             ) from error

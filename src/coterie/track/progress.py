@@ -70,7 +70,7 @@ class Rhythm:
         return True
 
 
-class Measured:
+class LatestMeasures:
     """What the rows of a run come to so far, in words."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Measured:
     def accuracy_text(self) -> str:
         """The mean over the clients after mixing, with its round where that is not the last one.
 
-        >>> measured = Measured()
+        >>> measured = LatestMeasures()
         >>> measured.add({"round": 1, "bytes_sent": 8, "personal_accuracy_after_mix": 0.5, "train_loss": 1.0})
         >>> measured.add({"round": 2, "bytes_sent": 8, "personal_accuracy_after_mix": None, "train_loss": 0.5})
         >>> measured.accuracy_text, measured.said
@@ -150,7 +150,7 @@ class Progress:
 
     def __init__(self, name: str, rounds: int, where: str, shown: bool) -> None:
         self.name, self.rounds, self.where, self.shown = name, rounds, where, shown
-        self.measured = Measured()
+        self.measured = LatestMeasures()
         self.pace, self.rhythm = Pace(0, time.monotonic()), Rhythm(0, rounds, time.monotonic())
         console = Console(stderr=True)
         self.bar: Bars | None = None
@@ -212,7 +212,7 @@ class Progress:
             self.bar.update(self.task, completed=done, said=self.measured.said)
 
 
-class Messages:
+class PendingMessages:
     """What is said before there is anybody to say it to is kept until then."""
 
     def __init__(self) -> None:

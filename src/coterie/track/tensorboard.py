@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from ..core.errors import RequestError
-from ..measure.report import Row
+from ..core.errors import UserError
+from ..measure.rows import Row
 from .base import name_of, needed, scalars
 
 FOLDER = "tensorboard"  # in a run folder
@@ -50,5 +50,5 @@ class TensorBoard:
         if self.folder is not None:
             return Path(self.folder) / name_of(config, folder)
         if folder is None:
-            raise RequestError("TensorBoard needs a folder: give fit out=FOLDER, or write TensorBoard(FOLDER)")
+            raise UserError("TensorBoard needs a folder: give fit out=FOLDER, or write TensorBoard(FOLDER)")
         return folder / FOLDER

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..core.errors import RequestError
-from ..measure.report import Row
+from ..core.errors import UserError
+from ..measure.rows import Row
 from .base import Tracker, reason
 from .progress import Progress
 
@@ -54,7 +54,7 @@ class Tracking:
         """Whoever fails is left out from then on."""
         try:
             call(tracker)
-        except RequestError:
+        except UserError:
             self.told.remove(tracker)
             raise
         except Exception as error:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RequestError
-from ..measure.report import Row
+from ..core.errors import UserError
+from ..measure.rows import Row
 from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 
@@ -25,7 +25,7 @@ class WandB:
             if self.wandb.setup().settings.mode == "online":
                 self.wandb.login()
         except Exception as error:
-            raise RequestError(
+            raise UserError(
                 f"Weights & Biases cannot be used ({reason(error)}): run wandb login, or set WANDB_MODE=offline"
             ) from error
         self.run: Any = None
@@ -41,7 +41,7 @@ class WandB:
             resume=None if known is None else "allow",
             config=dict(config),
             dir=place,
-            settings=self.wandb.Settings(silent=True, console="off"),
+            settings=self.wandb.Settings(drop_messages=True, console="off"),
         )
         if known is None:
             remember(folder, self.name, self.run.id)

@@ -7,7 +7,7 @@ import torch
 from .. import measure
 from ..algorithms.base import Round, Trained
 from ..algorithms.used import check_used, check_used_on
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import finite, floating
 from ..store import flatten
 from .first import PER_CLIENT, everybodys
@@ -21,16 +21,16 @@ def check_asked(e: "Experiment") -> None:
     check_used(e.algorithm)
     check_used_on(e.algorithm, e.model.module)
     if e.program.training.quantize is not None and not e.program.message(e.model.start):
-        raise RequestError(f"quantize changes nothing, because {e.algorithm.name} sends nothing: leave it out")
+        raise UserError(f"quantize changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     graph = e.program.topology
-    if e.program.fresh_graph and graph is not None and graph.fixed and not e.silent:
-        raise RequestError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
+    if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
+        raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
     for name in e.record:
         measure.check_measure(name, e.model, e.program)
-    for name, likely in (("silent", e.silent), ("offline", e.offline)):
+    for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
         _check_lost(e, name, likely)
     if e.first is not None and not begins_apart(e):
-        raise RequestError(
+        raise UserError(
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "
             "all begin with the server's model: leave init out"
         )
@@ -38,10 +38,10 @@ def check_asked(e: "Experiment") -> None:
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:
     if not 0 <= likely <= 1:
-        raise RequestError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
+        raise UserError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
     if likely and e.program.topology is None:
         instead = "lower its participation" if "participation" in e.algorithm.settings else "give it a topology"
-        raise RequestError(
+        raise UserError(
             f"{name}={likely} is for clients that mix with each other, {e.algorithm.name} has a server: "
             f"{instead} instead"
         )
@@ -49,8 +49,8 @@ def _check_lost(e: "Experiment", name: str, likely: float) -> None:
 
 def begins_apart(e: "Experiment") -> bool:
     """Whether clients that draw their own first models begin elsewhere than with a common one: found by trying."""
-    one, start = e.changed(held=e.here[:1]), e.model.start
-    states = (one.program.init(start, everybodys(first, start, one.here)) for first in (e.first, None))
+    one, start = e.changed(shard=e.local_clients[:1]), e.model.start
+    states = (one.program.init(start, everybodys(first, start, one.local_clients)) for first in (e.first, None))
     apart, common = map(flatten, states)
     return any(not torch.equal(v, common[k]) for k, v in apart.items())
 
@@ -66,7 +66,7 @@ def check_finite(trained: Trained, r: Round) -> None:
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
         what = "loss" if bool(lost[first]) else "model"
-        raise RequestError(
+        raise UserError(
             f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
             "lower lr, or set clip; every round before it is kept"
         )

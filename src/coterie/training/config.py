@@ -11,7 +11,7 @@ import torch
 from .. import __version__, algorithms, data, models
 from ..algorithms.base import Algorithm
 from ..core.custom import check_trusted, is_own
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..data import Federation
 from ..models.model import Model, cross_entropy
 from ..topology import Topology
@@ -22,20 +22,20 @@ from .first import COMMON, PER_CLIENT
 def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> dict[str, Any]:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
-    made = federation.preparation
-    prepared = made if isinstance(made, data.Preparation) else None  # that of a text follows from its source
+    made = federation.transform
+    prepared = made if isinstance(made, data.Transform) else None  # that of a text follows from its source
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     return {
         "method": algorithm.name,
         "settings": {k: _plain(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
-        "preparation": None if prepared is None else {k: _plain(v) for k, v in asdict(prepared).items()},
+        "transform": None if prepared is None else {k: _plain(v) for k, v in asdict(prepared).items()},
         "model": dict(origin),
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
         "rounds": experiment.rounds,
         "seed": experiment.seed,
         "init": COMMON if experiment.first is None else PER_CLIENT,
-        "silent": experiment.silent,
+        "drop_messages": experiment.drop_messages,
         "offline": experiment.offline,
         "evaluate_every": experiment.evaluate_every,
         "record": list(experiment.record),
@@ -61,7 +61,7 @@ _NEEDED: dict[str, Any] = {
     "rounds": int,
     "seed": int,
     "init": str,
-    "silent": int | float,
+    "drop_messages": int | float,
     "offline": int | float,
     "evaluate_every": int,
     "record": list,
@@ -75,22 +75,22 @@ def rebuild(config: Mapping[str, Any], trusted: Collection[str] = ()) -> tuple[A
     """(module, federation, algorithm) that a configuration describes; ``trusted``: the code it may run."""
     for key, kind in _NEEDED.items():
         if not isinstance(config.get(key), kind):
-            raise RequestError(f"the configuration is not complete ({key!r}): give the config.json of a run")
+            raise UserError(f"the configuration is not complete ({key!r}): give the config.json of a run")
     try:
         if not repeatable(config):
-            raise RequestError(
+            raise UserError(
                 "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
             )
         check_trusted(config, trusted)
         federation = data.federate(**config["data"])
-        if config.get("preparation"):
-            federation = replace(federation, preparation=data.Preparation(**config["preparation"]))
+        if config.get("transform"):
+            federation = replace(federation, transform=data.Transform(**config["transform"]))
         module = models.named(config["model"])
         algorithm = algorithms.again(config["method"], trusted, **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"the configuration is not complete ({error}): give the config.json of a run") from error
+        raise UserError(f"the configuration is not complete ({error}): give the config.json of a run") from error
     if list(federation.input_shape) != config["model"]["input_shape"]:
-        raise RequestError(
+        raise UserError(
             f"the model takes samples of shape {config['model']['input_shape']}, the data have "
             f"{list(federation.input_shape)}: make data and model of the configuration fit"
         )

@@ -14,17 +14,17 @@ from .experiment import Experiment
 SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
 PARTS = 8  # of a run, of each of which a round is looked at
-TRIFLE = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
 
 
-def rhythm(experiment: Experiment) -> int:
+def evaluation_interval(experiment: Experiment) -> int:
     """Rounds between two evaluations. What is recorded on top was asked for, and is measured in every round."""
     e = experiment
     if not e.measurable or e.record:
         return 1
     price = e.flops_a_sample(e.model) / 3
     work = evaluation_passes(e) * price
-    if e.rounds * (work + 4 * CALL) <= TRIFLE:
+    if e.rounds * (work + 4 * CALL) <= FREE_MACS:
         return 1
     return ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
 
@@ -34,12 +34,12 @@ def training_price(e: Experiment) -> float:
 
     Over rounds from all parts of the run, because forms may change.
     """
-    views = e.program.views
-    if views is None:
+    submodels = e.program.submodels
+    if submodels is None:
         return float(e.flops_a_sample(e.model))
     rounds = sorted({e.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
-    asked = (replace(e.round(t), cohort=e.attendance.asked(t)) for t in rounds)  # with those who are offline
-    held = [(len(a.places), e.flops_a_sample(a.view.model)) for r in asked for a in views(r)]
+    asked = (replace(e.round(t), cohort=e.schedule.asked(t)) for t in rounds)  # with those who are offline
+    held = [(len(a.places), e.flops_a_sample(a.submodel.model)) for r in asked for a in submodels(r)]
     return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
 
 
@@ -48,7 +48,7 @@ def calls(e: Experiment) -> float:
 
     Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
     """
-    n, m = e.federation.clients, len(e.attendance.asked(0))
+    n, m = e.federation.clients, len(e.schedule.asked(0))
     return 2 + (1 if m == n else n / m * (1 + log(m)))
 
 
@@ -64,4 +64,6 @@ def evaluation_passes(e: Experiment) -> int:
 def training_passes(e: Experiment) -> int:
     """Samples that go forward and back in the first round, in the last phase: the main one."""
     phase, t = e.program.phases[-1], e.program.training
-    return Batches(e.train, e.attendance.asked(0), phase.amount, None if phase.whole else t.batch_size, key=None).seen
+    return Batches(
+        e.train, e.schedule.asked(0), phase.amount, None if phase.full_batch else t.batch_size, key=None
+    ).seen

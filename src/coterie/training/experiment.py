@@ -11,30 +11,30 @@ import torch
 from torch import Tensor, nn
 
 from .. import measure
-from ..algorithms.base import Algorithm, Form, Problem, Program, Round, Trained
+from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
-from ..algorithms.forms import formed, held
+from ..algorithms.groups import held, model_groups
 from ..core.tensors import Tensors, floating, rows, split
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
 from ..engines.vectorized import pick
-from ..measure.parts import Part, joined
-from ..measure.report import Row
+from ..measure.rows import Row
+from ..measure.shards import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked, check_finite
 from .first import First, everybodys
-from .matrices import Lost, matrices
-from .participation import Attendance
+from .matrices import Undelivered, matrices
+from .participation import Participation
 from .run import Client
 
 AFTER_TRAIN = "measured/after_train"
 
 
-class Progressed(NamedTuple):
+class RunState(NamedTuple):
     """What is carried from round to round."""
 
     state: Any
@@ -53,10 +53,10 @@ class Experiment:
     engine: Engine
     seed: int
     rounds: int
-    silent: float = 0.0  # how likely a message between peers is dropped
+    drop_messages: float = 0.0  # how likely a message between peers is dropped
     record: Sequence[str] = ()  # what is measured beside accuracies, costs and consensus: names of MEASURES
     evaluate_every: int = 1  # rounds between two evaluations
-    held: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
+    shard: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
     first: First | None = None  # what each client begins with; None: everybody with the same model
 
@@ -69,31 +69,31 @@ class Experiment:
         engine: Engine,
         seed: int,
         rounds: int,
-        silent: float = 0.0,
+        drop_messages: float = 0.0,
         record: Sequence[str] = (),
     ) -> "Experiment":
         """With the model as the algorithm wants it, and the algorithm bound to it."""
         adapted = algorithm.adapt(model)
         program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
-        return cls(adapted, federation, algorithm, program, engine, seed, rounds, silent, record)
+        return cls(adapted, federation, algorithm, program, engine, seed, rounds, drop_messages, record)
 
     def changed(self, **fields: Any) -> "Experiment":
         """With other fields, and the algorithm bound anew: for other clients that lie here, another model."""
         e = replace(self, **fields)
-        problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, held=e.held)
+        problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, shard=e.shard)
         return replace(e, program=bind(e.algorithm, problem, e.offline > 0))
 
     @cached_property
     def train(self) -> Samples:
         """The training samples."""
         fed = self.federation
-        return Samples(fed.x, fed.y, fed.train, fed.preparation)
+        return Samples(fed.x, fed.y, fed.train, fed.transform)
 
     @cached_property
     def tests(self) -> Samples:
         """The clients' own test samples."""
         fed = self.federation
-        return Samples(fed.test_x, fed.test_y, fed.test, fed.preparation)
+        return Samples(fed.test_x, fed.test_y, fed.test, fed.transform)
 
     @cached_property
     def _known_flops(self) -> dict[nn.Module, int]:
@@ -107,11 +107,15 @@ class Experiment:
 
     def forward_flops(self, r: Round) -> int:
         """One sample through every member's own form of the model."""
-        views = self.program.views
+        submodels = self.program.submodels
         if not len(r.cohort):
             return 0
-        forms = [(self.model, len(r.cohort))] if views is None else [(a.view.model, len(a.places)) for a in views(r)]
-        return sum(count * self.flops_a_sample(model) for model, count in forms) // 3
+        groups = (
+            [(self.model, len(r.cohort))]
+            if submodels is None
+            else [(a.submodel.model, len(a.places)) for a in submodels(r)]
+        )
+        return sum(count * self.flops_a_sample(model) for model, count in groups) // 3
 
     @property
     def measurable(self) -> bool:
@@ -124,60 +128,62 @@ class Experiment:
         self.round(0)
 
     @cached_property
-    def here(self) -> Integers:
+    def local_clients(self) -> Integers:
         """The clients that lie here, in the order of the state's rows."""
-        return np.arange(self.federation.clients) if self.held is None else self.held
+        return np.arange(self.federation.clients) if self.shard is None else self.shard
 
-    def start(self) -> Progressed:
+    def start(self) -> RunState:
         """Before the first round."""
         program = self.program
-        state = program.init(self.model.start, everybodys(self.first, self.model.start, self.here))
+        state = program.init(self.model.start, everybodys(self.first, self.model.start, self.local_clients))
         if program.prepare is not None:
             state = program.prepare(state, self.everybody(0))
-        return Progressed(state, self.unmeasured())
+        return RunState(state, self.unmeasured())
 
     def unmeasured(self) -> Tensor:
         """The accuracies right after training of clients that never trained."""
-        return torch.full((len(self.here),), torch.nan, dtype=torch.float64)
+        return torch.full((len(self.local_clients),), torch.nan, dtype=torch.float64)
 
-    def saved(self, now: Progressed) -> Tensors:
+    def saved(self, now: RunState) -> Tensors:
         """Where the clients stand, as a checkpoint holds it."""
         return flatten(now.state) | {AFTER_TRAIN: now.after_train}
 
-    def restored(self, saved: Checkpoint) -> Progressed:
+    def restored(self, saved: Checkpoint) -> RunState:
         """Where a checkpoint has them."""
-        shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.here))
-        return Progressed(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
+        shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.local_clients))
+        return RunState(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
     def round(self, t: int) -> Round:
         """Round ``t``, counted from 0."""
-        whole = self.cohort(t)
-        own = whole if self.held is None else whole[np.isin(whole, self.here)]
-        lost = Lost(self.silent, self.program.keeps, whole if self.offline else None, self.seed)
+        global_cohort = self.cohort(t)
+        own = global_cohort if self.shard is None else global_cohort[np.isin(global_cohort, self.local_clients)]
+        lost = Undelivered(
+            self.drop_messages, self.program.weight_stays_with, global_cohort if self.offline else None, self.seed
+        )
         Ws = matrices(self.program, t, lost, self.federation.x.device)
-        return Round(t, own, Ws, self.train, self.engine, self.seed, whole, self.here)
+        return Round(t, own, Ws, self.train, self.engine, self.seed, global_cohort, self.local_clients)
 
     def everybody(self, t: int) -> Round:
         """Round ``t`` with all clients."""
-        return replace(self.round(t), cohort=self.here, whole=np.arange(self.federation.clients))
+        return replace(self.round(t), cohort=self.local_clients, global_cohort=np.arange(self.federation.clients))
 
     @cached_property
-    def attendance(self) -> Attendance:
+    def schedule(self) -> Participation:
         """Who takes part when."""
         n, wanted = self.federation.clients, self.program.participation
-        return Attendance(n, wanted, self.seed, self.rounds, self.evaluate_every, self.offline)
+        return Participation(n, wanted, self.seed, self.rounds, self.evaluate_every, self.offline)
 
     def cohort(self, t: int) -> Integers:
         """Who takes part in round ``t``, in ascending order."""
-        return self.attendance.cohort(t)
+        return self.schedule.cohort(t)
 
-    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+    def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Round ``t`` and its row of measurements."""
-        now, part = self.play_here(before, t, evaluate)
+        now, part = self.run_shard_round(before, t, evaluate)
         accuracies, row = joined([part], t, self.federation, self.program.finetune is not None)
         return now._replace(accuracies=accuracies), row
 
-    def play_here(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Part]:
+    def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
         """What the clients that lie here do in round ``t``, and what is measured of it."""
         r = self.round(t)
         began = self._now()
@@ -187,58 +193,58 @@ class Experiment:
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self._after_train(before.after_train, trained, r, evaluate)
-        first = self.here[0] == 0  # one place counts for all
+        first = self.local_clients[0] == 0  # one place counts for all
         agreed = self._agreed(state, evaluate)
-        part = Part(
-            here=self.here,
+        part = ShardMeasures(
+            local_clients=self.local_clients,
             cohort=r.cohort,
             loss=trained.loss.cpu(),
             steps=trained.steps.cpu(),
             flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
             forward=self.forward_flops(r),
             seconds=seconds,
-            sent=self.program.traffic(before.state, replace(r, cohort=r.whole)) if first else None,
+            sent=self.program.traffic(before.state, replace(r, cohort=r.global_cohort)) if first else None,
             distance=self._consensus_distance(state, agreed) if evaluate else None,
             accuracies=self.accuracies(state, after_train, t) if evaluate else None,
             right=self._right(agreed) if agreed is not None and self.measurable else None,
             recorded=measure.recorded(self, self.record, before.state, state) if evaluate else {},
         )
-        return Progressed(state, after_train), part
+        return RunState(state, after_train), part
 
     def _trained(self, state: Any, r: Round) -> Trained:
         """The cohort's local work. Where nobody here takes part, one who has no samples shows the shapes of nothing."""
         if len(r.cohort):
             return self.program.train(state, r)
         empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
-        one = self.program.train(state, replace(r, cohort=r.here[:1], samples=empty))
+        one = self.program.train(state, replace(r, cohort=r.local_clients[:1], samples=empty))
         nobody = slice(0, 0)
-        models, sent, kept, loss, steps = rows((one.models, one.sent, one.kept, one.loss, one.steps), nobody)
+        models, sent, kept, loss, steps = rows((one.models, one.sent, one.private, one.loss, one.steps), nobody)
         mass = None if one.mass is None else rows(one.mass, nobody)
         return Trained(models, sent, kept, loss, steps, (), mass)
 
     def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
         """The one model that all agree on; None where nobody asks for it."""
-        apart = self.held is not None and self.program.known is None  # nobody here knows all shared parts
+        apart = self.shard is not None and self.program.receiver_has is None  # nobody here knows all shared parts
         return self.agreed(state) if evaluate and (apart or self.measurable) else None
 
     def agreed(self, state: Any) -> Tensors:
         """The one model that all clients agree on, wherever they lie: the method's own, or the mean of all."""
         consensus = self.program.consensus
         local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
-        return local | self.engine.agree(floating(local), len(self.here))
+        return local | self.engine.all_mean(floating(local), len(self.local_clients))
 
     def _consensus_distance(self, state: Any, agreed: Tensors | None) -> float | None:
         """The mean over the clients that lie here."""
         program = self.program
         if program.consensus is not None:
             agreed = program.consensus(state) if agreed is None else agreed
-        elif self.held is None or program.known is not None:
+        elif self.shard is None or program.receiver_has is not None:
             agreed = None  # the mean of the models, with all digits; around a server they are one
         return measure.consensus_distance(program.models(state), program.shared, agreed)
 
-    def _right(self, agreed: Tensors) -> measure.Right:
+    def _right(self, agreed: Tensors) -> measure.Correct:
         with products(self.model.precision):
-            return measure.right_of_one(self.engine, self.model, agreed, self.tests, self.here)
+            return measure.count_correct(self.engine, self.model, agreed, self.tests, self.local_clients)
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.
@@ -246,16 +252,16 @@ class Experiment:
         Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
         trains again before anybody asks.
         """
-        everybody = len(r.whole) == self.federation.clients
+        everybody = len(r.global_cohort) == self.federation.clients
         if not self.measurable or (everybody and not evaluate):
             return known
-        latest = np.isin(r.cohort, self.attendance.final(r.index))
-        for form in trained.forms or formed(self.model, None, trained.models, r):
-            asked = np.flatnonzero(latest[form.places])
+        latest = np.isin(r.cohort, self.schedule.final(r.index))
+        for group in trained.groups or model_groups(self.model, None, trained.models, r):
+            asked = np.flatnonzero(latest[group.places])
             if len(asked):
-                who, models = r.cohort[form.places[asked]], pick(form.models, asked)
-                accuracies = measure.personal_accuracies(self.engine, form.model, models, self.tests, who)
-                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.here, who)), accuracies)
+                who, models = r.cohort[group.places[asked]], pick(group.models, asked)
+                accuracies = measure.personal_accuracies(self.engine, group.model, models, self.tests, who)
+                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), accuracies)
         return known
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
@@ -263,24 +269,24 @@ class Experiment:
         if not self.measurable:
             return None
         with products(self.model.precision):
-            mixed = self._accuracies(self.forms(state, t))
+            mixed = self._accuracies(self.groups(state, t))
             tuned = self._finetuned(state, t)
             extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
         return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
 
-    def forms(self, state: Any, t: int) -> Iterator[Form]:
+    def groups(self, state: Any, t: int) -> Iterator[ModelGroup]:
         """What everybody who lies here would deploy after round ``t``, in the form that each has in that round."""
-        return formed(self.model, self.program.views, self.program.models(state), self.everybody(t))
+        return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
 
-    def _accuracies(self, forms: Iterable[Form]) -> Tensor:
+    def _accuracies(self, groups: Iterable[ModelGroup]) -> Tensor:
         """[m] each client's own model on its own test samples."""
         found = self.unmeasured()
-        for form in forms:
-            who = self.here[form.places]
-            found[form.places] = measure.personal_accuracies(self.engine, form.model, form.models, self.tests, who)
+        for group in groups:
+            who = self.local_clients[group.places]
+            found[group.places] = measure.personal_accuracies(self.engine, group.model, group.models, self.tests, who)
         return found
 
-    def _finetuned(self, state: Any, t: int) -> Iterator[Form] | None:
+    def _finetuned(self, state: Any, t: int) -> Iterator[ModelGroup] | None:
         """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
         if self.program.finetune is None:
             return None
@@ -293,16 +299,16 @@ class Experiment:
         personal = self.model.start.keys() - self.program.shared
         out: dict[int, Client] = {}
         with products(self.model.precision):  # as it was measured
-            for form in self.forms(state, last) if tuned is None else tuned:
-                apart = form.models.keys() if tuned is not None else personal | form.kept
-                for row, place in enumerate(form.places.tolist()):
-                    own, common = split({k: v.cpu().clone() for k, v in rows(form.models, row).items()}, apart)
-                    out[place] = Client(common, own, form.model)
-        return [out[place] for place in range(len(self.here))]
+            for group in self.groups(state, last) if tuned is None else tuned:
+                apart = group.models.keys() if tuned is not None else personal | group.private
+                for row, place in enumerate(group.places.tolist()):
+                    own, common = split({k: v.cpu().clone() for k, v in rows(group.models, row).items()}, apart)
+                    out[place] = Client(common, own, group.model)
+        return [out[place] for place in range(len(self.local_clients))]
 
     def modules(self) -> list[Model]:
         """The form that each client has after the last round."""
-        return held(self.model, self.program.views, self.everybody(max(0, self.rounds - 1)))
+        return held(self.model, self.program.submodels, self.everybody(max(0, self.rounds - 1)))
 
     def _now(self) -> float:
         if self.federation.x.is_cuda:

@@ -8,8 +8,8 @@ from torch import nn
 
 from .. import models
 from ..algorithms.base import Algorithm
-from ..core import rng as chance
-from ..core.errors import RequestError, unknown
+from ..core import rng as rng
+from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
 from ..models.model import Model
@@ -39,11 +39,11 @@ def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algor
     loss, precision = given.loss, given.precision
 
     def first(client: int) -> Tensors:
-        module = make(chance.key(seed, "init", client))
+        module = make(rng.key(seed, "init", client))
         return algorithm.adapt(Model(module, loss, precision=precision)).start
 
     if not _differ(first(0), first(1)):
-        raise RequestError(
+        raise UserError(
             f"init={PER_CLIENT} needs a function that draws a new model at every call, this one builds the same again: "
             "leave torch's seed alone in it, and build no model with a seed of its own"
         )
@@ -63,12 +63,12 @@ def _built_again(given: Model) -> Callable[[int], nn.Module]:
     """For a model that was built by its name: the same name with another seed."""
     origin: Mapping[str, Any] | None = getattr(given.module, "origin", None)
     if origin is None:
-        raise RequestError(
+        raise UserError(
             f"init={PER_CLIENT} cannot draw a {type(given.module).__name__} anew: give fit a function that builds it, "
             "as in fit(lambda: Net(), ...), or a model of coterie.models.build"
         )
     if _differ({k: v.cpu() for k, v in given.start.items()}, Model(models.named(origin), given.loss).start):
-        raise RequestError(
+        raise UserError(
             f"init={PER_CLIENT} draws every model anew, and this one holds values of its own: leave init out"
         )
     return lambda key: models.named({**origin, "seed": key})

@@ -12,34 +12,35 @@ from torch import Tensor, nn
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
-from ..core import rng as chance
-from ..core.errors import RequestError, unknown
+from ..core import rng as rng
+from ..core.errors import UserError, unknown
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
 from ..measure import summarize
-from ..measure.report import Row
+from ..measure.rows import Row
 from ..models.model import PRECISIONS, Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
-from ..track.progress import Messages, Progress
+from ..track.progress import PendingMessages, Progress
 from . import memory
-from .census import census
-from .choose import Choice
+from .client_summary import client_summary
+from .cluster_spec import ClusterSpec
 from .config import describe
-from .evaluation import rhythm
-from .experiment import Experiment, Progressed
+from .evaluation import evaluation_interval
+from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
 from .history import History
 from .run import Client, Run, client_tensors
-from .suited import suited
-from .wanted import Wanted
+from .select_engine import Choice, select_engine
 
 RAY = "ray"
 AUTO = "auto"
-SELDOM = "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
+EVERY_N_NOTE = (
+    "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
+)
 
 
 def fit(
@@ -57,7 +58,7 @@ def fit(
     progress: bool | str = True,
     evaluate_every: int | str = 1,
     init: str = COMMON,
-    silent: float = 0.0,
+    drop_messages: float = 0.0,
     offline: float = 0.0,
     record: Sequence[str] = (),
     precision: str = "fp32",
@@ -74,8 +75,8 @@ def fit(
     evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
     round, unless all of them together would take more than two seconds and more than a tenth of the training; init:
     "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
-    never leaves it); silent: how likely a message between peers is dropped; offline: how likely a client between peers
-    is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
+    never leaves it); drop_messages: how likely a message between peers is dropped; offline: how likely a client between
+    peers is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
     "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity", "train-accuracy" (of the
     one model they agree on), "deltas" (Delta_u at (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum) and
     "constants" (of convergence theorems, estimated); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits)
@@ -92,16 +93,16 @@ def fit(
     (2, 4, ['1.bias', '1.weight'])
     """
     if rounds < 0:
-        raise RequestError("rounds must be at least 0: choose a larger number")
+        raise UserError("rounds must be at least 0: choose a larger number")
     check_init(init)
     if resume and out is None:
-        raise RequestError("resume goes on with a run that was written: give out, the folder it is in")
+        raise UserError("resume goes on with a run that was written: give out, the folder it is in")
     there = _cluster(engine, workers, ray_address, gpus_per_worker)
     place = find_device(device if there is None else "cpu")
     _check_precision(precision, place, there)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
-    module = model if isinstance(model, nn.Module) else drawn(model, chance.key(seed, "init"))
+    module = model if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
     federation = federation.to(place)
     _check_fit(given, federation)
@@ -110,52 +111,54 @@ def fit(
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
-    chosen = None if there else suited(engine, adapted, federation, program, rounds, federation.clients)
+    chosen = None if there else select_engine(engine, adapted, federation, program, rounds, federation.clients)
     runs_on = Serial() if chosen is None else chosen.engine
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
-    plan = seed, rounds, silent, record
+    plan = seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, runs_on, *plan, offline=offline, first=first)
     experiment.check()
-    experiment = replace(experiment, evaluate_every=_rhythm(evaluate_every, experiment, folder if continued else None))
-    messages = Messages()
-    with _played(experiment, chosen, engine, there, messages) as (player, runs, reason):
+    experiment = replace(
+        experiment, evaluate_every=_evaluate_every(evaluate_every, experiment, folder if continued else None)
+    )
+    messages = PendingMessages()
+    with _played(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus else place.type
         config = describe(experiment, given, runs, reason, on)
         name = progress if isinstance(progress, str) else algorithm.name
         with (
             Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
-            memory.kept(),
+            memory.retain_freed_memory(),
             Tracking(trackers, bar) as tracking,
         ):
             messages.go_to(bar.warn)
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
-                bar.say(SELDOM.format(experiment.evaluate_every))
-            now, history = _begin(player, folder, continued, config, bar)
+                bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
+            now, history = _begin(backend, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
-            return _play(experiment, player, folder, config, now, history, bar, tracking)
+            return _play(experiment, backend, folder, config, now, history, bar, tracking)
 
 
-def _check_precision(precision: str, place: torch.device, there: Wanted | None) -> None:
+def _check_precision(precision: str, place: torch.device, there: ClusterSpec | None) -> None:
     """Refuses what is no precision, and one that only GPUs have where there is none."""
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus):
-        raise RequestError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
+        raise UserError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
 
 
-class Player(Protocol):
+class Backend(Protocol):
     """Who plays the rounds: an experiment in this process, or one on a cluster."""
 
-    def start(self) -> Progressed:
+    def start(self) -> RunState:
         """Before the first round."""
 
-    def restored(self, saved: Checkpoint) -> Progressed:
+    def restored(self, saved: Checkpoint) -> RunState:
         """Where a checkpoint has the clients."""
 
-    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+    def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """A round and its row of measurements."""
 
-    def saved(self, now: Progressed) -> Saved:
+    def saved(self, now: RunState) -> Saved:
         """Where the clients stand, as a checkpoint holds it."""
 
     def clients(self, state: Any) -> list[Client]:
@@ -167,53 +170,53 @@ class Player(Protocol):
 
 @contextmanager
 def _played(
-    experiment: Experiment, chosen: Choice | None, engine: str, there: Wanted | None, say: Callable[[str], object]
-) -> Iterator[tuple[Player, str, str]]:
+    experiment: Experiment, chosen: Choice | None, engine: str, there: ClusterSpec | None, say: Callable[[str], object]
+) -> Iterator[tuple[Backend, str, str]]:
     """Who plays an experiment, on which engine, and why on that."""
     if chosen is not None:
         yield experiment, chosen.engine.name, chosen.reason
     elif there is not None:
-        from ..cluster.spread import spread  # of no use to anybody else
+        from ..cluster.ray_backend import ray_backend  # of no use to anybody else
 
-        with spread(experiment, engine, there, say) as found:
+        with ray_backend(experiment, engine, there, say) as found:
             yield found
 
 
-def _cluster(engine: str, workers: int | None, address: str | None, gpus: float) -> Wanted | None:
+def _cluster(engine: str, workers: int | None, address: str | None, gpus: float) -> ClusterSpec | None:
     """Where a run is to be played, if not in this process."""
     if parse(engine).name == RAY:
         if (workers is not None and workers < 1) or gpus < 0:
-            raise RequestError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
-        return Wanted(address, workers, gpus)
+            raise UserError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
+        return ClusterSpec(address, workers, gpus)
     for option, given in (("--workers", workers), ("--ray-address", address), ("--gpus-per-worker", gpus or None)):
         if given is not None:
-            raise RequestError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
+            raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
     return None
 
 
 def _begin(
-    player: Player, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
-) -> tuple[Progressed, list[Row]]:
+    backend: Backend, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
+) -> tuple[RunState, list[Row]]:
     """Where the run stands: at its start, or after the last round that was saved."""
     if folder is None:
-        return player.start(), []
+        return backend.start(), []
     if not continued:
         folder.begin(config)
-        return player.start(), []
+        return backend.start(), []
     folder.check_same(config)
     saved = folder.latest(bar.warn)
     if saved is None:
-        return player.start(), folder.history(0)
+        return backend.start(), folder.history(0)
     bar.say(f"resuming {folder.path} after round {saved.round}")
-    return player.restored(saved), folder.history(saved.round)
+    return backend.restored(saved), folder.history(saved.round)
 
 
 def _play(
     experiment: Experiment,
-    player: Player,
+    backend: Backend,
     folder: RunFolder | None,
     config: dict[str, Any],
-    now: Progressed,
+    now: RunState,
     history: list[Row],
     bar: Progress,
     tracking: Tracking,
@@ -223,20 +226,20 @@ def _play(
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in range(len(history), rounds):
-            now, row = player.play(now, t, evaluate=experiment.attendance.evaluated(t) == t)
+            now, row = backend.run_round(now, t, evaluate=experiment.schedule.evaluated(t) == t)
             history.append(row)
             if writer is not None:
-                writer.keep(row, player.saved(now))
+                writer.keep(row, backend.saved(now))
             bar.update(row)
             tracking.round(row)
-    saved = player.saved(now)
-    clients = player.clients(now.state)
-    accuracies = now.accuracies or player.accuracies(now.state, now.after_train, max(0, rounds - 1))
+    saved = backend.saved(now)
+    clients = backend.clients(now.state)
+    accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, max(0, rounds - 1))
     final = saved if isinstance(saved, dict) else saved.gathered()
-    known = census(experiment, accuracies)
+    known = client_summary(experiment, accuracies)
     run = Run(config, History(history), summarize(config, history), clients, final, known)
     if folder is not None:
-        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.census)
+        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
     tracking.summary = run.summary
     return run
 
@@ -248,11 +251,11 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise RequestError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from error
     if device.type not in ("cpu", "cuda"):
-        raise RequestError(f"device {name!r} cannot be used: use auto, cpu or cuda")
+        raise UserError(f"device {name!r} cannot be used: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise RequestError("there is no CUDA device here: use --device cpu")
+        raise UserError("there is no CUDA device here: use --device cpu")
     return device
 
 
@@ -264,7 +267,7 @@ def _check_fit(model: Model, federation: Federation) -> None:
     outputs = _outputs(model, federation, origin.get("input_shape"))
     if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise RequestError(
+        raise UserError(
             f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
             "outputs, or give a loss of your own"
         )
@@ -281,13 +284,13 @@ def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) 
         takes = f"fails ({str(error).splitlines()[0]})"
         if built is not None and tuple(built) != have:
             takes = f"is built for samples of shape {tuple(built)}"
-        raise RequestError(f"the model {takes}, the data have {have}: build it for these data") from error
+        raise UserError(f"the model {takes}, the data have {have}: build it for these data") from error
 
 
 def _check_classes(outputs: int | None, classes: int | None) -> None:
     """Labels must not point beside the outputs: on a GPU that ends the whole process."""
     if outputs is not None and classes is not None and outputs < classes:
-        raise RequestError(
+        raise UserError(
             f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
         )
 
@@ -297,11 +300,11 @@ def _same_engine(asked: str, begun: str) -> str:
     return begun if asked in ("auto", parse(begun).name) else asked
 
 
-def _rhythm(asked: int | str, experiment: Experiment, begun: RunFolder | None) -> int:
+def _evaluate_every(asked: int | str, experiment: Experiment, begun: RunFolder | None) -> int:
     """Rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
     if asked == AUTO:
         known = None if begun is None else begun.config().get("evaluate_every")
-        return known if isinstance(known, int) and known > 0 else rhythm(experiment)
+        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
     if not isinstance(asked, int) or asked < 1:
-        raise RequestError(f"evaluate_every={asked!r} is not a number of rounds: use 1 or more, or auto")
+        raise UserError(f"evaluate_every={asked!r} is not a number of rounds: use 1 or more, or auto")
     return asked

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.errors import RequestError
-from ..measure.report import Row
+from ..core.errors import UserError
+from ..measure.rows import Row
 
 if TYPE_CHECKING:
     import pandas
@@ -17,7 +17,7 @@ class History(list[Row]):
         try:
             import pandas
         except ImportError as error:
-            raise RequestError("a frame needs pandas: run pip install pandas") from error
+            raise UserError("a frame needs pandas: run pip install pandas") from error
         frame = pandas.DataFrame(list(self))
         unknown = frame.columns[frame.isna().all()]  # columns of None would be of no number's type
         return frame.astype(dict.fromkeys(unknown, float))

@@ -13,7 +13,7 @@ MAPPINGS = 65536  # as many as it allows by default
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def retain_freed_memory() -> Iterator[None]:
     """Freed memory is kept for what comes next, and given back to the system at the end.
 
     glibc takes every block of more than 32 MB from the system and gives it back at once. The stacked state of many

@@ -5,13 +5,13 @@ from functools import cached_property
 
 import numpy as np
 
-from ..core import rng as chance
-from ..core.errors import RequestError
+from ..core import rng as rng
+from ..core.errors import UserError
 from ..data.batches import Integers
 
 
 @dataclass(frozen=True)
-class Attendance:
+class Participation:
     """Of all clients, in all rounds."""
 
     clients: int
@@ -26,22 +26,22 @@ class Attendance:
         asked = self.asked(t)
         if not self.offline:
             return asked
-        return asked[chance.generator(self.seed, "offline", t).random(self.clients)[asked] >= self.offline]
+        return asked[rng.generator(self.seed, "offline", t).random(self.clients)[asked] >= self.offline]
 
     def asked(self, t: int) -> Integers:
         """Who is to take part in round ``t``: drawn without replacement, in ascending order."""
         n, wanted = self.clients, self.participation
         m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
         if not 1 <= m <= n:
-            raise RequestError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
+            raise UserError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
         if m == n:
             return np.arange(n)
-        return np.sort(chance.generator(self.seed, "sample", t).choice(n, m, replace=False))
+        return np.sort(rng.generator(self.seed, "sample", t).choice(n, m, replace=False))
 
     def evaluated(self, t: int) -> int:
         """The first round from ``t`` on that is evaluated; the last one always is.
 
-        >>> [Attendance(10, 1.0, 0, rounds=8, evaluate_every=3).evaluated(t) for t in range(8)]
+        >>> [Participation(10, 1.0, 0, rounds=8, evaluate_every=3).evaluated(t) for t in range(8)]
         [2, 2, 2, 5, 5, 5, 7, 7]
         """
         return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))

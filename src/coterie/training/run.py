@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from .. import algorithms, models
-from ..algorithms.forms import held_at_the_end
+from ..algorithms.groups import final_models
 from ..core.custom import trusting
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file, read_json
@@ -38,7 +38,7 @@ class Client:
     def module(self) -> nn.Module:
         """The client's own module, in evaluation mode, ready to use."""
         if self.model is None:
-            raise RequestError(
+            raise UserError(
                 "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
                 "coterie.load(path, model=...)"
             )
@@ -54,7 +54,7 @@ class Run:
     summary: dict[str, Any]
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
-    census: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
+    client_summary: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
 
     def __repr__(self) -> str:
         accuracy = self.summary["personal_accuracy"]["after_mix"]
@@ -74,7 +74,7 @@ class Run:
         for row in self.history:
             folder.append(row)
         folder.save(len(self.history), self.final)
-        folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.census)
+        folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.client_summary)
         return folder.path
 
     def report(self, path: str | Path) -> Path:
@@ -102,7 +102,7 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
         summary=read_json(folder.path / SUMMARY),
         clients=[client_of(folder.path, i, modules) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
-        census=folder.census(),
+        client_summary=folder.client_summary(),
     )
 
 
@@ -112,7 +112,7 @@ def finished(path: str | Path) -> RunFolder:
     folder.config()  # says so where there is no run
     if not (folder.path / SUMMARY).exists():
         command = shlex.join(["coterie", "run", str(path), "--resume", *trusting(folder.config())])
-        raise RequestError(f"{path} is not finished: continue it with `{command}` first")
+        raise UserError(f"{path} is not finished: continue it with `{command}` first")
     return folder
 
 
@@ -145,7 +145,7 @@ class Modules:
         assert self.common is not None
         c = self.config
         method = algorithms.again(c["method"], **c["settings"])
-        return held_at_the_end(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
+        return final_models(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
 
 
 def shapes(tensors: Tensors) -> dict[str, torch.Size]:
@@ -157,7 +157,7 @@ def _history(path: Path) -> History:
     try:
         return History(json.loads(line) for line in path.read_text().splitlines())
     except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
+        raise UserError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 
 
 def client_of(path: Path, i: int, modules: Modules) -> Client:
@@ -166,7 +166,7 @@ def client_of(path: Path, i: int, modules: Modules) -> Client:
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise RequestError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
+        raise UserError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
     client = client_from(tensors, None)
     return replace(client, model=modules.of(i, client.shared | client.personal))
 

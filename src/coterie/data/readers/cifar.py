@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 
 PIXELS = 3 * 32 * 32
 
 
-class Batches(NamedTuple):
+class Labeled(NamedTuple):
     """Images [N, 3, 32, 32] and their labels."""
 
     x: NDArray[np.uint8]
@@ -35,7 +35,7 @@ CIFAR10 = Layout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",),
 CIFAR100 = Layout(("train",), ("test",), b"fine_labels")
 
 
-def read_cifar(path: Path, layout: Layout) -> tuple[Batches, Batches]:
+def read_cifar(path: Path, layout: Layout) -> tuple[Labeled, Labeled]:
     """Training and test images of the folder, or of the archive it is packed in."""
     train, test = _Room(layout.train), _Room(layout.test)
     read = _from_folder if path.is_dir() else _from_archive
@@ -44,7 +44,7 @@ def read_cifar(path: Path, layout: Layout) -> tuple[Batches, Batches]:
         room.put(name, f"{path}/{name}", _batch(f"{path}/{name}", content, layout.labels))
     missing = sorted(train.missing | test.missing)
     if missing:
-        raise RequestError(f"{path} lacks {', '.join(missing)}: fetch it again")
+        raise UserError(f"{path} lacks {', '.join(missing)}: fetch it again")
     return train.whole, test.whole
 
 
@@ -53,16 +53,16 @@ class _Room:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.missing = names, set(names)
-        self.whole = Batches(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
+        self.whole = Labeled(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
 
-    def put(self, name: str, where: str, batch: Batches) -> None:
+    def put(self, name: str, where: str, batch: Labeled) -> None:
         """One batch to its place."""
         each = len(batch.y)
         if len(self.missing) == len(self.names):
             total = each * len(self.names)
-            self.whole = Batches(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
+            self.whole = Labeled(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
         if each * len(self.names) != len(self.whole.y):
-            raise RequestError(f"{where} has {each} images, unlike the batches before it: fetch it again")
+            raise UserError(f"{where} has {each} images, unlike the batches before it: fetch it again")
         rows = slice(self.names.index(name) * each, (self.names.index(name) + 1) * each)
         self.whole.x[rows], self.whole.y[rows] = batch
         self.missing.discard(name)
@@ -84,22 +84,22 @@ def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, byte
                 if file is not None:
                     yield name, file.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise RequestError(f"{path} cannot be unpacked ({error}): fetch it again") from error
+        raise UserError(f"{path} cannot be unpacked ({error}): fetch it again") from error
 
 
-def _batch(where: str, content: bytes, key: bytes) -> Batches:
+def _batch(where: str, content: bytes, key: bytes) -> Labeled:
     """The images and labels of one pickle."""
     try:
         values = ArraysOnly(content, where).load()
         x, y = np.asarray(values[b"data"]), np.asarray(values[key])
-    except RequestError:
+    except UserError:
         raise
     except Exception as error:  # a damaged pickle raises whatever it happens to meet
-        raise RequestError(f"{where} is damaged ({type(error).__name__}): fetch it again") from error
+        raise UserError(f"{where} is damaged ({type(error).__name__}): fetch it again") from error
     if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
-        raise RequestError(f"{where} holds {shapes}, not uint8 (N, {PIXELS}) and N labels: put the original file there")
-    return Batches(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
+        raise UserError(f"{where} holds {shapes}, not uint8 (N, {PIXELS}) and N labels: put the original file there")
+    return Labeled(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
 
 
 class ArraysOnly(pickle.Unpickler):
@@ -112,14 +112,14 @@ class ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """One of the four things that make up an array."""
         if (module, name) not in _ALLOWED:
-            raise RequestError(
+            raise UserError(
                 f"{self.where} asks for {module}.{name}, which no data need: it was not run; get the file from its home"
             )
         return _ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> NoReturn:
         """Nothing lies outside the file."""
-        raise RequestError(f"{self.where} points outside itself: get the file from its home")
+        raise UserError(f"{self.where} points outside itself: get the file from its home")
 
 
 def _encode(text: str, encoding: str) -> bytes:

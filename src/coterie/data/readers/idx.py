@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 
 _BYTES = 8  # the type code of unsigned bytes, the only one these data sets have
 
@@ -18,11 +18,11 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     content = _content(path)
     start = 4 + 4 * dimensions
     if content[:4] != bytes((0, 0, _BYTES, dimensions)) or len(content) < start:
-        raise RequestError(f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there")
+        raise UserError(f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there")
     shape = [int(size) for size in np.frombuffer(content, ">u4", dimensions, 4)]
     if len(content) - start != prod(shape):
         have = len(content) - start
-        raise RequestError(f"{path} has {have} bytes of data, not the {prod(shape)} it announces: fetch it again")
+        raise UserError(f"{path} has {have} bytes of data, not the {prod(shape)} it announces: fetch it again")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -31,4 +31,4 @@ def _content(path: Path) -> bytearray:
         raw = path.read_bytes()
         return bytearray(gzip.decompress(raw) if path.suffix == ".gz" else raw)
     except (EOFError, zlib.error, OSError) as error:
-        raise RequestError(f"{path} cannot be read ({error}): fetch it again") from error
+        raise UserError(f"{path} cannot be read ({error}): fetch it again") from error

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 from ..catalog import located
 from ..pool import Pool
-from ..preparation import Preparation
-from .cifar import CIFAR10, CIFAR100, Batches, read_cifar
+from ..transform import Transform
+from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
 from .idx import read_idx
 from .mat import read_mat
 
@@ -21,23 +21,23 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 
-class Look(NamedTuple):
+class ChannelStats(NamedTuple):
     """Mean and deviation of a channel over the training images, and whether a mirrored image is as good."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     flip: bool
 
-    def preparation(self, augment: bool) -> Preparation:
+    def transform(self, augment: bool) -> Transform:
         """Normalization, with random crops and flips where they are wanted."""
-        return Preparation(self.mean, self.std, PAD if augment else 0, self.flip and augment)
+        return Transform(self.mean, self.std, PAD if augment else 0, self.flip and augment)
 
 
-_MNIST = Look((0.1307,), (0.3081,), flip=False)
-_FASHION = Look((0.2860,), (0.3530,), flip=True)
-_CIFAR10 = Look((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), flip=True)
-_CIFAR100 = Look((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), flip=True)
-_SVHN = Look((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), flip=False)
+_MNIST = ChannelStats((0.1307,), (0.3081,), flip=False)
+_FASHION = ChannelStats((0.2860,), (0.3530,), flip=True)
+_CIFAR10 = ChannelStats((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), flip=True)
+_CIFAR100 = ChannelStats((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), flip=True)
+_SVHN = ChannelStats((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), flip=False)
 
 
 def mnist(folder: Path, augment: bool = False) -> Pool:
@@ -45,7 +45,7 @@ def mnist(folder: Path, augment: bool = False) -> Pool:
 
     Reference: LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
-    return _idx_pool("mnist", folder, _MNIST.preparation(augment))
+    return _idx_pool("mnist", folder, _MNIST.transform(augment))
 
 
 def mnist_halves(folder: Path, size: int = 60_000) -> Pool:
@@ -54,8 +54,8 @@ def mnist_halves(folder: Path, size: int = 60_000) -> Pool:
     size: of the training images, which are in no order, the first so many; the default is all of them.
     """
     if not 1 <= size <= 60_000:
-        raise RequestError(f"size={size} is not possible with 60000 images: ask for 1 to 60000")
-    pool = _idx_pool("mnist", folder, Preparation((0.0,), (1.0,)))
+        raise UserError(f"size={size} is not possible with 60000 images: ask for 1 to 60000")
+    pool = _idx_pool("mnist", folder, Transform((0.0,), (1.0,)))
     return pool._replace(x=pool.x[:size], y=pool.y[:size] // 5, test_y=pool.test_y // 5, classes=2)
 
 
@@ -64,7 +64,7 @@ def fashion_mnist(folder: Path, augment: bool = False) -> Pool:
 
     Reference: Xiao et al., Fashion-MNIST, 2017.
     """
-    return _idx_pool("fashion-mnist", folder, _FASHION.preparation(augment))
+    return _idx_pool("fashion-mnist", folder, _FASHION.transform(augment))
 
 
 def cifar10(folder: Path, augment: bool = True) -> Pool:
@@ -73,13 +73,13 @@ def cifar10(folder: Path, augment: bool = True) -> Pool:
     Reference: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     (path,) = located("cifar10", folder)
-    return _pool(path, *read_cifar(path, CIFAR10), 10, _CIFAR10.preparation(augment))
+    return _pool(path, *read_cifar(path, CIFAR10), 10, _CIFAR10.transform(augment))
 
 
 def cifar100(folder: Path, augment: bool = True) -> Pool:
     """CIFAR-100 with its 100 fine labels. augment: random crops of images padded by 4, and flips."""
     (path,) = located("cifar100", folder)
-    return _pool(path, *read_cifar(path, CIFAR100), 100, _CIFAR100.preparation(augment))
+    return _pool(path, *read_cifar(path, CIFAR100), 100, _CIFAR100.transform(augment))
 
 
 def svhn(folder: Path, augment: bool = False) -> Pool:
@@ -88,38 +88,36 @@ def svhn(folder: Path, augment: bool = False) -> Pool:
     Reference: Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
     """
     train, test = located("svhn", folder)
-    return _pool(train.parent, _svhn_part(train), _svhn_part(test), 10, _SVHN.preparation(augment))
+    return _pool(train.parent, _svhn_part(train), _svhn_part(test), 10, _SVHN.transform(augment))
 
 
-def _svhn_part(path: Path) -> Batches:
+def _svhn_part(path: Path) -> Labeled:
     arrays = read_mat(path)
     x, y = arrays.get("X"), arrays.get("y")
     if x is None or y is None or x.ndim != 4 or x.dtype != np.uint8 or x.shape[2] != 3 or y.size != x.shape[3]:
-        raise RequestError(f"{path} has no X (H, W, 3, N) of bytes with N labels y: put the original file there")
+        raise UserError(f"{path} has no X (H, W, 3, N) of bytes with N labels y: put the original file there")
     labels = y.ravel().astype(np.int64)
     if labels.size and (labels.min() < 1 or labels.max() > 10):
-        raise RequestError(
-            f"the labels of {path} run from {labels.min()} to {labels.max()}, not 1 to 10: fetch it again"
-        )
-    return Batches(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), labels % 10)  # 10 stands for the digit 0
+        raise UserError(f"the labels of {path} run from {labels.min()} to {labels.max()}, not 1 to 10: fetch it again")
+    return Labeled(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), labels % 10)  # 10 stands for the digit 0
 
 
-def _idx_pool(name: str, folder: Path, preparation: Preparation) -> Pool:
+def _idx_pool(name: str, folder: Path, transform: Transform) -> Pool:
     images, labels, test_images, test_labels = located(name, folder)
     train, test = _idx_part(images, labels), _idx_part(test_images, test_labels)
-    return _pool(images.parent, train, test, 10, preparation)
+    return _pool(images.parent, train, test, 10, transform)
 
 
-def _idx_part(images: Path, labels: Path) -> Batches:
-    return Batches(read_idx(images, 3)[:, None], read_idx(labels, 1).astype(np.int64))
+def _idx_part(images: Path, labels: Path) -> Labeled:
+    return Labeled(read_idx(images, 3)[:, None], read_idx(labels, 1).astype(np.int64))
 
 
-def _pool(where: Path, train: Batches, test: Batches, classes: int, preparation: Preparation) -> Pool:
+def _pool(where: Path, train: Labeled, test: Labeled, classes: int, transform: Transform) -> Pool:
     for part, (x, y) in (("training", train), ("test", test)):
         if len(x) != len(y) or not len(x):
-            raise RequestError(f"{where} has {len(x)} {part} images and {len(y)} labels: fetch it again")
+            raise UserError(f"{where} has {len(x)} {part} images and {len(y)} labels: fetch it again")
         if y.min() < 0 or y.max() >= classes:
             span = f"{y.min()} to {y.max()}, not 0 to {classes - 1}"
-            raise RequestError(f"the {part} labels of {where} run from {span}: fetch it again")
+            raise UserError(f"the {part} labels of {where} run from {span}: fetch it again")
     samples, labels, test_samples, test_labels = map(torch.from_numpy, (*train, *test))
-    return Pool(samples, labels, test_samples, test_labels, classes, preparation=preparation)
+    return Pool(samples, labels, test_samples, test_labels, classes, transform=transform)

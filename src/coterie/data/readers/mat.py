@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 
 HEADER = 128
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
@@ -25,7 +25,7 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
         order = {b"IM": "<", b"MI": ">"}[content[126:128]]
         return dict(_arrays(memoryview(content)[HEADER:], order))
     except (KeyError, ValueError, struct.error, zlib.error, OSError) as error:
-        raise RequestError(f"{path} is no whole MATLAB file of version 5 ({error}): fetch it again") from error
+        raise UserError(f"{path} is no whole MATLAB file of version 5 ({error}): fetch it again") from error
 
 
 def _arrays(content: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _GRAY = ("1", "L")
@@ -22,7 +22,7 @@ def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise RequestError("reading image files needs Pillow: pip install 'coterie[images]'") from error
+        raise UserError("reading image files needs Pillow: pip install 'coterie[images]'") from error
     return Image
 
 
@@ -63,12 +63,12 @@ def _pixels(opened: Any, path: Path, mode: str) -> NDArray[np.uint8]:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> RequestError:
-    return RequestError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it")
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it")
 
 
 def _check_sizes(paths: Sequence[Path], sizes: Sequence[tuple[int, int]]) -> None:
     other = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if other is not None:
         one, two = (f"{paths[i]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, other))
-        raise RequestError(f"the images differ in size ({one}, {two}): bring them to one size first")
+        raise UserError(f"the images differ in size ({one}, {two}): bring them to one size first")

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core import rng as chance
-from ...core.errors import RequestError, unknown
+from ...core import rng as rng
+from ...core.errors import UserError, unknown
 from ..federation import Federation
 from ..masking import Masking
 from ..pool import Pool
@@ -66,12 +66,12 @@ def text(
 def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: str) -> Pool:
     """The chunks in numbers, some of them hidden."""
     y, test_y = (torch.from_numpy(encoded(part.tokens, ids)) for part in (train, tested))
-    x, test_x = (hidden(part, len(ids), mask, chance.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
+    x, test_x = (hidden(part, len(ids), mask, rng.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
     masking = Masking(len(ids), mask) if hide == "anew" else None
     if masking is not None:
         x, test_x = (masking.stored(token, seen == len(ids)) for token, seen in ((y, x), (test_y, test_x)))
-    tailor = partial(_spelt, y=y, test_y=test_y, tokens=len(ids))
-    return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, tailor, masking)
+    per_client = partial(_spelt, y=y, test_y=test_y, tokens=len(ids))
+    return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, per_client, masking)
 
 
 def read(path: str) -> list[str]:
@@ -80,9 +80,9 @@ def read(path: str) -> list[str]:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             return [token for line in file for token in (*line.split(), END)]
     except OSError as error:
-        raise RequestError(f"the text {path} cannot be read ({error.strerror}): name a file that can") from error
+        raise UserError(f"the text {path} cannot be read ({error.strerror}): name a file that can") from error
     except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not text in UTF-8: convert it first") from error
+        raise UserError(f"{path} is not text in UTF-8: convert it first") from error
 
 
 def cut(tokens: list[str], rows: int, length: int) -> Strings:
@@ -120,7 +120,7 @@ def hidden(tokens: Tensor, mask_id: int, probability: float, key: int) -> Tensor
     tensor([[9, 9, 9]])
     """
     sample, place = np.arange(len(tokens))[:, None], np.arange(tokens.shape[1])
-    drawn = chance.counters(key, sample, place) / 2.0**64
+    drawn = rng.counters(key, sample, place) / 2.0**64
     return tokens.masked_fill(torch.from_numpy(drawn < probability), mask_id)
 
 
@@ -143,7 +143,7 @@ def _long_enough(path: str, rows: int, length: int, least: int) -> Strings:
     tokens = read(path)
     need = rows * length * least
     if len(tokens) < need:
-        raise RequestError(
+        raise UserError(
             f"{path} has {len(tokens)} tokens, and {rows} rows of {least} x {length} need {need}: "
             "lower rows or length, or take a longer text"
         )
@@ -157,12 +157,12 @@ def _spelt(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Fe
 
 def check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) -> None:
     if length < 1 or rows < 1:
-        raise RequestError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
+        raise UserError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
     if vocabulary < 0 or vocabulary in (1, 2):
-        raise RequestError(f"vocabulary={vocabulary} leaves no word: ask for 3 or more, or 0 for all")
+        raise UserError(f"vocabulary={vocabulary} leaves no word: ask for 3 or more, or 0 for all")
     if not 0 <= mask <= 1:
-        raise RequestError(f"mask must be a probability between 0 and 1, not {mask:g}")
+        raise UserError(f"mask must be a probability between 0 and 1, not {mask:g}")
     if hide not in ("once", "anew"):
         raise unknown("hide", hide, ("once", "anew"))
     if hide == "anew" and mask in (0, 1):
-        raise RequestError(f"mask={mask:g} hides the same tokens in every pass: leave hide=anew out, or choose between")
+        raise UserError(f"mask={mask:g} hides the same tokens in every pass: leave hide=anew out, or choose between")

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 from ..catalog import located
 from ..place import convenience, whole_folder
 from ..pool import Pool
-from .images import Look
+from .images import ChannelStats
 from .pictures import decoded
 
 CACHE = "coterie-arrays"
-_LOOK = Look((0.5,) * 3, (0.5,) * 3, flip=True)
+_LOOK = ChannelStats((0.5,) * 3, (0.5,) * 3, flip=True)
 
 
 class Arrays(NamedTuple):
@@ -38,7 +38,7 @@ def tiny_imagenet(folder: Path, augment: bool = True) -> Pool:
     arrays = _kept(path / CACHE) or _decoded_and_kept(path)
     x, y, test_x, test_y = map(torch.from_numpy, arrays)
     classes = int(arrays.y.max()) + 1
-    return Pool(x, y, test_x, test_y, classes, preparation=_LOOK.preparation(augment))
+    return Pool(x, y, test_x, test_y, classes, transform=_LOOK.transform(augment))
 
 
 def _kept(cache: Path) -> Arrays | None:
@@ -48,7 +48,7 @@ def _kept(cache: Path) -> Arrays | None:
     try:
         return Arrays(*(np.load(cache / f"{name}.npy", mmap_mode="c") for name in Arrays._fields))
     except (OSError, ValueError, EOFError) as error:
-        raise RequestError(f"{cache} is damaged ({error}): remove it, and it is made again") from error
+        raise UserError(f"{cache} is damaged ({error}): remove it, and it is made again") from error
 
 
 def _decoded_and_kept(path: Path) -> Arrays:
@@ -68,7 +68,7 @@ def _decoded_and_kept(path: Path) -> Arrays:
 def _kinds(folder: Path) -> list[str]:
     names = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
     if not names:
-        raise RequestError(f"{folder} has no folders of images: type `coterie data fetch tiny-imagenet`")
+        raise UserError(f"{folder} has no folders of images: type `coterie data fetch tiny-imagenet`")
     return names
 
 
@@ -77,7 +77,7 @@ def _training_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
     for label, name in enumerate(_kinds(folder)):
         mine = sorted((folder / name / "images").glob("*.JPEG"))
         if not mine:
-            raise RequestError(f"{folder / name / 'images'} has no JPEG images: unpack the archive again")
+            raise UserError(f"{folder / name / 'images'} has no JPEG images: unpack the archive again")
         files += mine
         labels += [label] * len(mine)
     return files, np.array(labels, np.int64)
@@ -90,7 +90,7 @@ def _validation_files(folder: Path, numbers: dict[str, int]) -> tuple[list[Path]
         pairs = [line.split("\t")[:2] for line in listed.read_text(encoding="utf-8").splitlines() if line]
         labels = [numbers[kind] for _, kind in pairs]
     except OSError as error:
-        raise RequestError(f"{listed} cannot be read ({error.strerror}): unpack the archive again") from error
+        raise UserError(f"{listed} cannot be read ({error.strerror}): unpack the archive again") from error
     except (KeyError, ValueError) as error:
-        raise RequestError(f"{listed} names a kind without training images ({error}): unpack it again") from error
+        raise UserError(f"{listed} names a kind without training images ({error}): unpack it again") from error
     return [folder / "images" / name for name, _ in pairs], np.array(labels, np.int64)

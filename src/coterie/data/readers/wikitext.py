@@ -3,7 +3,7 @@
 from itertools import islice
 from pathlib import Path
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 from ..catalog import located
 from ..place import convenience, whole_file
 from ..pool import Pool
@@ -30,7 +30,7 @@ def wikitext2(
     Reference: Merity et al., Pointer Sentinel Mixture Models, ICLR 2017.
     """
     if test not in ("test", "valid"):
-        raise RequestError(f"test={test} is no part of wikitext2: choose test or valid")
+        raise UserError(f"test={test} is no part of wikitext2: choose test or valid")
     check_text(length, rows, vocabulary, mask, hide)
     (path,) = located("wikitext2", folder)
     train, tested = (str(path / f"wiki.{part}.tokens") for part in ("train", test))

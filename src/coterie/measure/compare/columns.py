@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from ...core.errors import RequestError
+from ...core.errors import UserError
 from ...core.spec import scaled
-from ..report import FINETUNED, rounds_to
+from ..rows import FINETUNED, rounds_to
 from .runs import MethodRuns
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
@@ -70,7 +70,7 @@ class Column(NamedTuple):
 def check_target(target: float) -> None:
     """Refuses what no mean accuracy can reach, or every one does."""
     if not 0 < target <= 100:
-        raise RequestError(f"--target {target:g} is no accuracy in %: choose one above 0 and up to 100")
+        raise UserError(f"--target {target:g} is no accuracy in %: choose one above 0 and up to 100")
 
 
 def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..report import Row
+from ..rows import Row
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +14,7 @@ class RunData:
     config: dict[str, Any]
     history: Sequence[Row]
     summary: dict[str, Any]
-    census: dict[str, Any]  # {} before the run is finished
+    client_summary: dict[str, Any]  # {} before the run is finished
     finished: bool = True
 
     @property

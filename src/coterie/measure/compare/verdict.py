@@ -49,7 +49,7 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
 
 def _of_clients(methods: Sequence[MethodRuns]) -> Numbers:
     """[methods, clients] each client's accuracy after mixing, mean over the seeds, of those who have it everywhere."""
-    each = [[run.census.get("accuracy", {}).get("after_mix") or [] for run in m.runs] for m in methods]
+    each = [[run.client_summary.get("accuracy", {}).get("after_mix") or [] for run in m.runs] for m in methods]
     if not all(clients for runs in each for clients in runs):
         return np.empty((len(methods), 0))
     means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without test samples, becomes NaN

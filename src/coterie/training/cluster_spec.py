@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ClusterSpec:
     """Where a run is to be played."""
 
     address: str | None = None  # of a cluster; None: one on this machine, for this run

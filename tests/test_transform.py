@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import coterie as ct
-from coterie.data import Federation, Preparation
+from coterie.data import Federation, Transform
 from coterie.data.batches import Amount, Batches, Samples, Stream
 from coterie.engines import Serial, Vectorized
 from coterie.training import config
 from toys import experiment, models
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-PLAIN = Preparation(MEAN, STD)
-RANDOM = Preparation(MEAN, STD, pad=4, flip=True)
+PLAIN = Transform(MEAN, STD)
+RANDOM = Transform(MEAN, STD, pad=4, flip=True)
 
 
 def pictures(n: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
@@ -32,12 +32,12 @@ def pictures(n: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
     return torch.randint(1, 256, (n, 3, h, w), generator=g, dtype=torch.uint8)
 
 
-def samples(sizes: tuple[int, ...] = (8, 8, 8, 8), preparation: Preparation = RANDOM) -> Samples:
+def samples(sizes: tuple[int, ...] = (8, 8, 8, 8), transform: Transform = RANDOM) -> Samples:
     n = sum(sizes)
-    return Samples(pictures(n), torch.arange(n), torch.split(torch.randperm(n), sizes), preparation)
+    return Samples(pictures(n), torch.arange(n), torch.split(torch.randperm(n), sizes), transform)
 
 
-def by_hand(image: Tensor, p: Preparation, dy: int, dx: int, flipped: bool) -> Tensor:
+def by_hand(image: Tensor, p: Transform, dy: int, dx: int, flipped: bool) -> Tensor:
     """One image: a frame around it, a window cut out, its columns reversed, then normalized."""
     c, h, w = image.shape
     frame = torch.tensor(p.mean if p.border == "mean" else (0.0,) * c, dtype=torch.float64)
@@ -54,17 +54,17 @@ def inputs(stream: Stream) -> Tensor:
     return torch.cat([b.x if b.mask is None else torch.where(b.mask[:, None, None, None], b.x, 0) for b in batches])
 
 
-def federation(preparation: Preparation | None = PLAIN, sizes: tuple[int, ...] = (9, 4, 13, 2, 8)) -> Federation:
-    """Clients of unequal size; without a preparation, the same images normalized in advance."""
+def federation(transform: Transform | None = PLAIN, sizes: tuple[int, ...] = (9, 4, 13, 2, 8)) -> Federation:
+    """Clients of unequal size; without a transform, the same images normalized in advance."""
 
     def pair(n: int, seed: int) -> tuple[Tensor, Tensor]:
         y = torch.arange(n) % 3
         x = (pictures(n, seed=seed) // 2 + 40 * y.to(torch.uint8)[:, None, None, None]).contiguous()
         normal = torch.stack([by_hand(image, PLAIN, 0, 0, False) for image in x]).to(torch.float32)
-        return normal if preparation is None else x, y
+        return normal if transform is None else x, y
 
     train, test = ([pair(n + extra, seed) for seed, n in enumerate(sizes)] for extra in (0, 3))
-    return ct.data.from_tensors(train, test, classes=3, preparation=preparation)
+    return ct.data.from_tensors(train, test, classes=3, transform=transform)
 
 
 def net() -> nn.Module:
@@ -84,7 +84,7 @@ def algorithm(**settings: Any) -> ct.algorithms.Algorithm:
 @settings(deadline=None)
 @given(pad=st.integers(0, 5), flip=st.booleans(), border=st.sampled_from(["black", "mean"]), seed=st.integers(0, 99))
 def test_augmentation_equals_pad_slice_flip(pad: int, flip: bool, border: str, seed: int) -> None:
-    p = Preparation(MEAN, STD, pad, flip, border if pad else "black")
+    p = Transform(MEAN, STD, pad, flip, border if pad else "black")
     raw = pictures(7, seed=seed)
     draw = torch.randint(0, 2**63 - 1, (7,), generator=torch.Generator().manual_seed(seed))
     got = p.augmented(raw, draw)
@@ -105,10 +105,10 @@ def test_every_place_is_reached() -> None:
 @pytest.mark.parametrize("draw", [None, torch.arange(4) * 1001])
 def test_a_step_can_be_traced(draw: Tensor | None) -> None:
     """As an engine that records a step does: static samples, and tensors that say which of them."""
-    held = samples()
+    frozen = samples()
 
     def step(index: Tensor, mask: Tensor, *draw: Tensor) -> tuple[Tensor, ...]:
-        stream = Stream(held, index[None], mask[None], draw[0][None] if draw else None, [4])
+        stream = Stream(frozen, index[None], mask[None], draw[0][None] if draw else None, [4])
         batch = stream.batch(0)
         assert batch.mask is not None
         return batch.x, batch.y, batch.mask
@@ -126,9 +126,9 @@ def test_a_step_can_be_traced(draw: Tensor | None) -> None:
 def test_draws_are_uniform() -> None:
     """Each of the 9 x 9 x 2 outcomes comes about equally often (chi-square, 161 degrees of freedom)."""
     clients, own = 400, 81
-    held = Samples(pictures(1).expand(own * clients, 3, 6, 5), torch.zeros(own * clients), (), RANDOM)
-    held = replace(held, owned=torch.arange(own * clients).split(own))
-    draw = Batches(held, np.arange(clients), Amount(epochs=2), 20, key=3).block(np.arange(clients)).draw
+    frozen = Samples(pictures(1).expand(own * clients, 3, 6, 5), torch.zeros(own * clients), (), RANDOM)
+    frozen = replace(frozen, owned=torch.arange(own * clients).split(own))
+    draw = Batches(frozen, np.arange(clients), Amount(epochs=2), 20, key=3).block(np.arange(clients)).draw
     assert draw is not None
     assert int(draw.min()) >= 0
     real = draw[:, [0, 1, 2, 3, 5, 6, 7, 8]].flatten()  # whole batches: a partial one repeats its last sample
@@ -150,10 +150,10 @@ def drawn(batches: Batches, place: int) -> dict[tuple[int, int], int]:
 
 
 def test_draws_depend_on_key_client_pass_and_sample_alone() -> None:
-    held = samples((10, 10, 10, 10))
+    frozen = samples((10, 10, 10, 10))
 
     def of(clients: list[int], place: int, key: int, batch_size: int | None = 4) -> dict[tuple[int, int], int]:
-        return drawn(Batches(held, np.array(clients), Amount(epochs=3), batch_size, key), place)
+        return drawn(Batches(frozen, np.array(clients), Amount(epochs=3), batch_size, key), place)
 
     mine = of([0, 1, 2], 1, key=1)
     assert mine == of([1], 0, key=1) == of([3, 1], 1, key=1) == of([1], 0, key=1, batch_size=None)
@@ -202,9 +202,9 @@ def test_raw_images_train_and_measure_as_prepared_ones(engine: Any) -> None:
     """The same numbers as with floating images normalized in advance."""
     measured = ["gradients", "sharpness"]
     played = []
-    for preparation in (PLAIN, None):
-        e = replace(experiment(net(), federation(preparation), algorithm(), engine), record=measured)
-        now, row = e.play(e.start(), 0, evaluate=True)
+    for transform in (PLAIN, None):
+        e = replace(experiment(net(), federation(transform), algorithm(), engine), record=measured)
+        now, row = e.run_round(e.start(), 0, evaluate=True)
         played.append((e.program.models(now.state), row))
     (raw, raw_row), (ready, ready_row) = played
     for name in ready:
@@ -218,10 +218,10 @@ def test_raw_images_train_and_measure_as_prepared_ones(engine: Any) -> None:
 def test_evaluation_is_never_augmented() -> None:
     """Every measure of a model is the same whether or not training would augment."""
     rows = []
-    for preparation in (PLAIN, RANDOM):
-        e = experiment(net(), federation(preparation), algorithm(lr=0.0))
+    for transform in (PLAIN, RANDOM):
+        e = experiment(net(), federation(transform), algorithm(lr=0.0))
         e = replace(e, record=["gradients", "sharpness"])
-        rows.append(e.play(e.start(), 0, evaluate=True)[1])
+        rows.append(e.run_round(e.start(), 0, evaluate=True)[1])
     assert rows[0].pop("train_loss") != rows[1].pop("train_loss")
     assert {k: v for k, v in rows[0].items() if k != "seconds"} == {k: v for k, v in rows[1].items() if k != "seconds"}
 
@@ -246,7 +246,7 @@ def test_images_are_held_once_as_they_are_stored() -> None:
             return out
 
     with Sizes():
-        e.play(e.start(), 0, evaluate=True)
+        e.run_round(e.start(), 0, evaluate=True)
     assert 3 * 50 * 90 <= largest <= 3 * 256 * 90 < fed.x.numel()
 
 
@@ -257,32 +257,32 @@ def test_a_run_on_raw_images(tmp_path: Path) -> None:
     fed = federation(RANDOM)
     run = ct.fit(net(), fed, algorithm(), rounds=2, out=tmp_path / "a", progress=False)
     images = {"pad": 4, "flip": True, "border": "black"}
-    assert run.config["preparation"] == {"mean": list(MEAN), "std": list(STD), **images}
+    assert run.config["transform"] == {"mean": list(MEAN), "std": list(STD), **images}
     assert json.loads((tmp_path / "a" / "config.json").read_text()) == json.loads(json.dumps(run.config))
     again = ct.fit(net(), fed, algorithm(), rounds=2, out=tmp_path / "a", resume=True, progress=False)
     assert again.history == run.history
-    other = replace(fed, preparation=replace(RANDOM, pad=2))
-    with pytest.raises(ct.RequestError, match=r"preparation\.pad: 4 there, 2 here"):
+    other = replace(fed, transform=replace(RANDOM, pad=2))
+    with pytest.raises(ct.UserError, match=r"transform\.pad: 4 there, 2 here"):
         ct.fit(net(), other, algorithm(), rounds=2, out=tmp_path / "a", resume=True, progress=False)
-    assert ct.fit(net(), federation(None), algorithm(), rounds=1, progress=False).config["preparation"] is None
+    assert ct.fit(net(), federation(None), algorithm(), rounds=1, progress=False).config["transform"] is None
 
 
 def test_a_configuration_brings_its_preparation_back(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = replace(federation(RANDOM), origin={"source": "own"})
-    monkeypatch.setattr("coterie.data.federate", lambda **data: replace(fed, preparation=PLAIN))
+    monkeypatch.setattr("coterie.data.federate", lambda **data: replace(fed, transform=PLAIN))
     run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.local(epochs=1), rounds=1, progress=False)
     _, rebuilt, _ = config.rebuild(json.loads(json.dumps(run.config)))
-    assert rebuilt.preparation == fed.preparation
+    assert rebuilt.transform == fed.transform
     assert rebuilt.fingerprint() == fed.fingerprint()
 
 
 def test_the_fingerprint_knows_the_preparation() -> None:
     fed = federation(PLAIN)
     others = [RANDOM, replace(PLAIN, flip=True), replace(PLAIN, mean=(0.5, 0.4, 0.31))]
-    prints = {replace(fed, preparation=p).fingerprint() for p in (PLAIN, *others)}
+    prints = {replace(fed, transform=p).fingerprint() for p in (PLAIN, *others)}
     assert len(prints) == 4
-    assert replace(fed, preparation=Preparation(list(MEAN), list(STD))).fingerprint() == fed.fingerprint()  # type: ignore[arg-type]
-    assert hash(Preparation(list(MEAN), list(STD))) == hash(PLAIN)  # type: ignore[arg-type]
+    assert replace(fed, transform=Transform(list(MEAN), list(STD))).fingerprint() == fed.fingerprint()  # type: ignore[arg-type]
+    assert hash(Transform(list(MEAN), list(STD))) == hash(PLAIN)  # type: ignore[arg-type]
 
 
 def test_probes_see_what_models_see() -> None:
@@ -293,18 +293,18 @@ def test_probes_see_what_models_see() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "preparation", "message"),
+    ("x", "transform", "message"),
     [
-        (pictures(2), None, r"the samples are uint8: .* preparation=Preparation\(mean, std\)"),
-        (pictures(2), Preparation((0.5,), (0.5,)), "3 channels, mean and std 1: give one number a channel"),
+        (pictures(2), None, r"the samples are uint8: .* transform=Preparation\(mean, std\)"),
+        (pictures(2), Transform((0.5,), (0.5,)), "3 channels, mean and std 1: give one number a channel"),
         (torch.rand(2, 3, 6, 5), PLAIN, r"for uint8 images .* not for float32 of shape \(3, 6, 5\): leave it out"),
         (pictures(2)[:, :, 0], PLAIN, r"not for uint8 of shape \(3, 5\)"),
     ],
 )
-def test_what_does_not_fit_gets_a_sentence(x: Tensor, preparation: Preparation | None, message: str) -> None:
+def test_what_does_not_fit_gets_a_sentence(x: Tensor, transform: Transform | None, message: str) -> None:
     pairs = [(x, torch.tensor([0, 1]))]
-    with pytest.raises(ct.RequestError, match=message):
-        ct.data.from_tensors(pairs, pairs, preparation=preparation)
+    with pytest.raises(ct.UserError, match=message):
+        ct.data.from_tensors(pairs, pairs, transform=transform)
 
 
 @pytest.mark.parametrize(
@@ -322,5 +322,5 @@ def test_what_does_not_fit_gets_a_sentence(x: Tensor, preparation: Preparation |
     ],
 )
 def test_no_preparation_gets_a_sentence(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ct.RequestError, match=message):
-        Preparation(**values)
+    with pytest.raises(ct.UserError, match=message):
+        Transform(**values)

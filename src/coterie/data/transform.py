@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import RequestError, unknown
+from ..core.errors import UserError, unknown
 
 BORDERS = ("black", "mean")
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Transform:
     """What is done to uint8 images [B, C, H, W]: (x / 255 - mean) / std, and for training a random crop and flip.
 
     Chance comes in as one whole number an image, so every engine and device prepares the same images.
 
-    >>> Preparation(mean=(0.5,), std=(0.5,)).plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
+    >>> Transform(mean=(0.5,), std=(0.5,)).plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
     [[[[-1.0, 1.0]]]]
     """
 
@@ -32,15 +32,15 @@ class Preparation:
         for name in ("mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
-            raise RequestError(
+            raise UserError(
                 f"mean={self.mean} and std={self.std} do not fit: give one mean and one positive std a channel"
             )
         if not isinstance(self.pad, int) or self.pad < 0:
-            raise RequestError(f"pad={self.pad!r} is no number of pixels: give a whole number, 0 for no crop")
+            raise UserError(f"pad={self.pad!r} is no number of pixels: give a whole number, 0 for no crop")
         if self.border not in BORDERS:
             raise unknown("border", str(self.border), BORDERS)
         if not self.pad and self.border != "black":
-            raise RequestError(f"border={self.border} is for images that get one: give pad, or leave border out")
+            raise UserError(f"border={self.border} is for images that get one: give pad, or leave border out")
 
     @property
     def random(self) -> bool:
@@ -81,9 +81,9 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
         numbers = tuple(map(float, values))
     except (TypeError, ValueError) as error:
-        raise RequestError(f"{name}={values!r} is no list of numbers: give one a channel") from error
+        raise UserError(f"{name}={values!r} is no list of numbers: give one a channel") from error
     if not all(map(math.isfinite, numbers)):
-        raise RequestError(f"{name}={values!r} contains NaN or infinity: give finite numbers")
+        raise UserError(f"{name}={values!r} contains NaN or infinity: give finite numbers")
     return numbers
 
 

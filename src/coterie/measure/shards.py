@@ -10,14 +10,14 @@ from torch import Tensor
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..data.batches import Integers
-from .accuracy import Right
-from .report import Row, accuracy_row, unmeasured
+from .accuracy import Correct
+from .rows import Row, accuracy_row, unmeasured
 
 
-class Part(NamedTuple):
+class ShardMeasures(NamedTuple):
     """What the clients of one place did in a round, and what is measured of them."""
 
-    here: Integers  # who lies there
+    local_clients: Integers  # who lies there
     cohort: Integers  # who of them took part
     loss: Tensor  # [m] of the cohort
     steps: Tensor  # [m]
@@ -27,11 +27,13 @@ class Part(NamedTuple):
     sent: Any  # the traffic of everybody, from one place
     distance: float | None  # to the consensus, the mean over who lies there
     accuracies: Tensors | None  # of all who lie there, by protocol
-    right: Right | None  # answers of the consensus
+    right: Correct | None  # answers of the consensus
     recorded: Row
 
 
-def joined(parts: Sequence[Part], t: int, federation: Federation, finetuned: bool) -> tuple[Tensors | None, Row]:
+def joined(
+    parts: Sequence[ShardMeasures], t: int, federation: Federation, finetuned: bool
+) -> tuple[Tensors | None, Row]:
     """([n] every client's accuracies by protocol, the row of round ``t``)."""
     accuracies = _accuracies(parts)
     loss, steps = (torch.cat([getattr(p, name) for p in parts]) for name in ("loss", "steps"))
@@ -62,13 +64,15 @@ def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
     return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
 
 
-def _accuracies(parts: Sequence[Part]) -> Tensors | None:
+def _accuracies(parts: Sequence[ShardMeasures]) -> Tensors | None:
     if parts[0].accuracies is None:
         return None
-    return {k: whole([(p.here, (p.accuracies or {})[k]) for p in parts]) for k in parts[0].accuracies}
+    return {k: whole([(p.local_clients, (p.accuracies or {})[k]) for p in parts]) for k in parts[0].accuracies}
 
 
-def _accuracy_row(parts: Sequence[Part], accuracies: Tensors | None, federation: Federation, finetuned: bool) -> Row:
+def _accuracy_row(
+    parts: Sequence[ShardMeasures], accuracies: Tensors | None, federation: Federation, finetuned: bool
+) -> Row:
     """The accuracies of a round over the clients, and that of the one model they agree on."""
     if accuracies is None:
         return unmeasured(finetuned)
@@ -76,11 +80,11 @@ def _accuracy_row(parts: Sequence[Part], accuracies: Tensors | None, federation:
     return {**over_clients, **_global(parts, federation)}
 
 
-def _global(parts: Sequence[Part], federation: Federation) -> Row:
+def _global(parts: Sequence[ShardMeasures], federation: Federation) -> Row:
     """The one model's accuracy on all test samples, and the mean over the clients of that on each one's own."""
     answers = federation.test_y[:1].numel()
     known = [p.right for p in parts if p.right is not None]
-    each = whole([(p.here, right.each) for p, right in zip(parts, known, strict=True)])
+    each = whole([(p.local_clients, right.each) for p, right in zip(parts, known, strict=True)])
     sizes = torch.tensor([len(own) for own in federation.test], dtype=torch.float64) * answers
     return {
         "global_accuracy": sum(right.together for right in known) / federation.test_y.numel(),
@@ -88,11 +92,11 @@ def _global(parts: Sequence[Part], federation: Federation) -> Row:
     }
 
 
-def _distance(parts: Sequence[Part]) -> float | None:
+def _distance(parts: Sequence[ShardMeasures]) -> float | None:
     """The mean over all clients."""
     if parts[0].distance is None:
         return None
     if len(parts) == 1:
         return parts[0].distance
-    clients = sum(len(p.here) for p in parts)
-    return sum((p.distance or 0.0) * len(p.here) for p in parts) / clients
+    clients = sum(len(p.local_clients) for p in parts)
+    return sum((p.distance or 0.0) * len(p.local_clients) for p in parts) / clients

@@ -26,10 +26,10 @@ UNREPEATABLE = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_outp
 # A third of all operations below ``vmap``, and most of them show a tensor as it is already.
 VIEWS = {getattr(torch.ops.aten, name).default for name in ("view", "_unsafe_view", "expand", "detach", "alias")}
 
-Tape = Callable[[Sequence[Tensor]], Tree]
+Trace = Callable[[Sequence[Tensor]], Tree]
 
 
-class Tapes:
+class TraceCache:
     """Plays functions of trees; what is met with one kind of inputs a second time is written down.
 
     Not the first time, because writing takes as long as a few steps of a small model, and many kinds never come again:
@@ -37,11 +37,11 @@ class Tapes:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Tape | None] = {}  # None: met once
+        self._known: dict[Hashable, Trace | None] = {}  # None: met once
 
-    def play(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
+    def run(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
         """f(*given). Functions of one ``name`` do the same; all they look at is given to them, or stays as it is."""
-        kind = name, form(given)
+        kind = name, signature(given)
         if kind not in self._known:
             if len(self._known) == KEPT:
                 del self._known[next(iter(self._known))]
@@ -50,21 +50,21 @@ class Tapes:
         tape = self._known[kind]
         if tape is not None:
             return tape(leaves(given))
-        out, self._known[kind] = written_down(f, given)
+        out, self._known[kind] = recorded(f, given)
         return out
 
 
-def form(x: Tree) -> Hashable:
+def signature(x: Tree) -> Hashable:
     """The names, shapes, layouts and types of a tree: what operations may depend on beside the values."""
     if isinstance(x, dict):
-        return tuple((k, form(v)) for k, v in x.items())
-    return tuple(map(form, x)) if isinstance(x, tuple) else (x.shape, x.stride(), x.dtype)
+        return tuple((k, signature(v)) for k, v in x.items())
+    return tuple(map(signature, x)) if isinstance(x, tuple) else (x.shape, x.stride(), x.dtype)
 
 
-def written_down(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree, Tape]:
+def recorded(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree, Trace]:
     """(f(*given), what does the same to other tensors of that kind): ``f`` itself, where it cannot be repeated."""
     given = tree_map(lambda v: v.detach(), given)  # each by itself: what is one tensor now may be two the next time
-    writer = Writer(leaves(given))
+    writer = TraceRecorder(leaves(given))
     with writer:
         out = f(*given)
     taken, made = (tree_map(lambda v: v.new_empty(0), x) for x in (given, out))  # their forms, without the memory
@@ -79,7 +79,7 @@ def written_down(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree,
     return out, tape
 
 
-class Origins:
+class TensorIds:
     """Which node has made a tensor.
 
     Tensors do not live longer for being known here. Nor does anything run when one dies, as with a weak dictionary: an
@@ -98,13 +98,13 @@ class Origins:
         return node if known is not None and known() is v else None
 
 
-class Writer(Watch):
+class TraceRecorder(Watch):
     """Writes every operation down as it happens; a tensor that none of them has made is a constant."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
         self.graph, self.constants = fx.Graph(), dict[str, Tensor]()
-        self.nodes = Origins()
+        self.nodes = TensorIds()
         self.repeatable = True
         for i, v in enumerate(given):
             self.nodes[v] = self.graph.placeholder(f"given_{i}")

@@ -40,18 +40,18 @@ class Failed(NamedTuple):
     error: BaseException
 
 
-Said = Swap | Total | Done | Failed
+Request = Swap | Total | Done | Failed
 
 
-class Play:
+class Task:
     """One performance; only the program's own thread may call ``swap`` and ``total``."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.heard: SimpleQueue[Any] = SimpleQueue()
-        self.said: SimpleQueue[Said] = SimpleQueue()
+        self.said: SimpleQueue[Request] = SimpleQueue()
 
-    def ask(self, question: Said) -> Any:
+    def ask(self, question: Request) -> Any:
         """Says it and waits for the answer."""
         self.said.put(question)
         answer = self.heard.get()
@@ -69,13 +69,13 @@ class Play:
             self.said.put(Failed(error))
 
 
-class Script:
+class ShardThread:
     """Plays one program after another; to begin another abandons the one before."""
 
     def __init__(self) -> None:
-        self.plays: SimpleQueue[Play | None] = SimpleQueue()
-        self.now: Play | None = None
-        self.playing: Play | None = None  # in the thread
+        self.plays: SimpleQueue[Task | None] = SimpleQueue()
+        self.now: Task | None = None
+        self.playing: Task | None = None  # in the thread
         Thread(target=self._thread, daemon=True).start()
 
     def _thread(self) -> None:
@@ -85,20 +85,20 @@ class Script:
             self.playing = None
             del play  # what it came to is not held until the next one
 
-    def begin(self, work: Callable[[], Any]) -> Said:
+    def begin(self, work: Callable[[], Any]) -> Request:
         """Until it needs others or has ended."""
         self.close_play()
-        self.now = Play(work)
+        self.now = Task(work)
         self.plays.put(self.now)
         return self._listen(self.now)
 
-    def proceed(self, answer: Any) -> Said:
+    def proceed(self, answer: Any) -> Request:
         """On with what it has asked for."""
         assert self.now is not None
         self.now.heard.put(answer)
         return self._listen(self.now)
 
-    def _listen(self, play: Play) -> Said:
+    def _listen(self, play: Task) -> Request:
         said = play.said.get()
         if isinstance(said, Done | Failed):
             self.now = None

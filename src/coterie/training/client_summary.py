@@ -12,10 +12,10 @@ from .experiment import Experiment
 LABELS = 100_000  # numbers of samples a class that are written down at most; the words of a language are more
 EDGES = 10_000  # of a graph
 
-Census = dict[str, Any]
+ClientSummary = dict[str, Any]
 
 
-def census(experiment: Experiment, accuracies: Tensors | None) -> Census:
+def client_summary(experiment: Experiment, accuracies: Tensors | None) -> ClientSummary:
     """After the last round: samples, labels, size of the model and accuracies of every client, and whom it hears."""
     last = max(0, experiment.rounds - 1)
     return {

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.core.tensors import Tensors
 from coterie.data.batches import Batch
-from coterie.engines import Vectorized, narrow, tape
+from coterie.engines import Vectorized, layouts, trace
 from coterie.engines.vectorized import lift
 from coterie.models.model import Model, cross_entropy, familiar
-from coterie.training.choose import Work, choose
+from coterie.training.select_engine import Work, choose
 from laws import build
 from test_engines import engine_for
 from toys import experiment, models, net, ragged
@@ -39,11 +39,11 @@ def several(x: Tensors, scale: Tensor) -> tuple[Tensor, Tensors]:
 
 
 def test_the_third_time_nothing_is_called_and_the_bits_are_the_same() -> None:
-    f, tapes = Counted(several), tape.Tapes()
+    f, traces = Counted(several), trace.TraceCache()
     for calls in (1, 2, 2, 2):
         given = {"a": torch.randn(4, 3)}, torch.randn(())
         expected = several(*given)
-        (b, rest), (expected_b, expected_rest) = tapes.play(f, "several", *given), expected
+        (b, rest), (expected_b, expected_rest) = traces.run(f, "several", *given), expected
         assert torch.equal(b, expected_b)
         assert b.stride() == expected_b.stride()
         assert all(torch.equal(rest[k], v) for k, v in expected_rest.items())
@@ -51,18 +51,18 @@ def test_the_third_time_nothing_is_called_and_the_bits_are_the_same() -> None:
 
 
 def test_another_kind_is_another_tape() -> None:
-    f, tapes = Counted(lambda x: x.reshape(-1) + 1), tape.Tapes()
+    f, traces = Counted(lambda x: x.reshape(-1) + 1), trace.TraceCache()
     kinds = [torch.ones(2, 3), torch.ones(3, 2).T, torch.ones(3, 2), torch.ones(2, 3, dtype=torch.float64)]
     for _ in range(3):
         for x in kinds:
-            assert torch.equal(tapes.play(f, "flat", x), x.reshape(-1) + 1)
+            assert torch.equal(traces.run(f, "flat", x), x.reshape(-1) + 1)
     assert f.calls == 2 * len(kinds)
 
 
 def test_what_is_one_tensor_when_written_may_be_two_when_played() -> None:
-    tapes, one, other = tape.Tapes(), torch.ones(2), torch.zeros(2)
+    traces, one, other = trace.TraceCache(), torch.ones(2), torch.zeros(2)
     for x, y in ((one, one), (one, one), (one, other)):
-        assert torch.equal(tapes.play(lambda x, y: x - 2 * y, "sub", x, y), x - 2 * y)
+        assert torch.equal(traces.run(lambda x, y: x - 2 * y, "sub", x, y), x - 2 * y)
 
 
 @pytest.mark.parametrize(
@@ -71,35 +71,35 @@ def test_what_is_one_tensor_when_written_may_be_two_when_played() -> None:
     ids=["draws", "decides", "selects"],
 )
 def test_what_may_go_otherwise_is_never_played(f) -> None:  # type: ignore[no-untyped-def]
-    counted, tapes = Counted(f), tape.Tapes()
+    counted, traces = Counted(f), trace.TraceCache()
     for calls in range(1, 5):
         torch.manual_seed(calls)
         x = torch.randn(50)
         torch.manual_seed(-calls)
-        seen = tapes.play(counted, "f", x)
+        seen = traces.run(counted, "f", x)
         torch.manual_seed(-calls)
         assert torch.equal(seen, f(x))
         assert counted.calls == calls
 
 
 def test_no_more_tapes_than_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "KEPT", 3)
-    tapes = tape.Tapes()
+    monkeypatch.setattr(trace, "KEPT", 3)
+    traces = trace.TraceCache()
     for n in range(1, 9):
-        tapes.play(lambda x: x + 1, "add", torch.ones(n))
-    assert len(tapes._known) == 3
+        traces.run(lambda x: x + 1, "add", torch.ones(n))
+    assert len(traces._known) == 3
 
 
 @pytest.mark.parametrize("row", ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dfedpgp", "pfedlmt", "depthfl"])
 def test_tapes_do_not_change_a_bit(row: str) -> None:
     kind = "residual" if row == "depthfl" else "batchnorm"
-    taped, plain = (engine_for(kind, 3) for _ in range(2))
-    plain.taped = False
+    traced, plain = (engine_for(kind, 3) for _ in range(2))
+    plain.traced = False
     fed, module = ragged(kind, torch.float32), net(kind, torch.float32)
-    a, b = (models(experiment(module, fed, build(row), engine), rounds=3) for engine in (taped, plain))
+    a, b = (models(experiment(module, fed, build(row), engine), rounds=3) for engine in (traced, plain))
     assert all(torch.equal(a[k], b[k]) for k in a)
-    assert any(taped._tapes._known.values())
-    assert not plain._tapes._known
+    assert any(traced._traces._known.values())
+    assert not plain._traces._known
 
 
 class Own(nn.Module):
@@ -119,7 +119,7 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class TestFamiliar:
-    """Only what cannot surprise is played from tapes."""
+    """Only what cannot surprise is played from traces."""
 
     def test_layers_of_torch_and_of_ours(self) -> None:
         for module in (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), ct.models.build("cnn", classes=10)):
@@ -140,7 +140,7 @@ class TestFamiliar:
         probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
         engine = choose("auto", Model(module, cross_entropy), probe, Work(20, 8, 100), torch.device("cpu")).engine
         assert isinstance(engine, Vectorized)
-        assert engine.taped is expected
+        assert engine.traced is expected
 
 
 @pytest.mark.parametrize("samples", [3, 20])
@@ -149,7 +149,7 @@ class TestFamiliar:
 def test_narrow_layers_are_linear_layers(samples: int, outputs: int, bias: bool) -> None:
     x, w = torch.randn(samples, 7).double().requires_grad_(), torch.randn(outputs, 7).double().requires_grad_()
     b = torch.randn(outputs).double().requires_grad_() if bias else None
-    mine, theirs = narrow.linear(x, w, b), F.linear(x, w, b)
+    mine, theirs = layouts.linear(x, w, b), F.linear(x, w, b)
     torch.testing.assert_close(mine, theirs)
     assert mine.is_contiguous()
     moving, dy = [v for v in (x, w, b) if v is not None], torch.randn_like(theirs)

@@ -1,14 +1,16 @@
-"""Which engine fits: from the model's cost and the memory there is."""
+"""Select an engine for a run from the model's cost and the free memory."""
 
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from ..core.errors import RequestError, unknown
+from ..algorithms.base import Program
+from ..core.errors import UserError, unknown
 from ..core.spec import parse
 from ..core.tensors import replicate, size_in_bytes, split
+from ..data import Federation
 from ..data.batches import Batch
 from ..engines.base import Engine
 from ..engines.graphed import Graphed
@@ -31,6 +33,7 @@ FILLS_A_GPU = 5_000_000_000
 WORKING_SET = 512 * 2**20
 BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a minute
 UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
+PROBE = 8  # samples to try a model with
 
 
 class Choice(NamedTuple):
@@ -48,13 +51,24 @@ class Work(NamedTuple):
     steps: int  # about how many steps all clients make in the whole run
 
 
+def select_engine(
+    engine: str, model: Model, federation: Federation, program: Program[Any], rounds: int, clients: int
+) -> Choice:
+    """The engine that a text asks for, to run so many of the clients."""
+    largest = int(federation.sizes.max())
+    batch = min(program.training.batch_size or largest, largest)
+    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
+    work = Work(clients, batch, rounds * clients * -(-largest // batch))
+    return choose(engine, model, probe, work, federation.x.device)
+
+
 def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
     """The engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
     call = parse(text)
     if call.name not in NAMES:
         raise unknown("engine", call.name, NAMES)
     if call.options or (call.args and call.name not in ("vectorized", "graphed")):
-        raise RequestError(f"engine {text!r} has no such options: write {call.name}, or vectorized:16 for a chunk")
+        raise UserError(f"engine {text!r} has no such options: write {call.name}, or vectorized:16 for a chunk")
     price = cost(model.evaluation, probe.x[:2])
     given = _given_chunk(call.args)
     if call.name == "serial":
@@ -78,7 +92,7 @@ def _automatic(model: Model, probe: Batch, work: Work, price: Cost, device: torc
 def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
     refusal = _cannot_record(model, probe, device)
     if refusal:
-        raise RequestError(f"{refusal}: use the vectorized or the serial engine")
+        raise UserError(f"{refusal}: use the vectorized or the serial engine")
     alone = price.macs * work.batch_size > FILLS_A_GPU
     chunk = given or (1 if alone else chunk_for(model, price, work, device))
     why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
@@ -88,11 +102,11 @@ def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.
 def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
     refusal = _cannot_lift(model, probe)
     if refusal:
-        raise RequestError(f"{refusal}: use the serial engine")
+        raise UserError(f"{refusal}: use the serial engine")
     chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
     exact = couples_samples(model, probe.x, probe.y)
-    taped = device.type == "cpu" and familiar(model)
-    return Choice(Vectorized(chunk, exact, device, taped), f"{chunk} clients at once fit the memory")
+    traced = device.type == "cpu" and familiar(model)
+    return Choice(Vectorized(chunk, exact, device, traced), f"{chunk} clients at once fit the memory")
 
 
 def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
@@ -108,7 +122,7 @@ def _given_chunk(args: tuple[object, ...]) -> int | None:
     if not args:
         return None
     if len(args) > 1 or not isinstance(args[0], int) or args[0] < 1:
-        raise RequestError("a chunk is a whole number of clients, as in vectorized:16 or graphed:16")
+        raise UserError("a chunk is a whole number of clients, as in vectorized:16 or graphed:16")
     return args[0]
 
 
@@ -136,10 +150,10 @@ def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | No
 def _cannot_lift(model: Model, probe: Batch) -> str | None:
     """Why this model cannot run for many clients at once, if it cannot: found by trying two."""
     grad = Vectorized(2).gradient(model.objective)
-    moving, held = split(replicate(model.start, 2), model.parameters)
+    params, frozen = split(replicate(model.start, 2), model.parameters)
     try:
         with torch.random.fork_rng(devices=[probe.x.device] if probe.x.is_cuda else []):
-            lift(lambda x, h: grad(x, h, probe), moving, held)
+            lift(lambda x, h: grad(x, h, probe), params, frozen)
     except RuntimeError as error:
         return f"this model cannot be vectorized ({str(error).strip().splitlines()[0][:120]})"
     return None

@@ -12,15 +12,15 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..data.batches import Integers
-from ..measure.parts import whole
+from ..measure.shards import whole
 from ..store.parts import save_part
-from ..training.wanted import Wanted
+from ..training.cluster_spec import ClusterSpec
 from .packed import pack, unpack
 from .shard import tree
-from .start import ASIDE, DOOR, PATIENCE, Hired, hired
+from .start import IO, PATIENCE, PING, WorkerHandle, start_workers
 from .worker import DONE, FAILED, SWAP, Failure, Job
 
 ATTEMPTS = 3  # workers started anew, where all were lost, before a round is finished
@@ -29,7 +29,7 @@ ATTEMPTS = 3  # workers started anew, where all were lost, before a round is fin
 T = TypeVar("T")
 
 
-class Lost(Exception):  # noqa: N818
+class WorkerLost(Exception):  # noqa: N818
     """A worker, or what it had, is gone."""
 
 
@@ -39,17 +39,17 @@ def starved(error: BaseException) -> bool:
 
 
 @dataclass
-class Conductor:
+class Coordinator:
     """The workers of a run, and which of them has which shard."""
 
     ray: Any
-    wanted: Wanted
-    workers: list[Hired]
+    wanted: ClusterSpec
+    workers: list[WorkerHandle]
     owner: Integers  # [n] the shard of each client
     stacked: frozenset[str]  # names in a state that have a row a client
     say: Callable[[str], object]
     engine: str = ""
-    hosts: list[Hired] = field(default_factory=list)  # the worker of each shard
+    hosts: list[WorkerHandle] = field(default_factory=list)  # the worker of each shard
     round: int = 0
     states: list[Any] = field(default_factory=list)  # references: each shard after ``round`` rounds
     revived: int = 0
@@ -59,7 +59,7 @@ class Conductor:
         """How many there are."""
         return int(self.owner.max()) + 1
 
-    def here(self, shard: int) -> Integers:
+    def local_clients(self, shard: int) -> Integers:
         """The clients of a shard."""
         return np.flatnonzero(self.owner == shard)
 
@@ -72,8 +72,8 @@ class Conductor:
             self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
             self.engine, reason = self._get([self.workers[0].actor.choose.remote(engine, largest)])[0]
             self._get([self._hosted(s) for s in range(self.shards)])
-        except Lost as lost:
-            raise RequestError(f"a worker was lost before the run began ({lost}): give it more memory") from lost
+        except WorkerLost as lost:
+            raise UserError(f"a worker was lost before the run began ({lost}): give it more memory") from lost
         return str(reason)
 
     def _hosted(self, shard: int) -> Any:
@@ -84,7 +84,7 @@ class Conductor:
         """All shards where a checkpoint has them."""
         self.round, self.states = round, []
         for s in range(self.shards):
-            mine = torch.from_numpy(self.here(s))
+            mine = torch.from_numpy(self.local_clients(s))
             own = {k: v[mine] if k in self.stacked else v for k, v in tensors.items()}
             self.states.append(self.ray.put(pack(own)))
         self._surely(lambda: self._get([self._hosted(s) for s in range(self.shards)]))
@@ -93,11 +93,11 @@ class Conductor:
         """Before the first round."""
         _, self.states = self.perform("start")
 
-    def play(self, t: int, evaluate: bool) -> list[Any]:
+    def run_round(self, t: int, evaluate: bool) -> list[Any]:
         """Round ``t``: what every shard has measured. It is finished when its states lie on two machines each."""
 
         def once() -> tuple[list[Any], list[Any]]:
-            parts, states = self._attempt("play", t, evaluate)
+            parts, states = self._attempt("run_round", t, evaluate)
             self._copied(states)
             return parts, states
 
@@ -113,7 +113,7 @@ class Conductor:
         while True:
             try:
                 return work()
-            except Lost as lost:
+            except WorkerLost as lost:
                 self._recover(str(lost))
 
     def _attempt(self, name: str, *args: Any) -> tuple[list[Any], list[Any]]:
@@ -150,7 +150,7 @@ class Conductor:
             own = self.hosts[shard].node
             away = next((w for w in self.workers if w.node != own), None)
             if away is not None:
-                acks.append(away.actor.hold.options(concurrency_group=ASIDE).remote(shard, state))
+                acks.append(away.actor.hold.options(concurrency_group=IO).remote(shard, state))
         self._get(acks)
 
     def _get(self, refs: Sequence[Any]) -> list[Any]:
@@ -160,15 +160,15 @@ class Conductor:
         try:
             found: list[Any] = self.ray.get(list(refs))
         except (*gone, errors.OutOfMemoryError, errors.ActorUnschedulableError) as error:
-            raise Lost(type(error).__name__) from error
+            raise WorkerLost(type(error).__name__) from error
         except errors.RayTaskError as error:
             if isinstance(error.cause, (*gone, errors.OutOfMemoryError)):
-                raise Lost(type(error.cause).__name__) from error
-            if isinstance(error.cause, RequestError):
+                raise WorkerLost(type(error.cause).__name__) from error
+            if isinstance(error.cause, UserError):
                 raise error.cause from None
             missing = re.search(r"No module named '(\S+)'", str(error))
             if missing:
-                raise RequestError(
+                raise UserError(
                     f"the workers have no module {missing[1]!r}, which the model, its loss or the method is from: "
                     "install it on every machine of the cluster"
                 ) from error
@@ -180,9 +180,9 @@ class Conductor:
         for shard, failure in failures.items():
             if starved(failure.error):
                 self.ray.kill(self.hosts[shard].actor)
-                raise Lost("out of memory") from failure.error
+                raise WorkerLost("out of memory") from failure.error
         error, trace = min(failures.values(), key=lambda f: str(f.error))  # of several clients the same one every time
-        if not isinstance(error, RequestError):
+        if not isinstance(error, UserError):
             error.add_note(f"It happened on a worker:\n{trace}")
         raise error
 
@@ -199,13 +199,13 @@ class Conductor:
             self.hosts[shard] = self.workers[load.index(min(load))]
         try:
             self._get([self._hosted(s) for s in orphans])
-        except Lost as lost:
+        except WorkerLost as lost:
             self._recover(str(lost))
 
-    def _answers(self, w: Hired) -> bool:
+    def _answers(self, w: WorkerHandle) -> bool:
         """Whether a worker is still there; one that does not answer is ended, so that nobody waits for it."""
         try:
-            self.ray.get(w.actor.about.options(concurrency_group=DOOR).remote(), timeout=PATIENCE)
+            self.ray.get(w.actor.about.options(concurrency_group=PING).remote(), timeout=PATIENCE)
         except self.ray.exceptions.RayError:
             self.ray.kill(w.actor)
             return False
@@ -215,10 +215,10 @@ class Conductor:
         """A new worker where none is left."""
         self.revived += 1
         if self.revived > ATTEMPTS:
-            raise RequestError(
+            raise UserError(
                 f"every worker was lost in round {self.round + 1} ({why}): give them more memory, or take more of them"
             )
-        self.workers = hired(self.ray, self.wanted, 1)
+        self.workers = start_workers(self.ray, self.wanted, 1)
         self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
 
     def write(self, states: Sequence[Any], stem: Path) -> dict[str, str]:
@@ -231,8 +231,8 @@ class Conductor:
         return {path.name: sha for path, sha in zip(paths, sums, strict=True)}
 
     def _written(self, shard: int, state: Any, path: Path) -> Any:
-        write = self.hosts[shard].actor.write.options(concurrency_group=ASIDE)
-        return write.remote(str(path.resolve()), self.here(shard), self.stacked, state)
+        write = self.hosts[shard].actor.write.options(concurrency_group=IO)
+        return write.remote(str(path.resolve()), self.local_clients(shard), self.stacked, state)
 
     def _secured(self, shard: int, state: Any, path: Path, under_way: Any) -> str:
         """The SHA-256 of a part; where a worker was lost, or has another disk than this process, it is written here."""
@@ -240,14 +240,14 @@ class Conductor:
             sha: str = self._get([under_way])[0]
             if path.exists():
                 return sha
-        except Lost:
+        except WorkerLost:
             pass
         try:
-            return save_part(path, unpack(self._get([state])[0]), self.here(shard), self.stacked)
-        except Lost as lost:
-            raise RequestError(
-                f"what {len(self.here(shard))} clients had was lost with several machines at once ({lost}): go on from "
-                "the last checkpoint with --resume"
+            return save_part(path, unpack(self._get([state])[0]), self.local_clients(shard), self.stacked)
+        except WorkerLost as lost:
+            raise UserError(
+                f"what {len(self.local_clients(shard))} clients had was lost with several machines at once "
+                f"({lost}): go on from the last checkpoint with --resume"
             ) from lost
 
     def numbered(self, refs: Sequence[Any]) -> dict[int, Tensors]:
@@ -267,5 +267,5 @@ class Conductor:
     def gathered(self, states: Sequence[Any]) -> Tensors:
         """The state of all clients, here."""
         parts = [unpack(packed) for packed in self._get(states)]
-        rows = {k: whole([(self.here(s), part[k]) for s, part in enumerate(parts)]) for k in self.stacked}
+        rows = {k: whole([(self.local_clients(s), part[k]) for s, part in enumerate(parts)]) for k in self.stacked}
         return {k: rows.get(k, v) for k, v in parts[0].items()}

@@ -16,7 +16,7 @@ LISTEN = 0.1  # seconds between two looks for a Ctrl-C
 _here = local()  # .crew: what this thread works for, if anything
 
 
-class Drawn(BaseException):
+class RandomnessUsed(BaseException):
     """Random numbers were drawn where several threads share the generator."""
 
 
@@ -24,7 +24,7 @@ class Stopped(BaseException):
     """Somebody interrupts, or another thread has failed."""
 
 
-class Crew:
+class ClientThreads:
     """Threads that share the clients among them."""
 
     def __init__(self, one: Callable[[int], None], clients: int) -> None:
@@ -35,7 +35,7 @@ class Crew:
         self.done: SimpleQueue[None] = SimpleQueue()  # an entry for every thread that has ended
         self.generator: Tensor = torch.default_generator.get_state()
 
-    def play(self, workers: int) -> None:
+    def run(self, workers: int) -> None:
         """Every client; the error of the first one that fails is raised as it is."""
         differentiable = torch.is_grad_enabled()  # a new thread does not know
         threads = [Thread(target=self._work, args=(differentiable,)) for _ in range(workers)]
@@ -49,8 +49,8 @@ class Crew:
             for thread in threads:
                 if thread.is_alive():
                     thread.join()
-        if any(isinstance(error, Drawn) for error in self.failed.values()):
-            raise Drawn  # whatever else went wrong may have come from shared random numbers
+        if any(isinstance(error, RandomnessUsed) for error in self.failed.values()):
+            raise RandomnessUsed  # whatever else went wrong may have come from shared random numbers
         if self.failed:
             raise self.failed[min(self.failed)]
 
@@ -97,18 +97,18 @@ class Crew:
         if self.stopped:
             raise Stopped
         if not torch.equal(torch.default_generator.get_state(), self.generator):
-            raise Drawn
+            raise RandomnessUsed
 
 
 def check() -> None:
     """Ends this thread where its crew may not go on: to be asked often, so that it ends soon."""
-    crew: Crew | None = getattr(_here, "crew", None)
+    crew: ClientThreads | None = getattr(_here, "crew", None)
     if crew is not None:
         crew.check()
 
 
 @contextmanager
-def threads_each(threads: int) -> Iterator[None]:
+def torch_threads(threads: int) -> Iterator[None]:
     """Every thread that begins to compute in here does so with so many threads of its own."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from coterie.core.tensors import Tensors
 from coterie.data.batches import Batch
 from coterie.engines import Serial
-from coterie.engines.base import Seen
-from coterie.engines.crew import threads_each
+from coterie.engines.base import StepInfo
+from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy, draws
-from coterie.training.choose import Work, choose
+from coterie.training.select_engine import Work, choose
 
 CLIENTS = 6
 KEYS = list(range(100, 100 + CLIENTS))
@@ -50,10 +50,10 @@ class TestRandomNumbers:
     def test_found_at_the_first_gradient(self) -> None:
         engine, steps = Serial(workers=2), [0]
 
-        def noisy(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
+        def noisy(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             steps[0] += 1
             loss = (x["x"] * torch.rand(())).sum()
-            return loss, Seen(loss, {})
+            return loss, StepInfo(loss, {})
 
         grad, batch = engine.gradient(noisy), Batch(torch.zeros(1), torch.zeros(1), None)
         engine.map(lambda x: [grad({"x": x}, {}, batch) for _ in range(50)][-1][0], torch.ones(CLIENTS), keys=KEYS)
@@ -93,7 +93,7 @@ def test_a_model_that_draws_is_found_by_trying(where: str) -> None:
     before = torch.random.get_rng_state()
     assert draws(model, batch) is (where != "nowhere")
     assert torch.equal(before, torch.random.get_rng_state())
-    with threads_each(3):
+    with torch_threads(3):
         engine = choose("serial", model, batch, Work(5, 4, 10**6), torch.device("cpu")).engine
     assert isinstance(engine, Serial)
     assert engine.workers == (3 if where == "nowhere" else 1)
@@ -119,8 +119,8 @@ class TestErrors:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have it ignored
         engine, running, everybody = Serial(workers=3), set(), threading.Barrier(3)
 
-        def still(x: Tensors, held: Tensors, batch: Batch) -> tuple[Tensor, Seen]:
-            return x["x"].sum(), Seen(x["x"].sum(), {})
+        def constant(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
+            return x["x"].sum(), StepInfo(x["x"].sum(), {})
 
         def endless(x: Tensor) -> Tensor:
             running.add(threading.get_ident())
@@ -129,7 +129,7 @@ class TestErrors:
             try:
                 while True:
                     time.sleep(0.05)
-                    engine.gradient(still)({"x": x}, {}, Batch(torch.zeros(1), torch.zeros(1), None))
+                    engine.gradient(constant)({"x": x}, {}, Batch(torch.zeros(1), torch.zeros(1), None))
             finally:
                 running.remove(threading.get_ident())
 
@@ -181,7 +181,7 @@ class Meeting(nn.Module):
 @pytest.mark.parametrize("training", [True, False])
 def test_threads_that_meet_inside_a_module_keep_their_own_tensors(training: bool) -> None:
     model = Model(Meeting(), lambda outputs, targets: outputs.sum())
-    objective = model.objective if training else model.still
+    objective = model.objective if training else model.constant
     batch = Batch(torch.ones(2), torch.zeros(2), None)
 
     def answers(weight: Tensor) -> tuple[Tensor, Tensor]:

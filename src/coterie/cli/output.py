@@ -10,7 +10,7 @@ TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 @dataclass(frozen=True)
-class Live:
+class Output:
     """The options of that kind, as typed."""
 
     quiet: bool = False

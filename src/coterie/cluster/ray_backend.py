@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ..core.errors import RequestError
+from ..core.errors import UserError
 from ..core.spec import parse
 from ..core.tensors import Tensors
-from ..measure.parts import joined, whole
-from ..measure.report import Row
+from ..measure.rows import Row
+from ..measure.shards import joined, whole
 from ..store.checkpoint import Checkpoint
-from ..training.experiment import Experiment, Progressed
+from ..training.cluster_spec import ClusterSpec
+from ..training.experiment import Experiment, RunState
 from ..training.run import Client, client_from
-from ..training.wanted import Wanted
 from .assignment import assigned, costs
-from .conductor import Conductor
+from .coordinator import Coordinator
 from .shard import outline
 from .start import connected, workers
 from .worker import Job
@@ -28,88 +28,92 @@ NOTHING = torch.empty(0)
 
 
 @dataclass(frozen=True)
-class Scattered:
+class RemoteState:
     """Where all clients stood after a round: references to what lies on the workers."""
 
-    conductor: Conductor
+    coordinator: Coordinator
     states: list[Any]
 
     def write(self, stem: Path) -> dict[str, str]:
         """A checkpoint in parts."""
-        return self.conductor.write(self.states, stem)
+        return self.coordinator.write(self.states, stem)
 
     def gathered(self) -> Tensors:
         """All of it, here."""
-        return self.conductor.gathered(self.states)
+        return self.coordinator.gathered(self.states)
 
 
 @dataclass(frozen=True)
-class Spread:
+class RayBackend:
     """Rounds that the workers play."""
 
     experiment: Experiment  # what is played
-    conductor: Conductor
+    coordinator: Coordinator
 
-    def start(self) -> Progressed:
+    def start(self) -> RunState:
         """Before the first round."""
-        self.conductor.start()
+        self.coordinator.start()
         return self._now()
 
-    def restored(self, saved: Checkpoint) -> Progressed:
+    def restored(self, saved: Checkpoint) -> RunState:
         """Where a checkpoint has them, whoever wrote it."""
-        self.conductor.restore(saved.round, saved.tensors)
+        self.coordinator.restore(saved.round, saved.tensors)
         return self._now()
 
-    def play(self, before: Progressed, t: int, evaluate: bool) -> tuple[Progressed, Row]:
+    def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Round ``t`` and its row of measurements."""
-        parts = self.conductor.play(t, evaluate)
+        parts = self.coordinator.run_round(t, evaluate)
         e = self.experiment
         accuracies, row = joined(parts, t, e.federation, e.program.finetune is not None)
         return self._now()._replace(accuracies=accuracies), row
 
-    def saved(self, now: Progressed) -> Scattered:
+    def saved(self, now: RunState) -> RemoteState:
         """What the workers write down themselves."""
-        scattered: Scattered = now.state
+        scattered: RemoteState = now.state
         return scattered
 
-    def clients(self, state: Scattered) -> list[Client]:
+    def clients(self, state: RemoteState) -> list[Client]:
         """Every client's own model."""
-        _, refs = self.conductor.perform("clients", self.conductor.round)
-        files = self.conductor.numbered(refs)
+        _, refs = self.coordinator.perform("clients", self.coordinator.round)
+        files = self.coordinator.numbered(refs)
         return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules())]
 
-    def accuracies(self, state: Scattered, after_train: Any, t: int) -> Tensors | None:
+    def accuracies(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
         """[n] every client's, by protocol."""
-        conductor = self.conductor
-        each, _ = conductor.perform("accuracies", conductor.round)
+        coordinator = self.coordinator
+        each, _ = coordinator.perform("accuracies", coordinator.round)
         if each[0] is None:
             return None
-        return {k: whole([(conductor.here(s), one[k]) for s, one in enumerate(each)]) for k in each[0]}
+        return {k: whole([(coordinator.local_clients(s), one[k]) for s, one in enumerate(each)]) for k in each[0]}
 
-    def _now(self) -> Progressed:
-        return Progressed(Scattered(self.conductor, self.conductor.states), NOTHING)
+    def _now(self) -> RunState:
+        return RunState(RemoteState(self.coordinator, self.coordinator.states), NOTHING)
 
 
 @contextmanager
-def spread(
-    experiment: Experiment, engine: str, wanted: Wanted, say: Callable[[str], object]
-) -> Iterator[tuple[Spread, str, str]]:
+def ray_backend(
+    experiment: Experiment, engine: str, wanted: ClusterSpec, say: Callable[[str], object]
+) -> Iterator[tuple[RayBackend, str, str]]:
     """An experiment on the workers of a cluster while it lasts, the engine's full name, and why it was chosen.
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
     if experiment.record:
-        raise RequestError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
+        raise UserError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
     with connected(wanted) as ray:
         hired = workers(ray, wanted, experiment.federation.clients)
         known, owner = outline(experiment), assigned(costs(experiment), len(hired))
         check_store(ray, known.bytes * len(owner), say)
-        conductor = Conductor(ray, wanted, hired, owner, known.stacked, say)
+        coordinator = Coordinator(ray, wanted, hired, owner, known.stacked, say)
         try:
-            reason = conductor.prepare(*luggage(experiment, wanted), str((*parse(engine).args, "auto")[0]))
-            yield Spread(experiment, conductor), f"ray:{conductor.engine}", f"{len(hired)} workers; {reason}"
+            reason = coordinator.prepare(*job_payload(experiment, wanted), str((*parse(engine).args, "auto")[0]))
+            yield (
+                RayBackend(experiment, coordinator),
+                f"ray:{coordinator.engine}",
+                f"{len(hired)} workers; {reason}",
+            )
         finally:
-            conductor.dismiss()
+            coordinator.dismiss()
 
 
 def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
@@ -122,7 +126,7 @@ def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
         )
 
 
-def luggage(experiment: Experiment, wanted: Wanted) -> tuple[Job, list[NDArray[Any]]]:
+def job_payload(experiment: Experiment, wanted: ClusterSpec) -> tuple[Job, list[NDArray[Any]]]:
     """What every worker needs of a run: the job, and the samples as arrays that a machine holds once."""
     fed = experiment.federation
     samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
