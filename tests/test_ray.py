@@ -27,7 +27,6 @@ from coterie.cluster.shard import outline
 from coterie.cluster.start import WorkerHandle, _connect, check_versions, kind, start_workers
 from coterie.core.errors import UserError
 from coterie.engines import Serial
-from coterie.training.cluster_spec import ClusterSpec
 from coterie.training.experiment import Experiment
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from laws import FIRST, METHODS, build, kind_like
@@ -39,7 +38,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cote
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray's clusters and what ends them are those of Linux")
 
 STORE = 100 * 2**20
-FIVE = ClusterSpec(workers=5)
+FIVE = ct.Cluster(workers=5)
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # nobody but these tests reaches the cluster
 
 
@@ -268,11 +267,10 @@ class TestRuns:
     FED = ct.data.federate("synthetic:size=300,classes=4", clients=6, partition="dirichlet:0.5", seed=1)
     ALG = ct.algorithms.dfedalt(topology="ring", epochs=1, batch_size=16)
 
-    def fit(self, rounds: int, out: Path, engine: str, resume: bool = False, **more: Any) -> ct.Run:
+    def fit(self, rounds: int, out: Path, engine: str, resume: bool = False, workers: int | None = None) -> ct.Run:
         module = ct.models.build("mlp", self.FED, seed=0)
-        return ct.fit(
-            module, self.FED, self.ALG, rounds=rounds, out=out, engine=engine, resume=resume, progress=False, **more
-        )
+        where = {"engine": engine, "cluster": ct.Cluster(workers) if workers else None}
+        return ct.fit(module, self.FED, self.ALG, rounds=rounds, out=out, resume=resume, progress=False, **where)
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
     def test_goes_on_elsewhere(
@@ -319,7 +317,7 @@ class TestRuns:
         fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
         algorithm = ct.algorithms.dfedavg(topology="ring", epochs=1)
         for engine in ("serial", "ray:serial"):
-            more = {"workers": 2} if engine != "serial" else {}
+            more = {"cluster": ct.Cluster(workers=2)} if engine != "serial" else {}
             with pytest.raises(ZeroDivisionError, match="I do not like it") as caught:
                 ct.fit(Touchy(3, 2), fed, algorithm, rounds=1, engine=engine, progress=False, **more)
             notes = "\n".join(caught.value.__notes__)
@@ -333,7 +331,9 @@ class TestRuns:
         sys.modules["gone"] = gone
         try:
             with pytest.raises(UserError, match="the workers have no module 'gone'"):
-                ct.fit(gone.Net(20, 4), self.FED, self.ALG, rounds=1, engine="ray", workers=1, progress=False)
+                ct.fit(
+                    gone.Net(20, 4), self.FED, self.ALG, rounds=1, engine="ray", cluster=ct.Cluster(1), progress=False
+                )
         finally:
             del sys.modules["gone"]
 
@@ -371,17 +371,19 @@ def test_what_is_wrong_is_one_sentence(cluster: Any) -> None:
             ct.fit(ct.models.build("mlp", fed), fed, alg, rounds=1, progress=False, **more)
         assert "\n" not in str(caught.value)
 
-    refused("3 workers need 3 GPUs, the cluster has 0", engine="ray", workers=3, gpus_per_worker=1)
-    refused("--workers is for a Ray cluster", workers=2)
-    refused("unknown engine 'fast'", engine="ray:fast", workers=1)
-    refused("--record gradients is not measured on a cluster", engine="ray", workers=1, record=["gradients"])
+    refused("3 workers need 3 GPUs, the cluster has 0", engine="ray", cluster=ct.Cluster(workers=3, gpus_per_worker=1))
+    refused("--workers is for a Ray cluster", cluster=ct.Cluster(workers=2))
+    refused("unknown engine 'fast'", engine="ray:fast", cluster=ct.Cluster(workers=1))
+    refused(
+        "--record gradients is not measured on a cluster", engine="ray", cluster=ct.Cluster(1), record=["gradients"]
+    )
 
 
 def test_nobody_at_the_address() -> None:
     """Without waiting for Ray, which would try for minutes."""
     for address, said in (("127.0.0.1:9", "no Ray cluster at 127.0.0.1:9"), ("nonsense", "is no address")):
         with pytest.raises(UserError, match=said):
-            _connect(ray, ClusterSpec(address))
+            _connect(ray, ct.Cluster(address=address))
 
 
 def test_other_versions_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +394,7 @@ def test_other_versions_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(UserError, match=r"runs other versions .*Ray: 2.9; Python: 3.12.*: install the same$"):
-        _connect(ray, ClusterSpec("auto"))
+        _connect(ray, ct.Cluster(address="auto"))
 
 
 @pytest.mark.parametrize("alpha", [0.3, 0.5, 1.0])

@@ -290,9 +290,12 @@ def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
 FIT: list[tuple[dict[str, Any], str]] = [
     ({"resume": True}, "give out"),
     ({"precision": "tf32", "device": "cpu"}, "fp32 or bf16"),
-    ({"workers": 2}, "--engine ray"),
-    ({"ray_address": "auto"}, "--engine ray"),
-    ({"gpus_per_worker": 1.0}, "--engine ray"),
+    *(
+        ({"cluster": ct.Cluster(**given)}, f"^{option} is for a Ray cluster: add --engine ray")
+        for option, given in (("--workers", {"workers": 2}), ("--ray-address", {"address": "auto"}), ("cluster", {}))
+    ),
+    ({"cluster": ct.Cluster(gpus_per_worker=1.0)}, "^--gpus-per-worker is for a Ray cluster"),
+    ({"cluster": ct.Cluster(workers=0), "engine": "ray"}, "^workers must be at least 1"),
     ({"drop_messages": 0.5}, "has a server"),
     ({"offline": 0.5}, "has a server"),
     ({"init": "per-client"}, "leave init out"),

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
         track,
     )
     from .core.errors import UserError
+    from .training.cluster import Cluster
     from .training.fit import fit
     from .training.run import Client, Run, load
 
 __all__ = [
     "Client",
+    "Cluster",
     "Run",
     "UserError",
     "algorithms",
@@ -48,6 +50,7 @@ __all__ = [
 
 _HOME = {
     "UserError": "core.errors",
+    "Cluster": "training.cluster",
     "fit": "training.fit",
     "Client": "training.run",
     "Run": "training.run",

@@ -12,7 +12,8 @@ from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.spec import scaled
 from ..engines import Serial
-from ..models.model import Model, cross_entropy
+from ..measure import Measure
+from ..models.model import Model, Precision, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.across import Runs
 from ..recipes.compared import compared
@@ -45,13 +46,13 @@ class RecipeOptions:
     model: str | None
     partition: str | None
     set: Sequence[str]
-    record: Sequence[str]
+    record: Sequence[Measure]
     evaluate_every: int | None
     out: Path | None
     resume: bool
     engine: str
     device: str
-    precision: str
+    precision: Precision
 
     @property
     def named(self) -> list[str]:
@@ -83,7 +84,7 @@ class RecipePlan:
         return changed(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
 
     @property
-    def record(self) -> list[str]:
+    def record(self) -> list[Measure]:
         """What is measured besides: what the experiment needs, and what was asked for."""
         return list(dict.fromkeys([*self.recipe.record, *self.options.record]))
 

@@ -19,11 +19,12 @@ from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
-from ..models.model import Model, cross_entropy
+from ..measure import Measure
+from ..models.model import Model, Precision, cross_entropy
 from ..recipes.shorten import fitting
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
-from ..training.first import COMMON, PER_CLIENT, check_init, first_models
+from ..training.first import COMMON, PER_CLIENT, Init, check_init, first_models
 from .presets import PRESETS, Preset
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
@@ -44,12 +45,12 @@ class RunOptions:
     seed: int | None = None
     set: Sequence[str] = field(default_factory=list)
     evaluate_every: int | None = None
-    init: str | None = None
+    init: Init | None = None
     drop_messages: float | None = None
     offline: float | None = None
     capacities: str | None = None
-    record: Sequence[str] = field(default_factory=list)
-    precision: str | None = None
+    record: Sequence[Measure] = field(default_factory=list)
+    precision: Precision | None = None
     ray_address: str | None = None
     workers: int | None = None
     gpus_per_worker: float | None = None
@@ -117,7 +118,7 @@ class RunPlan:
         idle = unused(method.replace("_", "-"), builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
 
-    def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> str:
+    def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
         """What clients begin with; beside others, a method in which all begin with the server's model keeps to it."""
         wanted = self.options.init or COMMON
         if wanted != PER_CLIENT or len(among) == 1:

@@ -20,6 +20,7 @@ from ..report.collect import COMPARISON
 from ..store import RunFolder, read_json
 from ..store.folder import CONFIG
 from ..track import Tracker
+from ..training.cluster import Cluster
 from ..training.config import rebuild
 from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
@@ -85,7 +86,7 @@ def _run_again(
             offline=config["offline"],
             record=config["record"],
             precision=config["precision"],
-            **cluster(options),
+            cluster=cluster(options),
             progress=not output.quiet,
             trackers=output.trackers,
         )
@@ -143,16 +144,16 @@ def train(
         offline=missing.offline,
         record=plan.options.record,
         precision=plan.options.precision or "fp32",
-        **cluster(plan.options),
+        cluster=cluster(plan.options),
         progress=progress,
         trackers=trackers,
     )
 
 
-def cluster(options: RunOptions) -> dict[str, Any]:
-    """Where the clients are played, if not here."""
-    gpus = options.gpus_per_worker or 0.0
-    return {"workers": options.workers, "ray_address": options.ray_address, "gpus_per_worker": gpus}
+def cluster(options: RunOptions) -> Cluster | None:
+    """Return the cluster that was typed, if any."""
+    typed = Cluster(options.workers, options.ray_address, options.gpus_per_worker or 0.0)
+    return None if typed == Cluster() else typed
 
 
 def compare_methods(

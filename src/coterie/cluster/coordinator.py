@@ -17,7 +17,7 @@ from ..core.tensors import Tensors
 from ..data.batches import Integers
 from ..measure.shards import whole
 from ..store.parts import save_part
-from ..training.cluster_spec import ClusterSpec
+from ..training.cluster import Cluster
 from .packed import pack, unpack
 from .shard import tree
 from .start import IO, PATIENCE, PING, WorkerHandle, start_workers
@@ -43,7 +43,7 @@ class Coordinator:
     """The workers of a run, and which of them has which shard."""
 
     ray: Any
-    wanted: ClusterSpec
+    wanted: Cluster
     workers: list[WorkerHandle]
     owner: Integers  # [n] the shard of each client
     stacked: frozenset[str]  # names in a state that have a row a client

@@ -15,7 +15,7 @@ from ..core.tensors import Tensors
 from ..measure.rows import Row
 from ..measure.shards import joined, whole
 from ..store.checkpoint import Checkpoint
-from ..training.cluster_spec import ClusterSpec
+from ..training.cluster import Cluster
 from ..training.experiment import Experiment, RunState
 from ..training.run import Client, client_from
 from .assignment import assigned, costs
@@ -92,7 +92,7 @@ class RayBackend:
 
 @contextmanager
 def ray_backend(
-    experiment: Experiment, engine: str, wanted: ClusterSpec, say: Callable[[str], object]
+    experiment: Experiment, engine: str, wanted: Cluster, say: Callable[[str], object]
 ) -> Iterator[tuple[RayBackend, str, str]]:
     """An experiment on the workers of a cluster while it lasts, the engine's full name, and why it was chosen.
 
@@ -126,8 +126,8 @@ def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
         )
 
 
-def job_payload(experiment: Experiment, wanted: ClusterSpec) -> tuple[Job, list[NDArray[Any]]]:
+def job_payload(experiment: Experiment, wanted: Cluster) -> tuple[Job, list[NDArray[Any]]]:
     """What every worker needs of a run: the job, and the samples as arrays that a machine holds once."""
     fed = experiment.federation
     samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
-    return Job.of(experiment, "cuda" if wanted.gpus else "cpu"), samples
+    return Job.of(experiment, "cuda" if wanted.gpus_per_worker else "cpu"), samples

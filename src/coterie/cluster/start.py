@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ..core.errors import UserError
-from ..training.cluster_spec import ClusterSpec
+from ..training.cluster import Cluster
 from .worker import Worker
 
 PATIENCE = 60.0  # seconds until a worker must have answered
@@ -16,7 +16,7 @@ IO, PING = "aside", "door"  # what a worker does beside the training: copies and
 
 
 @contextmanager
-def connected(wanted: ClusterSpec) -> Iterator[Any]:
+def connected(wanted: Cluster) -> Iterator[Any]:
     """The module ``ray``, with a cluster behind it; one that was there already stays."""
     ray = _ray()
     mine = not ray.is_initialized()
@@ -52,7 +52,7 @@ def _ray() -> Any:
     return found
 
 
-def _connect(ray: Any, wanted: ClusterSpec) -> None:
+def _connect(ray: Any, wanted: Cluster) -> None:
     if wanted.address not in (None, "auto") and not _heard(str(wanted.address)):
         raise UserError(_nobody(f"at {wanted.address}"))
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
@@ -100,25 +100,25 @@ class WorkerHandle(NamedTuple):
     node: str
 
 
-def workers(ray: Any, wanted: ClusterSpec, clients: int) -> list[WorkerHandle]:
+def workers(ray: Any, wanted: Cluster, clients: int) -> list[WorkerHandle]:
     """As many as are wanted, and never more than there are clients."""
     count = min(clients, wanted.workers or _room(ray, wanted))
     _check_room(ray, wanted, count)
     return start_workers(ray, wanted, count)
 
 
-def start_workers(ray: Any, wanted: ClusterSpec, count: int) -> list[WorkerHandle]:
+def start_workers(ray: Any, wanted: Cluster, count: int) -> list[WorkerHandle]:
     """New workers."""
     return check_versions(ray, [kind(ray, wanted).remote(sys.path) for _ in range(count)])
 
 
-def kind(ray: Any, wanted: ClusterSpec) -> Any:
+def kind(ray: Any, wanted: Cluster) -> Any:
     """What Ray starts. Copies and checkpoints are made aside while the training goes on, and someone is at the door.
 
     A lost worker is not started again by Ray: it would know nothing of its clients.
     """
     beside = {IO: 1, PING: 1}
-    return ray.remote(num_cpus=1, num_gpus=wanted.gpus, max_restarts=0, concurrency_groups=beside)(Worker)
+    return ray.remote(num_cpus=1, num_gpus=wanted.gpus_per_worker, max_restarts=0, concurrency_groups=beside)(Worker)
 
 
 def check_versions(ray: Any, actors: list[Any]) -> list[WorkerHandle]:
@@ -152,17 +152,17 @@ def _answers(ray: Any, asked: list[Any]) -> list[Any]:
     return found
 
 
-def _room(ray: Any, wanted: ClusterSpec) -> int:
+def _room(ray: Any, wanted: Cluster) -> int:
     """How many workers fit."""
     there = ray.cluster_resources()
     cores = int(there.get("CPU", 0))
-    return max(1, min(cores, int(there.get("GPU", 0) / wanted.gpus)) if wanted.gpus else cores)
+    return max(1, min(cores, int(there.get("GPU", 0) / wanted.gpus_per_worker)) if wanted.gpus_per_worker else cores)
 
 
-def _check_room(ray: Any, wanted: ClusterSpec, count: int) -> None:
+def _check_room(ray: Any, wanted: Cluster, count: int) -> None:
     there = ray.cluster_resources()
     for name, kind, need, option in (
-        ("GPU", "GPUs", wanted.gpus * count, "--workers or --gpus-per-worker"),
+        ("GPU", "GPUs", wanted.gpus_per_worker * count, "--workers or --gpus-per-worker"),
         ("CPU", "cores", float(count), "--workers"),
     ):
         has = there.get(name, 0.0)

@@ -22,6 +22,7 @@ from ..data import Federation
 from ..data.batches import Integers
 from ..engines import Serial
 from ..engines.base import Engine
+from ..measure import Measure
 from ..models.model import Model
 from ..store.parts import save_part
 from ..training import memory
@@ -67,7 +68,7 @@ class Job:
     seed: int
     rounds: int
     drop_messages: float
-    record: Sequence[str]
+    record: Sequence[Measure]
     evaluate_every: int
     offline: float
     first: First | None

@@ -1,7 +1,7 @@
 """How far the clients are from a stationary point, and what can be recorded about it in every round."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
 from .singular import record_singular_values
 
+Measure = Literal[
+    "gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass", "deltas"
+]
+"""What can be recorded in every evaluated round."""
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
 
 
@@ -110,7 +114,7 @@ def _mass(experiment: Measured, state: Any) -> dict[str, float]:
     return {"mass_least": float(mu.min()), "mass_greatest": float(mu.max())}
 
 
-def recorded(experiment: Measured, names: Iterable[str], before: Any, after: Any) -> dict[str, float]:
+def recorded(experiment: Measured, names: Iterable[Measure], before: Any, after: Any) -> dict[str, float]:
     """All columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:
@@ -120,24 +124,23 @@ def recorded(experiment: Measured, names: Iterable[str], before: Any, after: Any
 
 def check_measure(name: str, model: Model, program: Any) -> None:
     """Refuses what is no measure, or none for this model or method."""
-    if name not in MEASURES and name not in CHANGES:
-        raise unknown("measure", name, (*MEASURES, *CHANGES))
-    if name == MASS and program.mass is None:
+    if name not in get_args(Measure):
+        raise unknown("measure", name, get_args(Measure))
+    if name == "mass" and program.mass is None:
         raise UserError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
-    if name == SINGULAR and not factor_pairs(model.module):
+    if name == "singular-values" and not factor_pairs(model.module):
         raise UserError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
 
 
-SINGULAR, MASS = "singular-values", "mass"
-MEASURES: dict[str, Callable[[Measured, Any], dict[str, float]]] = {
+MEASURES: dict[Measure, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
-    SINGULAR: record_singular_values,
+    "singular-values": record_singular_values,
     "perplexity": record_perplexity,
     "train-accuracy": record_train_accuracy,
     "constants": record_constants,
-    MASS: _mass,
+    "mass": _mass,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""
-CHANGES: dict[str, Callable[[Measured, Any, Any], dict[str, float]]] = {"deltas": _deltas}
+CHANGES: dict[Measure, Callable[[Measured, Any, Any], dict[str, float]]] = {"deltas": _deltas}
 """The same, of the states before and after it."""

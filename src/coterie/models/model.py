@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,8 @@ from ..engines.watch import WatchDraws
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
 
-PRECISIONS = ("fp32", "tf32", "bf16")
+Precision = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """All of single precision; its products rounded to 10 bits on a GPU; products in bfloat16."""
 
 
@@ -101,7 +102,7 @@ class Model:
     loss: Loss
     penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
     source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
-    precision: str = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
+    precision: Precision = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
 
     def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
         """Another module in the same arithmetic, with the same loss unless another is given, and without a penalty."""

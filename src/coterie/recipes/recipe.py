@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ..algorithms import Algorithm
     from ..data import Federation
+    from ..measure import Measure
+    from ..training.first import Init
 
 _FILES = files(__package__).joinpath("files")
 
@@ -65,7 +67,7 @@ class Case:
     settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own
     note: str | None
     estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
-    init: str = "common"  # what clients begin with who have no server: one model, or "per-client" draws
+    init: "Init" = "common"  # what clients begin with who have no server: one model, or "per-client" draws
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Recipe:
     about: str
     seeds: int
     protocol: Protocol
-    record: Sequence[str]  # further measures it needs
+    record: "Sequence[Measure]"  # further measures it needs
     cases: Sequence[Case]
     methods: Mapping[str, PublishedCell]
     readings: Sequence[Reading]
@@ -169,7 +171,7 @@ class Recipe:
 
         return algorithms.build(self.entry(method).builder, **self.settings(method, case))
 
-    def init(self, method: str, case: int | str | Case = 1) -> str:
+    def init(self, method: str, case: int | str | Case = 1) -> "Init":
         """What the clients begin with; those that have a server, with its model.
 
         >>> paper = load("dfedalt-t1").read("paper")

@@ -25,8 +25,8 @@ def check_asked(e: "Experiment") -> None:
     graph = e.program.topology
     if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
-    for name in e.record:
-        measure.check_measure(name, e.model, e.program)
+    for measured in e.record:
+        measure.check_measure(measured, e.model, e.program)
     for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
         _check_lost(e, name, likely)
     if e.first is not None and not begins_apart(e):

@@ -1,7 +1,7 @@
 """The first model of every client, where each draws its own instead of all starting from one."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -14,8 +14,9 @@ from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
 from ..models.model import Model
 
-COMMON, PER_CLIENT = "common", "per-client"
-INITS = (COMMON, PER_CLIENT)
+Init = Literal["common", "per-client"]
+INITS: tuple[Init, ...] = get_args(Init)
+COMMON, PER_CLIENT = INITS
 First = Callable[[int], Tensors]
 """client -> the values it begins with, in the form that the method trains."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,25 +18,24 @@ from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
-from ..measure import summarize
+from ..measure import Measure, summarize
 from ..measure.rows import Row
-from ..models.model import PRECISIONS, Loss, Model, cross_entropy
+from ..models.model import PRECISIONS, Loss, Model, Precision, cross_entropy
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
 from . import memory
 from .client_summary import client_summary
-from .cluster_spec import ClusterSpec
+from .cluster import Cluster, check_cluster
 from .config import describe
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
-from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
+from .first import COMMON, PER_CLIENT, Init, check_init, drawn, first_models
 from .history import History
 from .run import Client, Run, client_tensors
 from .select_engine import Choice, select_engine
 
-RAY = "ray"
 AUTO = "auto"
 EVERY_N_NOTE = (
     "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
@@ -56,16 +55,14 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
-    evaluate_every: int | str = 1,
-    init: str = COMMON,
+    evaluate_every: int | Literal["auto"] = 1,
+    init: Init = COMMON,
     drop_messages: float = 0.0,
     offline: float = 0.0,
-    record: Sequence[str] = (),
-    precision: str = "fp32",
+    record: Sequence[Measure] = (),
+    precision: Precision = "fp32",
     trackers: Sequence[Tracker] = (),
-    workers: int | None = None,
-    ray_address: str | None = None,
-    gpus_per_worker: float = 0.0,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Trains one model per client and returns them with everything that was measured.
 
@@ -82,8 +79,8 @@ def fit(
     "constants" (of convergence theorems, estimated); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits)
     or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
     ``coterie.track.TensorBoard()``.
-    With engine="ray" the clients are played by ``workers`` (as many as there are cores) with ``gpus_per_worker`` each,
-    on the Ray cluster at ``ray_address`` ("auto": the one of this machine), or on one that is started for this run.
+    With engine="ray" the clients are trained by the workers of ``cluster``, as in
+    ``coterie.Cluster(workers=5, address="auto")``, or of one that is started for this run.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -97,7 +94,7 @@ def fit(
     check_init(init)
     if resume and out is None:
         raise UserError("resume goes on with a run that was written: give out, the folder it is in")
-    there = _cluster(engine, workers, ray_address, gpus_per_worker)
+    there = check_cluster(engine, cluster)
     place = find_device(device if there is None else "cpu")
     _check_precision(precision, place, there)
     folder = None if out is None else RunFolder(Path(out))
@@ -122,7 +119,7 @@ def fit(
     )
     messages = PendingMessages()
     with _played(experiment, chosen, engine, there, messages) as (backend, runs, reason):
-        on = "cuda" if there is not None and there.gpus else place.type
+        on = "cuda" if there is not None and there.gpus_per_worker else place.type
         config = describe(experiment, given, runs, reason, on)
         name = progress if isinstance(progress, str) else algorithm.name
         with (
@@ -138,11 +135,11 @@ def fit(
             return _play(experiment, backend, folder, config, now, history, bar, tracking)
 
 
-def _check_precision(precision: str, place: torch.device, there: ClusterSpec | None) -> None:
+def _check_precision(precision: str, place: torch.device, there: Cluster | None) -> None:
     """Refuses what is no precision, and one that only GPUs have where there is none."""
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus):
+    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus_per_worker):
         raise UserError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
 
 
@@ -170,7 +167,7 @@ class Backend(Protocol):
 
 @contextmanager
 def _played(
-    experiment: Experiment, chosen: Choice | None, engine: str, there: ClusterSpec | None, say: Callable[[str], object]
+    experiment: Experiment, chosen: Choice | None, engine: str, there: Cluster | None, say: Callable[[str], object]
 ) -> Iterator[tuple[Backend, str, str]]:
     """Who plays an experiment, on which engine, and why on that."""
     if chosen is not None:
@@ -180,18 +177,6 @@ def _played(
 
         with ray_backend(experiment, engine, there, say) as found:
             yield found
-
-
-def _cluster(engine: str, workers: int | None, address: str | None, gpus: float) -> ClusterSpec | None:
-    """Where a run is to be played, if not in this process."""
-    if parse(engine).name == RAY:
-        if (workers is not None and workers < 1) or gpus < 0:
-            raise UserError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
-        return ClusterSpec(address, workers, gpus)
-    for option, given in (("--workers", workers), ("--ray-address", address), ("--gpus-per-worker", gpus or None)):
-        if given is not None:
-            raise UserError(f"{option} is for a Ray cluster: add --engine ray, or leave it out")
-    return None
 
 
 def _begin(
@@ -300,7 +285,7 @@ def _same_engine(asked: str, begun: str) -> str:
     return begun if asked in ("auto", parse(begun).name) else asked
 
 
-def _evaluate_every(asked: int | str, experiment: Experiment, begun: RunFolder | None) -> int:
+def _evaluate_every(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
     """Rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
     if asked == AUTO:
         known = None if begun is None else begun.config().get("evaluate_every")
