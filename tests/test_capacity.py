@@ -13,7 +13,7 @@ import torch
 from coterie import models
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.costs import Row, capacity_table, communication, computation
-from coterie.algorithms.facts import facts
+from coterie.algorithms.method import facts
 from coterie.algorithms.settings import settings_of
 from coterie.cli.capacity import show_capacity
 from coterie.core.errors import UserError

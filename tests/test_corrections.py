@@ -36,7 +36,7 @@ CORRECTIONS: dict[str, tuple[Correction, ...]] = {
     "control": control_variate(),
     "push-sum": debiased(frozenset("u")),
 }
-T = Training().given({**PLAIN, "lr": LR, "steps": STEPS})
+T = Training().with_options({**PLAIN, "lr": LR, "steps": STEPS})
 
 # For each order how steep the way of u is and where it leads, from the reference r and the weight mu. The first of a
 # pair is applied to the gradient, the second to what came out of that. ``up`` is the sign of what SAM climbs along.

@@ -5,11 +5,14 @@ import inspect
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 import coterie as ct
 from coterie.algorithms import BUILDERS
+from coterie.algorithms.about import COMMON, args_of
+from coterie.algorithms.options import Options, Training
 from coterie.local import corrections
 
 PACKAGE = Path(ct.__file__).parent
@@ -44,8 +47,15 @@ class Code:
             if isinstance(node, Definition)
         }
         self.users: dict[Place, set[Place]] = defaultdict(set)
+        imported = {module: self.imported(module) for module in self.trees}
+
+        def origin(place: Place) -> Place:
+            """Where a name is defined that a module hands on from another one."""
+            further = imported.get(place[0], {}).get(place[1], place)
+            return place if further == place else origin(further)
+
         for module, tree in self.trees.items():
-            known = self.imported(module)
+            known = {name: origin(place) for name, place in imported[module].items()}
             for node in tree.body:
                 if not isinstance(node, ast.Import | ast.ImportFrom):
                     self._note(module, node, known)
@@ -118,11 +128,12 @@ def test_a_method_has_few_lines_of_its_own(method: str) -> None:
 
 
 def test_helpers_of_one_method_are_counted() -> None:
-    """Where only it uses them, wherever they lie, with what only they use; not what a second method uses."""
+    """Where only it uses them, wherever they lie, with what only they use; not what a second one uses by any way."""
     code = Code(
         {
             "p.one": 'from .far import lone, both\n\ndef one():\n    """Said."""\n\n    return lone(both())\n',
-            "p.two": "from .far import both\n\ndef two():\n    return both\n",
+            "p.two": "from .hub import both\n\ndef two():\n    return both\n",
+            "p.hub": "from .far import both\n",
             "p.far": "def lone():\n    # Why.\n    return deep\n\ndef deep(): return 0\n\ndef both(): return 1\n",
         }
     )
@@ -137,6 +148,24 @@ def test_every_own_keyword_is_explained(method: str) -> None:
     builder = BUILDERS[method]
     own = [p.name for p in inspect.signature(builder).parameters.values() if p.kind is p.KEYWORD_ONLY]
     assert explained(inspect.getdoc(builder) or "") == own
+
+
+def test_what_is_explained_once_is_written_once() -> None:
+    """No docstring repeats the words for a keyword that several methods have, and none of those words is idle."""
+    sources = {method: inspect.cleandoc(inspect.unwrap(build).__doc__ or "") for method, build in BUILDERS.items()}
+    repeated = {(m, k) for m, text in sources.items() for k, words in args_of(text).items() if words == COMMON.get(k)}
+    assert repeated == set()
+    taken = {
+        k for m, build in BUILDERS.items() for k in inspect.signature(build).parameters if k not in args_of(sources[m])
+    }
+    assert taken - {"options"} == set(COMMON)
+
+
+def test_the_options_of_all_methods_are_the_values_of_training() -> None:
+    """A TypedDict for editors and a NamedTuple with defaults: the same names and types, in the same order."""
+    plain = get_type_hints(Options)
+    assert list(plain) == list(Training._fields) == list(args_of(inspect.getdoc(Options) or ""))
+    assert plain == {k: get_type_hints(Training)[k] for k in Training._fields}
 
 
 def explained(docstring: str) -> list[str]:

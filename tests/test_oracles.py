@@ -198,7 +198,7 @@ def test_learning_rate_decays_by_the_round(engine: Any) -> None:
 def test_learning_rate_falls_in_steps_as_torch_has_it() -> None:
     """100 rounds, some of whose milestones are no exact binary fractions, against MultiStepLR; rates are FedBABU's."""
     milestones = (0.07, 0.5, 0.57, 0.75)
-    training = Training().given({"lr": 0.3, "lr_milestones": milestones, "lr_gamma": 0.2})
+    training = Training().with_options({"lr": 0.3, "lr_milestones": milestones, "lr_gamma": 0.2})
     theirs = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
     schedule = torch.optim.lr_scheduler.MultiStepLR(theirs, [round(100 * m) for m in milestones], gamma=0.2)
     for t in range(100):
@@ -207,9 +207,9 @@ def test_learning_rate_falls_in_steps_as_torch_has_it() -> None:
         schedule.step()
     fedbabu = ct.algorithms.fedbabu(lr_milestones=(0.5, 0.75))
     assert ct.algorithms.fedbabu(**fedbabu.settings).settings == fedbabu.settings
-    both = Training().given({"lr_decay": 0.5, "lr_milestones": [0.5]})
+    both = Training().with_options({"lr_decay": 0.5, "lr_milestones": [0.5]})
     assert [both.decayed(8.0, t, 4) for t in range(4)] == pytest.approx([8, 4, 0.2, 0.1])
-    assert Training(lr_min=0.1).given({"lr_milestones": [0.5]}).lr_min is None
+    assert Training(lr_min=0.1).with_options({"lr_milestones": [0.5]}).lr_min is None
 
 
 @ENGINES

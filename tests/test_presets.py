@@ -3,7 +3,7 @@
 import pytest
 
 from coterie.algorithms import BUILDERS, Algorithm
-from coterie.algorithms.facts import Facts, facts
+from coterie.algorithms.method import Facts, facts
 from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunOptions, RunPlan
 from coterie.core.errors import UserError

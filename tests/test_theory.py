@@ -11,8 +11,7 @@ import torch
 
 import coterie as ct
 from coterie.algorithms.base import Problem, Program
-from coterie.algorithms.facts import facts
-from coterie.algorithms.method import method
+from coterie.algorithms.method import facts, method
 from coterie.algorithms.options import Training
 from coterie.core.errors import UserError
 from coterie.measure.convergence import gradient_norms

@@ -6,7 +6,7 @@ import re
 import tables
 from coterie import algorithms
 from coterie.algorithms.about import About, default
-from coterie.algorithms.facts import facts
+from coterie.algorithms.method import facts
 from coterie.algorithms.settings import settings_of, takes
 from coterie.cli.presets import PRESETS
 from docstrings import about, formula

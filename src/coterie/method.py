@@ -15,21 +15,21 @@ What is here:
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
 * Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
   ``Range``, ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``UserError``, to refuse one.
-* Local work: ``Phase``, ``Group``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
+* Local work: ``Phase``, ``ParamGroup``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
-  the class of one's own, which makes a ``Grad`` of another one: of a model and a ``Batch`` it gives a direction and
-  what was ``Seen``, and looks things up in ``Aux``; ``REFERENCE``, the name under which a proximal term looks up its
-  model.
-* Families: ``federated`` around a ``Server``, ``decentralized`` between ``Peers``, ``push_sum`` of what is ``Pushed``;
-  ``beside``, whose state is ``Beside``: clients with a model of their own beside the server's, which trains together
-  with it as its ``second`` under ``second_names``, until they are taken ``apart``.
+  the base class of one's own, which makes one ``Grad`` from another: a function from a model and a ``Batch`` to a
+  direction and its ``StepInfo``. It looks up what it needs in ``Aux``; a proximal term finds its model there under
+  the name ``REFERENCE``.
+* Families: ``federated`` around a ``Server``, ``decentralized`` between ``Peers``, ``push_sum`` with the state
+  ``Pushed``; ``beside`` with the state ``Beside``, where clients have a model of their own beside the server's. It
+  trains together with the server's as its ``second``, under ``second_names``; ``apart`` separates the two.
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``interpolate``; ``Topology``, ``topology``.
 * Wrappers: ``quantized`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
-* From scratch: ``Round`` and ``Trained``, which the functions of a program take and give; ``message_of`` a model,
-  ``persistent`` momentum, what corrections have ``look_up``; ``Traffic``, ``load``, ``over``, ``gossiped``,
-  ``to_server`` and ``both_ways``, which count what is sent.
-* Unequal clients: a ``View`` is the form of the model that some train, ``Assigned`` says who does, and a problem has
-  such views for every round.
+* From scratch: ``Round`` and ``Trained``, which the functions of a program take and return; ``message_of`` a model,
+  ``persistent`` momentum, ``look_up`` for corrections; ``Traffic``, ``load``, ``over``, ``gossiped``,
+  ``to_server`` and ``both_ways``, which count messages.
+* Unequal clients: a ``Submodel`` is the form of the model that some clients train, and ``Assigned`` says which clients
+  do; a problem has a list of these for every round.
 * Tensors: ``Tensors``, ``Tree``; ``add``, ``sub``, ``mul``, ``norm``, ``dot``, ``split``, ``rows``, ``put``,
   ``replicate``, ``count``, ``floating``, ``zeros_like``.
 """

@@ -1,13 +1,36 @@
-"""A method's docstring taken apart: what it is, its recurrence, its settings, its example, where it comes from."""
+"""The docstring of a method, taken apart, and completed with the words for keywords that several methods have."""
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from .options import Options
 
 ARGS, REFERENCE, DIFFERS = "Args:", "Reference:", "Differs from the paper in:"
+# What a keyword means that several methods have, unless the docstring of a method explains it itself.
+COMMON = {
+    "capacities": 'Rates by client, "b4-b3-b2" (1, 3/4, 1/2 in equal shares), "1-0.5" or "b4x15-b2x5", or for '
+    'everybody one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).',
+    "gossip_steps": "Exchanges in one round.",
+    "keep_layers": "How many layers stay whole.",
+    "mask_ce": "Whether the logits of classes that a client does not have are 0 in training, and their rows of the "
+    "last layer are averaged without it.",
+    "outer_lr": "The server's step size.",
+    "participation": "Who takes part in a round: a fraction of the clients, or a count.",
+    "personal": 'The parameters that stay with their client: "head" or name patterns.',
+    "personal_epochs": "Passes through the data in the personal phase.",
+    "personal_lr": "The learning rate of the personal phase.",
+    "personal_outer_lr": "The step size of the personal parts between rounds.",
+    "personal_steps": "Batches in the personal phase, instead of epochs.",
+    "rank_mode": '"channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.',
+    "regularizer": 'Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.',
+    "rho": "How far a step climbs before it looks: the radius of SAM.",
+    "scaler": "Whether inputs are divided by the rate before every norm, in training only.",
+    "topology": 'Who averages with whom: a text such as "ring" or "random:10", or a Topology.',
+    "weighting": 'How much a client counts: "size", by its samples, or "uniform".',
+}
 
 
 class About(NamedTuple):
@@ -24,7 +47,7 @@ class About(NamedTuple):
 
 
 def about(builder: Callable[..., Any]) -> About:
-    """The parts of a builder's docstring.
+    """Take the docstring of a builder apart.
 
     >>> from coterie.algorithms import dfedalt
     >>> about(dfedalt).title
@@ -35,7 +58,7 @@ def about(builder: Callable[..., Any]) -> About:
     reference, _, differs = tail.partition(DIFFERS)
     line, *rest = head.strip().split("\n\n")
     title, colon, what = line.partition(": ")
-    recurrence = next(iter(p for p in rest[:1] if is_recurrence(p)), "")
+    recurrence = rest[0] if rest and is_recurrence(rest[0]) else ""
     notes = [p for p in rest if p != recurrence and not p.startswith((">>>", ARGS))]
     return About(
         title if colon else "",
@@ -49,13 +72,37 @@ def about(builder: Callable[..., Any]) -> About:
     )
 
 
+def complete(docstring: str, keywords: Iterable[str]) -> str:
+    """Return a docstring whose list of arguments has all ``keywords`` that it or ``COMMON`` explains, in their order.
+
+    >>> print(complete("Lazy.\\n\\nArgs:\\n    mu: How lazy.\\n\\n>>> 1\\n1", ["rho", "mu"]))
+    Lazy.
+    <BLANKLINE>
+    Args:
+        rho: How far a step climbs before it looks: the radius of SAM.
+        mu: How lazy.
+    <BLANKLINE>
+    >>> 1
+    1
+    """
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    words = COMMON | args_of(inspect.cleandoc(docstring))
+    entries = [
+        fill(f"{k}: {words[k]}", 120, initial_indent=" " * 4, subsequent_indent=" " * 8) for k in keywords if k in words
+    ]
+    rest = [p for p in paragraphs if not p.startswith(ARGS)]
+    place = next((i for i, p in enumerate(rest) if p.startswith((">>>", REFERENCE))), len(rest))
+    listed = ["\n".join([ARGS, *entries])] if entries else []
+    return "\n\n".join([*rest[:place], *listed, *rest[place:]])
+
+
 def is_recurrence(paragraph: str) -> bool:
-    """Whether a paragraph is formulas."""
+    """Tell whether a paragraph is formulas."""
     return not paragraph.startswith((">>>", ARGS)) and ("<-" in paragraph or "=" in paragraph)
 
 
 def args_of(docstring: str) -> dict[str, str]:
-    """The list of arguments, Google's way, by name.
+    """Return the list of arguments, in Google's style, by name.
 
     >>> args_of("Adds.\\n\\nArgs:\\n    a: The first\\n        number.\\n    b: The second.")
     {'a': 'The first number.', 'b': 'The second.'}
@@ -66,12 +113,12 @@ def args_of(docstring: str) -> dict[str, str]:
 
 
 def one_line(paragraph: str) -> str:
-    """A paragraph without its line breaks, reStructuredText's code marks as Markdown's."""
+    """Return a paragraph without its line breaks, with Markdown's code marks in place of reStructuredText's."""
     return " ".join(paragraph.split()).replace("``", "`")
 
 
 def default(value: Any) -> str:
-    """A default as one types it.
+    """Return a default as one types it.
 
     >>> default(None), default(True), default(1e-4), default("II")
     ('none', 'true', '0.0001', 'II')

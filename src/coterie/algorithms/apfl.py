@@ -10,10 +10,9 @@ from ..core.tensors import Tensors, count, dot, floating, mul, replicate, rows, 
 from ..data.batches import Batch
 from ..engines.base import Grad, StepInfo
 from ..local.steps import Aux, Correction, ParamGroup, Phase
-from .base import Problem, Program, Round, Trained
+from .base import Round, Trained
 from .beside import Beside, apart, beside, second, second_names
-from .method import method
-from .options import Fraction, Options, Participation, Rate, Training, Weighting
+from .method import Fraction, Options, Participation, Problem, Program, Rate, Training, Weighting, method
 from .server import federated
 from .update import LocalUpdate
 
@@ -70,8 +69,6 @@ def apfl(
     Args:
         alpha: The share of the client's own model in the mixture, to begin with.
         alpha_lr: The learning rate of that share, which stays the same over the rounds; 0: the share is fixed.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> apfl(alpha=0.75).settings["alpha_lr"]
     0.0

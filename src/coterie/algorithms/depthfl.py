@@ -12,11 +12,11 @@ from ..local.steps import Phase
 from ..models.model import Loss, Model
 from ..submodels.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
 from ..submodels.staged import check_stages
-from .base import Assigned, Problem, Program, Round, Submodel
+from .base import Assigned, Submodel
 from .capacities import DEPTHS, Share, levels, shares
 from .groups import assigned, named_submodel
-from .method import method
-from .options import LMT_PAPER, Fraction, Options, Participation, Rate, Training, Weighting, refuse_persistent
+from .method import Fraction, Options, Participation, Problem, Program, Rate, Round, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
 
 
@@ -78,8 +78,6 @@ def depthfl(
         feature_l2: The weight of the distance between the features of the heads and the deepest one's.
         heads: "fedlmt" (a convolution) or "depthfl" (a gate and separable convolutions).
         answer: A model answers with the "mean" of its heads or with the "deepest" one.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> depthfl(distill="none").settings["capacities"]
     'b4-b3-b2'

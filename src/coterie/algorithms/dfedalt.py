@@ -3,12 +3,8 @@
 from typing import Unpack
 
 from ..data.batches import Amount
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import Count, Options, Rate, Training
+from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
 from .peers import Peers, decentralized
 
 
@@ -27,13 +23,6 @@ def dfedalt(
     """DFedAlt: first the personal part, then the shared part, then gossip on the shared part.
 
     v_i <- local(v; u_i held);   z_i <- local(u; v_i held);   u_i <- sum_j W[i, j] z_j
-
-    Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
-        personal_lr: The learning rate of the personal phase.
-        personal_epochs: Passes through the data in the personal phase.
-        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> dfedalt(topology="ring", personal_lr=0.01).settings["personal"]
     'head'

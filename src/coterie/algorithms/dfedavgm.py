@@ -3,10 +3,7 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import Options, Training
+from .method import Options, Problem, Program, Topology, Training, method
 from .peers import Peers, decentralized
 
 
@@ -21,9 +18,6 @@ def dfedavgm(
     """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
 
     m <- momentum m + grad F_i(z), z <- z - lr m, from z = x_i and m = 0 in every round;   x_i <- sum_j W[i, j] z_j
-
-    Args:
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
 
     >>> dfedavgm(topology="ring").settings["momentum"]
     0.9

@@ -3,13 +3,10 @@
 from typing import Any, Literal, Unpack
 
 from ..data.batches import Amount
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
 from .fedavg_p import joint_phase
-from .method import method
-from .options import Count, Options, Rate, Training, refuse_given
+from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
+from .options import refuse_unused
 from .peers import Peers, decentralized
 
 
@@ -17,7 +14,7 @@ def _length(schedule: str, personal_epochs: int | None, personal_steps: int | No
     """The personal phase takes five epochs where there is one and nothing is said."""
     if schedule == "joint":
         length = {"personal_epochs": personal_epochs, "personal_steps": personal_steps}
-        refuse_given("schedule=joint has one phase for both parts", length, "schedule=alternate")
+        refuse_unused("schedule=joint has one phase for both parts", length, "schedule=alternate")
         return {}
     return {"personal_epochs": 5} if personal_epochs is None and personal_steps is None else {}
 
@@ -42,12 +39,9 @@ def dfedavgm_p(
     schedule "alternate": DFedAlt, with personal_epochs (5 where nothing is said) or personal_steps for its first phase
 
     Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
         schedule: "joint" or "alternate".
         personal_lr: The learning rate of v_i; none: lr.
         personal_epochs: Passes through the data in the personal phase, where there is one.
-        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> dfedavgm_p(topology="ring").settings["schedule"]
     'joint'

@@ -3,12 +3,8 @@
 from typing import Unpack
 
 from ..data.batches import Amount
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import Count, Options, Rate, Training
+from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
 from .pushsum import Pushed, push_sum
 
 
@@ -37,11 +33,7 @@ def dfedpgp(
     Appendix B, where every mu stays 1.
 
     Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
         topology: Who pushes to whom: a text such as "random-push:10", or a Topology.
-        personal_lr: The learning rate of the personal phase.
-        personal_epochs: Passes through the data in the personal phase.
-        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> dfedpgp(topology="random-push:3").settings["topology"]
     'random-push:3'

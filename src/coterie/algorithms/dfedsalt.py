@@ -5,12 +5,8 @@ from typing import Literal, Unpack
 from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.corrections import sam
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import Count, Options, Rate, Training
+from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
 from .peers import Peers, decentralized
 
 
@@ -40,14 +36,8 @@ def dfedsalt(
     u_i <- sum_j W[i, j] z_j
 
     Args:
-        rho: How far a step climbs before it looks: the radius of SAM.
         personal_rho: The radius of the personal phase; none: rho.
         sam_on: Which phases are sharpness-aware: "shared", "personal" or "both"; each perturbs only the part it trains.
-        personal: The parameters that stay with their client: "head" or name patterns.
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
-        personal_lr: The learning rate of the personal phase.
-        personal_epochs: Passes through the data in the personal phase.
-        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> dfedsalt(topology="ring", sam_on="both").settings["sam_on"]
     'both'

@@ -4,10 +4,8 @@ from typing import Annotated, Unpack
 
 from ..local.corrections import sam
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import FLAT, Options, Range, Rate, Training
+from .method import Options, Problem, Program, Range, Rate, Topology, Training, method
+from .options import FLAT
 from .peers import Peers, decentralized
 
 
@@ -24,11 +22,6 @@ def dfedsam(
     """DFedSAM: sharpness-aware steps, then one exchange of everything.
 
     z_i <- local(x_i) along grad F_i(x + rho g/|g|);   x_i <- sum_j W[i, j] z_j
-
-    Args:
-        rho: How far a step climbs before it looks: the radius of SAM.
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
-        gossip_steps: Exchanges in one round.
 
     >>> dfedsam(topology="ring").settings["rho"]
     0.01

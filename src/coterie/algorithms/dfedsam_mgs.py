@@ -5,10 +5,8 @@ from typing import Annotated, Unpack
 from ..core.errors import UserError
 from ..local.corrections import sam
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
-from .method import method
-from .options import FLAT, Options, Range, Rate, Training
+from .method import Options, Problem, Program, Range, Rate, Topology, Training, method
+from .options import FLAT
 from .peers import Peers, decentralized
 
 
@@ -34,9 +32,6 @@ def dfedsam_mgs(
     fresh_graph:   x <- W_Q ... W_1 z
 
     Args:
-        rho: How far a step climbs before it looks: the radius of SAM.
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
-        gossip_steps: Exchanges in one round.
         fresh_graph: Whether each of them has a graph of its own.
 
     >>> dfedsam_mgs(topology="ring").settings["gossip_steps"]

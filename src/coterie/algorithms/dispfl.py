@@ -17,10 +17,8 @@ from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program, Round, Trained
-from .method import method
-from .options import SAM_PAPER, Fraction, Options, Range, Training, cosine
+from .method import Fraction, Options, Problem, Program, Range, Round, Topology, Trained, Training, method
+from .options import SAM_PAPER, cosine
 from .peers import decentralized
 from .traffic import Traffic, load, over
 

@@ -5,10 +5,8 @@ from typing import Literal, NamedTuple, Unpack
 from ..core.tensors import Tensors, count, replicate, rows
 from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
-from .base import Problem, Program, Round, Trained
 from .beside import Beside, beside
-from .method import method
-from .options import Options, Participation, Rate, Training, Weighting
+from .method import Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
 from .server import federated
 from .update import LocalUpdate, persistent
 
@@ -41,8 +39,6 @@ def ditto(
     Args:
         lam: How strongly the personal models are pulled toward the global one.
         prox: "gradient": the pull is a part of the gradient; "split": a step of its own.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
         personal_lr: The learning rate of the personal models; none: lr.
 
     >>> ditto().settings["lam"]

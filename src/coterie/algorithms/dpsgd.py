@@ -6,10 +6,8 @@ from ..core.errors import UserError
 from ..core.tensors import add, floating, sub
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program, Round, Trained
-from .method import method
-from .options import SAM_PAPER, Options, Training
+from .method import Options, Problem, Program, Round, Topology, Trained, Training, method
+from .options import SAM_PAPER
 from .peers import Peers, decentralized
 
 
@@ -36,12 +34,11 @@ def dpsgd(
 ) -> Program[Peers]:
     """D-PSGD: one short piece of local work, one exchange.
 
-    form "epoch" (as DFedSAM's experiments run it):  z_i <- one epoch from x_i;  x_i <- sum_j W[i, j] z_j
-    form "lian" (the original):  x_i <- sum_j W[i, j] x_j - lr grad F_i(x_i; one batch)
+    variant "epoch" (as DFedSAM's experiments run it):  z_i <- one epoch from x_i;  x_i <- sum_j W[i, j] z_j
+    variant "lian" (the original):  x_i <- sum_j W[i, j] x_j - lr grad F_i(x_i; one batch)
 
     Args:
-        topology: Who averages with whom: a text such as "ring" or "random:10", or a Topology.
-        form: "epoch" or "lian".
+        variant: "epoch" or "lian".
 
     >>> dpsgd(variant="lian").settings["steps"]
     1

@@ -10,11 +10,9 @@ from ..core.tensors import Tensors, dot, rows, split, sub
 from ..exchange.mixing import average
 from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
-from ..topology import Topology
 from ..topology.sparse import DENSE, entries, valued, with_diagonal
-from .base import Problem, Program, Round, Trained, around
-from .method import method
-from .options import Options, Positive, Rate, Training
+from .base import around
+from .method import Options, Positive, Problem, Program, Rate, Round, Topology, Trained, Training, method
 from .peers import Peers, decentralized
 from .server import both_ways
 from .update import LocalUpdate

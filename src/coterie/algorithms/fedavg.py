@@ -3,9 +3,7 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Options, Participation, Rate, Training, Weighting
+from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -22,11 +20,6 @@ def fedavg(
     """FedAvg: one model for everybody, averaged on a server.
 
     x_i <- local(x) for i in S;   x <- x + outer_lr (sum_S q_i x_i - x)
-
-    Args:
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
-        outer_lr: The server's step size.
 
     >>> fedavg(lr=0.05).settings["lr"]
     0.05

@@ -4,12 +4,8 @@ from typing import Unpack
 
 from ..core.errors import UserError
 from ..local.corrections import few_samples
-from ..local.personal import Patterns
 from ..local.steps import ParamGroup, Phase
-from .base import Problem, Program
-from .facts import Presets
-from .method import method
-from .options import Options, Participation, Rate, Training
+from .method import Options, Participation, Patterns, Presets, Problem, Program, Rate, Training, method
 from .server import Server, federated
 
 # FedAvg-P's and Scaffold-P's experiments: plain SGD, 25 steps, 9 of 10 clients, step size 0.001 in all.
@@ -54,11 +50,7 @@ def fedavg_p(
     speaks of them.
 
     Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
         personal_lr: The learning rate of the personal part.
-        outer_lr: The server's step size.
-        personal_outer_lr: The step size of the personal parts between rounds.
         exact_personal: Whether grad_v is over all samples of the client while grad_u is that of a batch: sigma_v = 0.
 
     >>> fedavg_p().settings["steps"]

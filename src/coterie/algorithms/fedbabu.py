@@ -2,11 +2,8 @@
 
 from typing import Unpack
 
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Options, Participation, Training, Weighting
+from .method import Options, Participation, Patterns, Problem, Program, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -30,8 +27,6 @@ def fedbabu(
 
     Args:
         personal: The head, which stays as it was drawn: "head" or name patterns.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedbabu().settings["weight_decay"]
     0.0

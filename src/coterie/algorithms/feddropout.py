@@ -7,9 +7,8 @@ import torch
 
 from ..core import rng as rng
 from ..submodels import permuted, random
-from .base import Problem, Program, Round
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
+from .method import Options, Participation, Problem, Program, Round, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 from .server import Server
 from .widths import Channels, Trick, by_width
 
@@ -35,16 +34,9 @@ def feddropout(
     After a round a client deploys the channels that were drawn for it in that round, whether it took part or not.
 
     Args:
-        capacities: Rates by client, "b4-b3-b2" (1, 3/4, 1/2 in equal shares), "1-0.5" or "b4x15-b2x5", or for everybody
-            one after the other, "b1@250-b2@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
         aligned: Whether all layers of one width keep the same channels. Otherwise every layer has channels of its own,
             in the order in which they are drawn, so that what a residual network adds are different ones, in a full
             model too; in attention queries, keys and values draw apart, and all heads alike.
-        scaler: Whether inputs are divided by the rate before every norm, in training only.
-        mask_ce: Whether the logits of classes that a client does not have are 0 in training, and their rows of the last
-            layer are averaged without it.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> feddropout().settings["capacities"]
     'b4-b3-b2'

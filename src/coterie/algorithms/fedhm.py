@@ -6,12 +6,12 @@ from typing import Literal, Unpack
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import factorize, factorize_tensors, recover_tensors
-from .base import Problem, Program, Submodel
+from .base import Submodel
 from .capacities import RANKS, shares
 from .groups import assigned
 from .lowrank import coefficients, regularized
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
+from .method import Options, Participation, Problem, Program, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
 
 
@@ -43,11 +43,6 @@ def fedhm(
     Args:
         capacities: Rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5", or for everybody one
             after the other, "b1@250-b4" (rounds) or "b1@0.25-b4" (shares of all rounds).
-        keep_layers: How many layers stay whole.
-        rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
-        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedhm().settings["capacities"]
     'b4-b3-b2'

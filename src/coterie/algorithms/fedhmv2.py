@@ -9,11 +9,11 @@ from torch.func import vmap
 from ..core.tensors import Tensors, replicate
 from ..exchange.mixing import average
 from ..local.steps import Phase
-from .base import Assigned, ModelGroup, Problem, Program, Round, Trained
+from .base import Assigned, ModelGroup
 from .capacities import RANKS, levels, refuse_staged
 from .fedhm import check_products, product_view
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Range, Training, Weighting, refuse_given
+from .method import Options, Participation, Problem, Program, Range, Round, Trained, Training, Weighting, method
+from .options import LMT_PAPER, refuse_unused
 from .server import both_ways
 from .update import LocalUpdate, message_of
 
@@ -29,7 +29,7 @@ def _rank(rank_ratio: float | None, capacities: str | None) -> dict[str, Any]:
     """One ratio for everybody: as given, else that of the smallest capacity."""
     refuse_staged("fedhmv2", capacities, "averages factors of one rank in all rounds")
     if rank_ratio is not None:
-        refuse_given("rank_ratio makes the model", {"capacities": capacities}, "rank_ratio out")
+        refuse_unused("rank_ratio makes the model", {"capacities": capacities}, "rank_ratio out")
     ratio = min(levels(capacities or "b2", RANKS)) if rank_ratio is None else rank_ratio
     return {"rank_ratio": ratio, "capacities": None}
 
@@ -60,11 +60,6 @@ def fedhmv2(
         svd_every: Rounds between two decompositions.
         rank_ratio: One for everybody.
         capacities: Where rank_ratio is not given, that of the smallest of these; 0.15 unless given.
-        keep_layers: How many layers stay whole.
-        rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
-        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedhmv2(svd_every=5).settings["svd_every"]
     5

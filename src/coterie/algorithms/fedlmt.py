@@ -4,13 +4,10 @@ from typing import Any, Literal, Unpack
 
 from ..core.errors import UserError
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
-from .facts import Presets
 from .lowrank import coefficients, exchanged, low_rank
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_given
+from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
+from .options import LMT_PAPER, refuse_unused
 
 PRESETS: Presets = {
     "small": {"clip": 10.0},  # factors multiply: without it push-sum's uneven steps diverge
@@ -25,7 +22,7 @@ def _rank(
     coefficients(regularizer)
     refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:
-        refuse_given("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
+        refuse_unused("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
     name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"
     if name not in COMMON_RANKS and (rank_ratio is None or keep_layers is None):
         raise UserError(
@@ -62,15 +59,11 @@ def fedlmt(
 
     Args:
         rank_ratio: r = round(rank_ratio * c_out).
-        keep_layers: How many layers stay whole.
         rank_mode: "channels", or "definition": r = round(rank_ratio * min(k c_out, k c_in)).
         capacities: Where rank_ratio and keep_layers are not given, the published pair for the smallest of these; 0.15
             and 3 unless given.
         init: What the factors begin with: "kaiming" or "spectral".
-        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         topology: Between peers instead of around a server: a text such as "ring", or a Topology.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedlmt(regularizer="frobenius=1e-4").settings["keep_layers"]
     3

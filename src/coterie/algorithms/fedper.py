@@ -2,11 +2,8 @@
 
 from typing import Unpack
 
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Options, Participation, Training, Weighting
+from .method import Options, Participation, Patterns, Problem, Program, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -23,11 +20,6 @@ def fedper(
     """FedPer (FedSim): a shared body and personal heads, trained together in one phase.
 
     (u_i, v_i) <- local(u, v_i) for i in S;   u <- sum_S q_i u_i
-
-    Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedper(personal="head").name
     'fedper'

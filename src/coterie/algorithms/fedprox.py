@@ -4,9 +4,7 @@ from typing import Unpack
 
 from ..local.corrections import proximal
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Options, Participation, Rate, Training, Weighting
+from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -28,8 +26,6 @@ def fedprox(
 
     Args:
         mu: How strongly a client is pulled back to the model it has received; 0 is FedAvg.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedprox(mu=0.1).settings["mu"]
     0.1

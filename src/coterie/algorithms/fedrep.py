@@ -3,11 +3,8 @@
 from typing import Unpack
 
 from ..data.batches import Amount
-from ..local.personal import Patterns
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Count, Options, Participation, Rate, Training, Weighting
+from .method import Count, Options, Participation, Patterns, Problem, Program, Rate, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -27,14 +24,6 @@ def fedrep(
     """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
 
     v_i <- local(v; u held);   u_i <- local(u; v_i held) for i in S;   u <- sum_S q_i u_i
-
-    Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
-        personal_lr: The learning rate of the personal phase.
-        personal_epochs: Passes through the data in the personal phase.
-        personal_steps: Batches in the personal phase, instead of epochs.
 
     >>> fedrep().settings["personal_epochs"]
     10

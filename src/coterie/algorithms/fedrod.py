@@ -13,9 +13,7 @@ from ..core.tensors import Tensors, put, rows, zeros_like
 from ..local.personal import head_layer
 from ..local.steps import ParamGroup, Phase
 from ..models.model import Model, cross_entropy
-from .base import Problem, Program, Round, Trained
-from .method import method
-from .options import Options, Participation, Rate, Training, Weighting
+from .method import Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
 from .server import Server, federated
 
 HIDDEN = 32  # of the network that makes personal heads
@@ -145,8 +143,6 @@ def fedrod(
         keep_head: Whether q_i goes on from the network's head. Otherwise it is the network's in every round, and
             nothing but the class counts stays with the client.
         personal_lr: The learning rate of q_i and H; none: lr.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> fedrod().settings["gamma"]
     1.0

@@ -4,9 +4,8 @@ from typing import Unpack
 
 from ..local.corrections import sam
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import FLAT, Options, Participation, Rate, Training, Weighting
+from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
+from .options import FLAT
 from .server import Server, federated
 
 
@@ -24,12 +23,6 @@ def fedsam(
     """FedSAM: FedAvg with sharpness-aware steps.
 
     x_i <- local(x) along grad F_i(x + rho g/|g|) for i in S;   x <- x + outer_lr (sum_S q_i x_i - x)
-
-    Args:
-        rho: How far a step climbs before it looks: the radius of SAM.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
-        outer_lr: The server's step size.
 
     >>> fedsam().settings["weight_decay"]
     0.0

@@ -7,11 +7,10 @@ from typing import Unpack
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels.basis import bank_names, beside, composed, orthogonality
-from .base import Problem, Program
 from .capacities import FRACTIONS, levels, shares
 from .groups import assigned, named_submodel
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Rate, Training, Weighting, refuse_persistent
+from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
 
 
@@ -55,8 +54,6 @@ def flanc(
         n_basis: Filters of a bank, as a share of a block's.
         basis_fraction: Channels of a filter, as a share of a block's.
         orthogonal: How strongly the filters of a bank are kept apart.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> flanc().settings["orthogonal"]
     10.0

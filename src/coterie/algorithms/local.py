@@ -3,9 +3,7 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .base import Problem, Program
-from .method import method
-from .options import Options, Training
+from .method import Options, Problem, Program, Training, method
 from .peers import Peers, decentralized
 
 

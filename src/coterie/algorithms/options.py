@@ -1,4 +1,4 @@
-"""The options all methods have in common, checked once."""
+"""The options that all methods have in common, and the types of settings with their ranges."""
 
 import math
 from collections.abc import Mapping
@@ -9,35 +9,42 @@ from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.steps import Phase, Sgd
 
+LARGEST = 3e38  # what single precision holds
+
 
 class Range(NamedTuple):
-    """Where a number must lie, as the annotation of a setting says it."""
+    """The range of a number, in the annotation of a setting."""
 
     low: float = 0.0
     high: float = math.inf
     above: bool = False  # whether ``low`` itself is outside
 
     def check(self, name: str, value: Any) -> None:
-        """Refuses a number outside, in one sentence; of several numbers each one."""
+        """Refuse a number outside of the range, in one sentence; of several numbers each one."""
+        bounds = f"at least {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}"
         for one in value if isinstance(value, tuple) else (value,):
-            check_range(name, one, self.low, self.high)
+            if isinstance(one, str) or not self.low <= one <= min(self.high, LARGEST):
+                raise UserError(f"{name}={one!r} is out of range: it must be a number {bounds}")
             if self.above and one == self.low:
                 raise UserError(f"{name}={one!r} is out of range: it must be a number above {self.low:g}")
 
 
 Rate = Annotated[float, Range()]
-"""A step size, a radius, a strength: a number that is not negative."""
+"""A step size, a radius or a strength: a number that is not negative."""
 Positive = Annotated[float, Range(above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range()]
 Participation = Annotated[float | int, Range()]
 """Who takes part in a round: a fraction of the clients, or a count of them."""
 Weighting = Literal["size", "uniform"]
-"""How much a client counts on a server: by its training samples, or as much as any other."""
+"""How much a client counts on a server: by its training samples, or as much as every other."""
 
 
 class Options(TypedDict, total=False):
-    """Keywords every builder takes; what is not given keeps the method's own default.
+    """The keywords that every builder takes; one that is not given keeps the method's own default.
+
+    Their names and types stand here and in ``Training``, because neither class can serve for both: a type checker
+    completes keywords from a TypedDict alone, which has neither defaults nor methods.
 
     Args:
         lr: The learning rate of the main phase.
@@ -85,37 +92,37 @@ EXCLUSIVE = (
 
 
 class Training(NamedTuple):
-    """How clients train. The defaults are those of DFedAlt's experiments (100 clients, CIFAR)."""
+    """How clients train: the values of all ``Options``. The defaults are those of DFedAlt's experiments."""
 
     lr: float = 0.1
-    lr_decay: float = 0.99  # per round
-    lr_min: float | None = None  # instead: a cosine from lr to this over all rounds
-    lr_milestones: tuple[float, ...] | None = None  # fractions of all rounds after which the rates are multiplied ...
-    lr_gamma: float | None = None  # ... by this; 0.1 unless given
+    lr_decay: float = 0.99
+    lr_min: float | None = None
+    lr_milestones: tuple[float, ...] | None = None
+    lr_gamma: float | None = None
     momentum: float = 0.9
-    persistent_momentum: bool = False  # False: a fresh buffer in every phase of every round
+    persistent_momentum: bool = False
     weight_decay: float = 5e-4
-    clip: float | None = 10.0  # global norm
-    batch_size: int | None = 128  # None: everything a client has
-    epochs: int | tuple[int, ...] | None = 5  # several: for as many equal groups of clients, unequally fast
-    steps: int | None = None  # instead of epochs
-    quantize: int | None = None  # bits for every number a client sends; None: all it has
-    finetune_epochs: int = 0  # passes in which everybody tunes a copy of its model before it is measured and returned
-    finetune_lr: float | None = None  # for that; None: lr
+    clip: float | None = 10.0
+    batch_size: int | None = 128
+    epochs: int | tuple[int, ...] | None = 5
+    steps: int | None = None
+    quantize: int | None = None
+    finetune_epochs: int = 0
+    finetune_lr: float | None = None
 
-    def given(self, options: Options) -> "Training":
-        """These settings with the given ones in their place.
+    def with_options(self, options: Options) -> "Training":
+        """Return these values with ``options`` in their place.
 
-        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``; to give both is
-        refused, unless one only repeats what the method has anyway. ``lr_milestones`` takes the place of ``lr_min`` and
-        of a decay; an ``lr_decay`` that is given beside it acts as well.
+        ``steps`` and ``epochs`` take each other's place, and so do ``lr_decay`` and ``lr_min``. To give both is
+        refused, unless one only repeats the method's default. ``lr_milestones`` takes the place of ``lr_min`` and of a
+        decay; an ``lr_decay`` that is given beside it acts as well.
         """
         unknown = set(options) - set(self._fields)
         if unknown:
             raise UserError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
         for one, other in EXCLUSIVE:
-            given, against = options.get(one), options.get(other)
-            if given is not None and against is not None and against != getattr(self, other):
+            value, replaced = options.get(one), options.get(other)
+            if value is not None and replaced is not None and replaced != getattr(self, other):
                 raise UserError(f"{one} and {other} take each other's place: give one of them")
         if options.get("steps") is not None:
             options = {**options, "epochs": None}
@@ -135,16 +142,16 @@ class Training(NamedTuple):
 
     @property
     def amount(self) -> Amount:
-        """How long the main phase lasts."""
+        """The length of the main phase."""
         return Amount(self.epochs, self.steps)
 
     def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
-        """The optimizer of a phase in round ``t`` of that many."""
+        """Return the optimizer of a phase in round ``t`` of ``rounds``."""
         group = None if phase.group is None else phase.group._replace(lr=self.decayed(float(phase.group.lr), t, rounds))
         return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, group)
 
     def decayed(self, lr: float, t: int, rounds: int) -> float:
-        """A learning rate in round ``t``."""
+        """Return a learning rate as it is in round ``t`` of ``rounds``."""
         if self.lr_min is not None:
             return cosine(lr, self.lr_min, t, rounds)
         passed = sum(t >= m * rounds - 1e-9 for m in self.lr_milestones or ())  # 0.07 * 100 is a little above 7
@@ -153,16 +160,13 @@ class Training(NamedTuple):
         except OverflowError:
             lr = math.inf
         if lr > LARGEST:
-            raise UserError(f"lr has grown beyond all numbers in round {t + 1}: choose {self._growing} lower")
+            growing = f"lr_decay={self.lr_decay:g}" if self.lr_decay > 1 else f"lr_gamma={self.lr_gamma}"
+            raise UserError(f"lr has grown beyond all numbers in round {t + 1}: choose {growing} lower")
         return lr
-
-    @property
-    def _growing(self) -> str:
-        return f"lr_decay={self.lr_decay:g}" if self.lr_decay > 1 else f"lr_gamma={self.lr_gamma}"
 
 
 def cosine(start: float, end: float, t: int, rounds: int) -> float:
-    """Between the two, half a cosine over all rounds, in round ``t``.
+    """Return the value in round ``t`` of half a cosine from ``start`` to ``end`` over all rounds.
 
     >>> [cosine(0.5, 0.0, t, 100) for t in (0, 50)]
     [0.5, 0.25]
@@ -171,7 +175,7 @@ def cosine(start: float, end: float, t: int, rounds: int) -> float:
 
 
 def with_milestones(options: Options) -> Options:
-    """The options, complete where the rate falls in steps: nothing else lowers it unless that is given, too."""
+    """Return the options, complete where the rate falls in steps: a decay acts only if it is given, too."""
     milestones = options.get("lr_milestones")
     if milestones is None:
         if options.get("lr_gamma") is not None:
@@ -196,32 +200,20 @@ LMT_PAPER = Training(lr_min=1e-4, clip=None, batch_size=64, epochs=1)
 
 
 def refuse_persistent(t: Training) -> None:
-    """Refuses momentum that outlives a round where what a client trains changes its shape."""
+    """Refuse momentum that outlives a round where a client's model changes its shape."""
     if t.persistent_momentum:
         raise UserError("this method sends other forms of the model in every round: leave persistent_momentum out")
 
 
-def refuse_given(reason: str, given: Mapping[str, Any], instead: str) -> None:
-    """Refuses settings that would change nothing, in one sentence that says why and what would use them."""
-    names = [name for name, value in given.items() if value is not None]
+def refuse_unused(reason: str, settings: Mapping[str, Any], instead: str) -> None:
+    """Refuse settings that would change nothing, in one sentence that says why and which setting would use them."""
+    names = [name for name, value in settings.items() if value is not None]
     if names:
         raise UserError(f"{reason}, which does not use {' or '.join(names)}: leave it out, or take {instead}")
 
 
-LARGEST = 3e38  # what single precision holds
-
-
-def check_range(name: str, value: Any, low: float, high: float) -> None:
-    """Refuses a number outside its range, in one sentence."""
-    if value is None:
-        return
-    if isinstance(value, str) or not low <= value <= min(high, LARGEST):
-        bounds = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise UserError(f"{name}={value!r} is out of range: it must be a number {bounds}")
-
-
 def check_hint(name: str, value: Any, hint: Any) -> None:
-    """Refuses what the annotation of a setting does not allow: a number outside its range, a word that is no choice."""
+    """Refuse a value that the annotation of a setting does not allow: out of its range, or not a choice."""
     members = (hint,) if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
     if value is None and NoneType not in members:
         raise UserError(f"{name} cannot be none: leave it out, and it has its usual value")
@@ -232,10 +224,6 @@ def check_hint(name: str, value: Any, hint: Any) -> None:
             for bound in member.__metadata__:
                 bound.check(name, value)
         if get_origin(member) is Literal:
-            check_choice(name, value, get_args(member))
-
-
-def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuses a value that is not among the choices."""
-    if value not in choices:
-        raise UserError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")
+            choices = get_args(member)
+            if value not in choices:
+                raise UserError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")

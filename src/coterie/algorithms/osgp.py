@@ -11,10 +11,7 @@ from ..core.tensors import Tensors, count
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT
 from ..local.steps import Phase
-from ..topology import Topology
-from .base import Problem, Program, Round, Trained
-from .method import method
-from .options import Count, Options, Training
+from .method import Count, Options, Problem, Program, Round, Topology, Trained, Training, method
 from .pushsum import mean_numerator, push_sum
 
 

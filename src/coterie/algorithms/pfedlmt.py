@@ -14,14 +14,12 @@ from ..data.batches import Integers
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import Pair, factor_pairs, factorize, front_names, recover
-from ..topology import Topology
-from .base import Problem, Program, Submodel
+from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_staged, shares
-from .facts import Presets
 from .groups import assigned
 from .lowrank import coefficients, exchanged, low_rank, regularized
-from .method import method
-from .options import LMT_PAPER, Options, Participation, Training, Weighting, refuse_persistent
+from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 
 
 def _check(t: Training, capacities: str, regularizer: str) -> None:
@@ -66,12 +64,8 @@ def pfedlmt(
     Args:
         capacities: Rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5".
         keep_layers: How many layers are common.
-        rank_mode: "channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.
         schedule: "joint", or "alternate": the first half of the steps trains q, the second p.
-        regularizer: Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.
         topology: Between peers instead of around a server: a text such as "ring", or a Topology.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> pfedlmt().settings["keep_layers"]
     9

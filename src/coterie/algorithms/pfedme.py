@@ -7,10 +7,9 @@ from ..core.tensors import Tensors, add, count, floating, mul, replicate, rows, 
 from ..data.batches import Batch
 from ..engines.base import Grad, StepInfo
 from ..local.steps import Aux, Correction, Phase
-from .base import Problem, Program, Round, Trained
+from .base import Round, Trained
 from .beside import Beside, apart, beside, second, second_names
-from .method import method
-from .options import Options, Participation, Positive, Range, Rate, Training, Weighting
+from .method import Options, Participation, Positive, Problem, Program, Range, Rate, Training, Weighting, method
 from .server import federated
 from .update import LocalUpdate
 
@@ -63,8 +62,6 @@ def pfedme(
         inner_lr: The learning rate of the personal models; it stays the same over the rounds.
         inner_steps: Steps of the personal model on each batch.
         beta: The server's step size.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> pfedme(lam=10.0).settings["inner_steps"]
     5

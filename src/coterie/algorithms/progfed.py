@@ -12,12 +12,12 @@ from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels.staged import check_stages
 from ..submodels.stages import STAGE, at_stage, stage_of, staged
-from .base import Assigned, Problem, Program, Round, Submodel
+from .base import Assigned, Submodel
 from .capacities import Share
 from .depthfl import saying
 from .groups import assigned, named_submodel
-from .method import method
-from .options import LMT_PAPER, Count, Options, Participation, Training, Weighting, refuse_persistent
+from .method import Count, Options, Participation, Problem, Program, Round, Training, Weighting, method
+from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
 
 
@@ -45,8 +45,6 @@ def progfed(
     Args:
         warmup: Rounds at the beginning of every stage but the first that train the new stage and its head alone; the
             others stay as they are, running statistics included.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        weighting: How much a client counts: "size", by its samples, or "uniform".
 
     >>> progfed().settings["epochs"]
     1

@@ -6,10 +6,8 @@ from ..core.tensors import Tensors, replicate, rows
 from ..data.batches import Stream
 from ..local.corrections import control_variate
 from ..local.steps import Phase
-from .base import Problem, Program, Round, Trained
 from .controlled import Controlled, check_plain, controlled, mean_gradient, with_control
-from .method import method
-from .options import Options, Participation, Rate, Training
+from .method import Options, Participation, Problem, Program, Rate, Round, Trained, Training, method
 
 
 @method(Training(lr_decay=1.0, momentum=0.0, weight_decay=0.0, clip=None), check=check_plain)
@@ -30,8 +28,6 @@ def scaffold(
     c <- c + (1/n) sum_S (c_i' - c_i)
 
     Args:
-        participation: Who takes part in a round: a fraction of the clients, or a count.
-        outer_lr: The server's step size.
         option: How control variates are renewed: "I" or "II".
         c_init: What they begin with: "zero", or "gradient" for the mean gradient of K batches at the start.
 

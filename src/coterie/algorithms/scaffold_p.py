@@ -3,12 +3,9 @@
 from typing import Literal, Unpack
 
 from ..local.corrections import control_variate
-from ..local.personal import Patterns
-from .base import Problem, Program
 from .controlled import Controlled, check_plain, controlled
 from .fedavg_p import P_OUTER, P_PAPER, P_PERSONAL_LR, P_PERSONAL_OUTER, P_PRESETS, check_exact, joint_phase
-from .method import method
-from .options import Options, Participation, Rate, Training
+from .method import Options, Participation, Patterns, Problem, Program, Rate, Training, method
 
 
 def _check(t: Training, exact_personal: bool) -> None:
@@ -36,11 +33,7 @@ def scaffold_p(
     c_i' = c_i - c + (u - u_K) / (K lr);   c <- c + (1/n) sum_S (c_i' - c_i);   u and v_i move as in FedAvg-P
 
     Args:
-        personal: The parameters that stay with their client: "head" or name patterns.
-        participation: Who takes part in a round: a fraction of the clients, or a count.
         personal_lr: The learning rate of the personal part.
-        outer_lr: The server's step size.
-        personal_outer_lr: The step size of the personal parts between rounds.
         c_init: What control variates begin with: "gradient" as in the paper, the mean gradient of K batches at the
             start, or "zero".
         exact_personal: Whether grad_v is over all samples of the client while grad_u is that of a batch; see fedavg_p,

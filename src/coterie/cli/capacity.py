@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ..algorithms import BUILDERS
 from ..algorithms.costs import Row, capacity_table
-from ..algorithms.facts import facts
+from ..algorithms.method import facts
 from ..core.errors import UserError
 
 

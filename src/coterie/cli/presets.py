@@ -6,7 +6,7 @@ The builders' own defaults are those of the papers (100 clients, ResNet-18, CIFA
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..algorithms.facts import Kind, facts
+from ..algorithms.method import Kind, facts
 
 
 class Preset(NamedTuple):

@@ -10,7 +10,7 @@ from torch import nn
 from .. import algorithms, data, models
 from ..algorithms import Algorithm
 from ..algorithms.custom import suitable
-from ..algorithms.facts import facts
+from ..algorithms.method import facts
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import Builder, meant, settings_of
 from ..algorithms.used import unused

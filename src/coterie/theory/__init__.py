@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ..algorithms import BUILDERS, builder
 from ..algorithms.base import Problem
-from ..algorithms.facts import facts
+from ..algorithms.method import facts
 from ..algorithms.settings import settings_of
 from ..core.errors import UserError, unknown
 from ..topology import build
