@@ -25,8 +25,8 @@ FLOORS = (
     ("__main__",),
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Imports when a function runs that point upward: Ray is of no use to most runs, a page to most results.
-UPWARD = {("training/fit.py", "cluster"), ("training/run.py", "report")}
+# Imports when a function runs that point upward: Ray is of no use to most runs.
+UPWARD = {("training/fit.py", "cluster")}
 LONG = {"cli/app.py": 420, "training/experiment.py": 320, "training/fit.py": 320}  # options; one round; one run
 
 

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .training import render
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports on first use: asking the command line for help must not wait for torch."""
+    """Import on first use: asking the command line for help must not wait for torch."""
     if name not in __all__:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     if name in _HOME:
@@ -68,5 +70,10 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What there is, so that a notebook completes it before it is imported."""
+    """Return the public names, so that a notebook completes them before they are imported."""
     return [*__all__, "__version__"]
+
+
+# A run shows itself by a report, which stands above it and takes a while to import.
+render.write = lambda runs, path: import_module(".report", __name__).write(runs, path)
+render.card = lambda run: import_module(".report.card", __name__).card(run)

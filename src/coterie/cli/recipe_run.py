@@ -12,7 +12,7 @@ from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.spec import scaled
 from ..engines import Serial
-from ..measure import Measure
+from ..measure import MeasureName
 from ..models.model import Model, Precision, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.across import Runs
@@ -46,7 +46,7 @@ class RecipeOptions:
     model: str | None
     partition: str | None
     set: Sequence[str]
-    record: Sequence[Measure]
+    record: Sequence[MeasureName]
     evaluate_every: int | None
     out: Path | None
     resume: bool
@@ -84,7 +84,7 @@ class RecipePlan:
         return changed(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
 
     @property
-    def record(self) -> list[Measure]:
+    def record(self) -> list[MeasureName]:
         """What is measured besides: what the experiment needs, and what was asked for."""
         return list(dict.fromkeys([*self.recipe.record, *self.options.record]))
 

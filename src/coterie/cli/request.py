@@ -19,7 +19,7 @@ from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
-from ..measure import Measure
+from ..measure import MeasureName
 from ..models.model import Model, Precision, cross_entropy
 from ..recipes.shorten import fitting
 from ..training.checks import begins_apart
@@ -49,7 +49,7 @@ class RunOptions:
     drop_messages: float | None = None
     offline: float | None = None
     capacities: str | None = None
-    record: Sequence[Measure] = field(default_factory=list)
+    record: Sequence[MeasureName] = field(default_factory=list)
     precision: Precision | None = None
     ray_address: str | None = None
     workers: int | None = None

@@ -22,7 +22,7 @@ from ..data import Federation
 from ..data.batches import Integers
 from ..engines import Serial
 from ..engines.base import Engine
-from ..measure import Measure
+from ..measure import MeasureName
 from ..models.model import Model
 from ..store.parts import save_part
 from ..training import memory
@@ -68,7 +68,7 @@ class Job:
     seed: int
     rounds: int
     drop_messages: float
-    record: Sequence[Measure]
+    record: Sequence[MeasureName]
     evaluate_every: int
     offline: float
     first: First | None

@@ -20,7 +20,7 @@ from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
 from .singular import record_singular_values
 
-Measure = Literal[
+MeasureName = Literal[
     "gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass", "deltas"
 ]
 """What can be recorded in every evaluated round."""
@@ -114,7 +114,7 @@ def _mass(experiment: Measured, state: Any) -> dict[str, float]:
     return {"mass_least": float(mu.min()), "mass_greatest": float(mu.max())}
 
 
-def recorded(experiment: Measured, names: Iterable[Measure], before: Any, after: Any) -> dict[str, float]:
+def recorded(experiment: Measured, names: Iterable[MeasureName], before: Any, after: Any) -> dict[str, float]:
     """All columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:
@@ -124,15 +124,15 @@ def recorded(experiment: Measured, names: Iterable[Measure], before: Any, after:
 
 def check_measure(name: str, model: Model, program: Any) -> None:
     """Refuses what is no measure, or none for this model or method."""
-    if name not in get_args(Measure):
-        raise unknown("measure", name, get_args(Measure))
+    if name not in get_args(MeasureName):
+        raise unknown("measure", name, get_args(MeasureName))
     if name == "mass" and program.mass is None:
         raise UserError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
     if name == "singular-values" and not factor_pairs(model.module):
         raise UserError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
 
 
-MEASURES: dict[Measure, Callable[[Measured, Any], dict[str, float]]] = {
+MEASURES: dict[MeasureName, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
     "singular-values": record_singular_values,
@@ -142,5 +142,5 @@ MEASURES: dict[Measure, Callable[[Measured, Any], dict[str, float]]] = {
     "mass": _mass,
 }
 """What can be recorded in every round, by name: (experiment, state) -> numbers by column."""
-CHANGES: dict[Measure, Callable[[Measured, Any, Any], dict[str, float]]] = {"deltas": _deltas}
+CHANGES: dict[MeasureName, Callable[[Measured, Any, Any], dict[str, float]]] = {"deltas": _deltas}
 """The same, of the states before and after it."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..algorithms import Algorithm
     from ..data import Federation
-    from ..measure import Measure
+    from ..measure import MeasureName
     from ..training.first import Init
 
 _FILES = files(__package__).joinpath("files")
@@ -80,7 +80,7 @@ class Recipe:
     about: str
     seeds: int
     protocol: Protocol
-    record: "Sequence[Measure]"  # further measures it needs
+    record: "Sequence[MeasureName]"  # further measures it needs
     cases: Sequence[Case]
     methods: Mapping[str, PublishedCell]
     readings: Sequence[Reading]

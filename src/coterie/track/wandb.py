@@ -41,7 +41,7 @@ class WandB:
             resume=None if known is None else "allow",
             config=dict(config),
             dir=place,
-            settings=self.wandb.Settings(drop_messages=True, console="off"),
+            settings=self.wandb.Settings(silent=True, console="off"),
         )
         if known is None:
             remember(folder, self.name, self.run.id)

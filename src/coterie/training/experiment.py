@@ -54,7 +54,7 @@ class Experiment:
     seed: int
     rounds: int
     drop_messages: float = 0.0  # how likely a message between peers is dropped
-    record: Sequence[measure.Measure] = ()  # what is measured beside accuracies, costs and consensus
+    record: Sequence[measure.MeasureName] = ()  # what is measured beside accuracies, costs and consensus
     evaluate_every: int = 1  # rounds between two evaluations
     shard: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
@@ -70,7 +70,7 @@ class Experiment:
         seed: int,
         rounds: int,
         drop_messages: float = 0.0,
-        record: Sequence[measure.Measure] = (),
+        record: Sequence[measure.MeasureName] = (),
     ) -> "Experiment":
         """With the model as the algorithm wants it, and the algorithm bound to it."""
         adapted = algorithm.adapt(model)

@@ -18,7 +18,7 @@ from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
-from ..measure import Measure, summarize
+from ..measure import MeasureName, summarize
 from ..measure.rows import Row
 from ..models.model import PRECISIONS, Loss, Model, Precision, cross_entropy
 from ..store import RunFolder, Writer
@@ -59,7 +59,7 @@ def fit(
     init: Init = COMMON,
     drop_messages: float = 0.0,
     offline: float = 0.0,
-    record: Sequence[Measure] = (),
+    record: Sequence[MeasureName] = (),
     precision: Precision = "fp32",
     trackers: Sequence[Tracker] = (),
     cluster: Cluster | None = None,

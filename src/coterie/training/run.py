@@ -21,6 +21,7 @@ from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file, read_json
 from ..store.folder import METRICS, SUMMARY
+from . import render
 from .history import History
 
 
@@ -62,10 +63,8 @@ class Run:
         return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"
 
     def _repr_html_(self) -> str:
-        """What Jupyter shows."""
-        from ..report.card import card  # of the layer above this one, like the report
-
-        return card(self)
+        """Return what Jupyter shows."""
+        return render.card(self)
 
     def save(self, path: str | Path) -> Path:
         """Writes the run folder; refuses one that exists."""
@@ -78,10 +77,8 @@ class Run:
         return folder.path
 
     def report(self, path: str | Path) -> Path:
-        """One HTML page to look at, that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
-        from ..report import write  # of the layer above this one: only here, where it is asked for
-
-        return write([self], path)
+        """Write one HTML page that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
+        return render.write([self], path)
 
 
 def client_tensors(client: Client) -> Tensors:
