@@ -75,15 +75,12 @@ def about(builder: Callable[..., Any]) -> About:
 def complete(docstring: str, keywords: Iterable[str]) -> str:
     """Return a docstring whose list of arguments has all ``keywords`` that it or ``COMMON`` explains, in their order.
 
-    >>> print(complete("Lazy.\\n\\nArgs:\\n    mu: How lazy.\\n\\n>>> 1\\n1", ["rho", "mu"]))
+    >>> print(complete("Lazy.\\n\\nArgs:\\n    mu: How lazy.", ["rho", "mu"]))
     Lazy.
     <BLANKLINE>
     Args:
         rho: How far a step climbs before it looks: the radius of SAM.
         mu: How lazy.
-    <BLANKLINE>
-    >>> 1
-    1
     """
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     words = COMMON | args_of(inspect.cleandoc(docstring))
