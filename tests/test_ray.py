@@ -20,11 +20,11 @@ import torch
 
 import coterie as ct
 from coterie import algorithms
-from coterie.cluster.assignment import assigned, costs
 from coterie.cluster.coordinator import Coordinator
-from coterie.cluster.ray_backend import RayBackend, check_store, job_payload
+from coterie.cluster.ray_backend import RayBackend, assigned, check_store, costs
 from coterie.cluster.shard import outline
-from coterie.cluster.start import WorkerHandle, _connect, check_versions, kind, start_workers
+from coterie.cluster.start import WorkerHandle, _connect, actor_class, check_versions, start_workers
+from coterie.cluster.worker import job_payload
 from coterie.core.errors import UserError
 from coterie.engines import Serial
 from coterie.training.experiment import Experiment
@@ -63,24 +63,24 @@ def workers(cluster: Any) -> list[WorkerHandle]:
     return start_workers(ray, FIVE, 5)
 
 
-def spread_on(e: Experiment, hands: list[WorkerHandle], engine: str = "auto") -> RayBackend:
-    """An experiment on workers that are there."""
-    owner, known = assigned(costs(e), len(hands)), outline(e)
-    coordinator = Coordinator(ray, FIVE, list(hands), owner, known.stacked, say=lambda text: None)
-    coordinator.prepare(*job_payload(e, FIVE), engine)
+def backend_on(e: Experiment, chosen: list[WorkerHandle], engine: str = "auto") -> RayBackend:
+    """An experiment on workers that were started before."""
+    shard_of, stacked = assigned(costs(e), len(chosen)), outline(e).stacked
+    coordinator = Coordinator(ray, FIVE, list(chosen), shard_of, stacked, say=lambda text: None)
+    coordinator.prepare(*job_payload(e, "cpu"), engine)
     return RayBackend(e, coordinator)
 
 
 def of(row: str) -> Experiment:
-    form = kind_like(row, "batchnorm")
-    return experiment(net(form), ragged(form), build(row), Serial(), rounds=8)
+    kind = kind_like(row, "batchnorm")
+    return experiment(net(kind), ragged(kind), build(row), Serial(), rounds=8)
 
 
-def play(player: Any, rounds: int = 2) -> tuple[Any, dict[str, Any]]:
+def run(backend: Any, rounds: int = 2) -> tuple[Any, dict[str, Any]]:
     """(where it ends, its last row); the last round is measured."""
-    now, row = player.start(), {}
+    now, row = backend.start(), {}
     for t in range(rounds):
-        now, row = player.run_round(now, t, evaluate=t + 1 == rounds)
+        now, row = backend.run_round(now, t, evaluate=t + 1 == rounds)
     return now, row
 
 
@@ -106,11 +106,11 @@ def test_every_method_comes_to_the_same(
     for row in cases:
         e = of(row)
         if row not in alone:
-            now, measured = play(e)
+            now, measured = run(e)
             alone[row] = e.saved(now), measured
         state, measured = alone[row]
-        player = spread_on(e, workers[:count], "auto" if ALL or row in FEW else "serial")
-        now, there = play(player)
+        backend = backend_on(e, workers[:count], "auto" if ALL or row in FEW else "serial")
+        now, there = run(backend)
         assert_close(now.state.gathered(), state)
         wrong = {k: (there[k], v) for k, v in measured.items() if k != "seconds" and not close(there[k], v)}
         assert not wrong, (row, wrong)
@@ -127,8 +127,8 @@ def busy() -> Experiment:
     )
 
 
-def pids(hands: list[WorkerHandle]) -> list[int]:
-    return [ray.get(w.actor.__ray_call__.remote(lambda self: os.getpid())) for w in hands]
+def pids(chosen: list[WorkerHandle]) -> list[int]:
+    return [ray.get(w.actor.__ray_call__.remote(lambda self: os.getpid())) for w in chosen]
 
 
 def later(seconds: float, harm: Callable[[], object]) -> threading.Timer:
@@ -148,17 +148,17 @@ def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) 
 def undisturbed(workers: list[WorkerHandle]) -> tuple[dict[str, torch.Tensor], float]:
     """(where three workers come to when nobody is lost, the seconds that takes)."""
     began = time.monotonic()
-    now, _ = play(spread_on(busy(), workers[:3]), ROUNDS)
+    now, _ = run(backend_on(busy(), workers[:3]), ROUNDS)
     return now.state.gathered(), time.monotonic() - began
 
 
-def disturbed(player: Any, draw: random.Random, seconds: float, harm: Callable[[], object]) -> Any:
+def disturbed(backend: Any, draw: random.Random, seconds: float, harm: Callable[[], object]) -> Any:
     """Where a run ends; ``harm`` comes at a random moment of a random round, early enough to meet a run under way."""
-    now, struck = player.start(), draw.randrange(ROUNDS // 2)
+    now, struck = backend.start(), draw.randrange(ROUNDS // 2)
     for t in range(ROUNDS):
         if t == struck:
             timer = later(draw.uniform(0, seconds / ROUNDS), harm)
-        now, _ = player.run_round(now, t, evaluate=t + 1 == ROUNDS)
+        now, _ = backend.run_round(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
     return now
 
@@ -170,17 +170,17 @@ def test_a_lost_worker_loses_no_client(
     """At a random moment; those that are left end where all would have ended, to the last bit."""
     draw = random.Random(seed)
     state, seconds = undisturbed
-    hands = [*workers[:2], *start_workers(ray, FIVE, 1)]
-    draw.shuffle(hands)
-    victim = next(w for w in hands if w not in workers)
+    chosen = [*workers[:2], *start_workers(ray, FIVE, 1)]
+    draw.shuffle(chosen)
+    victim = next(w for w in chosen if w not in workers)
     pid = pids([victim])[0]
     said: list[str] = []
-    player = spread_on(busy(), hands)
-    player.coordinator.say = said.append
-    now = disturbed(player, draw, seconds, lambda: os.kill(pid, signal.SIGKILL))
+    backend = backend_on(busy(), chosen)
+    backend.coordinator.say = said.append
+    now = disturbed(backend, draw, seconds, lambda: os.kill(pid, signal.SIGKILL))
     assert_equal(now.state.gathered(), state)
     assert "a worker was lost" in said[0]
-    assert len(player.coordinator.workers) == 2
+    assert len(backend.coordinator.workers) == 2
     print(f"lost after {said[0].split()[-1]} of {ROUNDS} rounds")
 
 
@@ -192,13 +192,13 @@ def test_a_lost_machine_loses_no_client(
     state, seconds = undisturbed
     draw = random.Random(f"machine {seed}")
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE, resources={"second": 2})
-    there = [kind(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
-    hands = [workers[0], *check_versions(ray, there)]
-    assert [w.node == workers[0].node for w in hands] == [True, False, False]
-    player = spread_on(busy(), hands)
-    now = disturbed(player, draw, seconds, lambda: cluster.remove_node(node, allow_graceful=False))
+    there = [actor_class(ray, FIVE).options(resources={"second": 1}).remote(sys.path) for _ in range(2)]
+    chosen = [workers[0], *check_versions(ray, there)]
+    assert [w.node == workers[0].node for w in chosen] == [True, False, False]
+    backend = backend_on(busy(), chosen)
+    now = disturbed(backend, draw, seconds, lambda: cluster.remove_node(node, allow_graceful=False))
     assert_equal(now.state.gathered(), state)
-    assert player.coordinator.workers == [workers[0]]
+    assert backend.coordinator.workers == [workers[0]]
 
 
 class Hungry(torch.nn.Sequential):
@@ -223,16 +223,16 @@ def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[W
     fed = ragged("mlp")
     algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
     e = experiment(Hungry(flag, *net("mlp")), fed, algorithm, Serial())
-    state = play(spread_on(e, workers[:2]))[0].state.gathered()
-    player = spread_on(e, start_workers(ray, FIVE, 2))
-    now = player.start()
-    now, _ = player.run_round(now, 0, evaluate=False)
+    state = run(backend_on(e, workers[:2]))[0].state.gathered()
+    backend = backend_on(e, start_workers(ray, FIVE, 2))
+    now = backend.start()
+    now, _ = backend.run_round(now, 0, evaluate=False)
     flag.touch()
-    now, _ = player.run_round(now, 1, evaluate=True)
+    now, _ = backend.run_round(now, 1, evaluate=True)
     assert not flag.exists()
-    assert len(player.coordinator.workers) == 1
+    assert len(backend.coordinator.workers) == 1
     assert_equal(now.state.gathered(), state)
-    player.coordinator.dismiss()
+    backend.coordinator.shut_down()
 
 
 CHANGES = {
@@ -413,7 +413,7 @@ def test_shards_have_equally_much_to_do(alpha: float, count: int) -> None:
 def test_samples_lie_once_on_a_machine(workers: list[WorkerHandle]) -> None:
     """Every worker looks into the object store, and none has a copy."""
     fed = ct.data.federate("synthetic:size=4000", clients=10, partition="iid", seed=0)
-    spread_on(experiment(ct.models.build("logreg", fed), fed, algorithms.local()), workers[:2])
+    backend_on(experiment(ct.models.build("logreg", fed), fed, algorithms.local()), workers[:2])
 
     def where(self: Any) -> str:
         at = self.experiment.federation.x.data_ptr()
@@ -448,12 +448,12 @@ def test_memory_stays_flat(workers: list[WorkerHandle]) -> None:
     fed = ct.data.federate("synthetic:size=300", clients=10, partition="iid", seed=0)
     module = ct.models.build("mlp:width=400", fed)
     algorithm = algorithms.dfedavg(topology="ring", steps=1, batch_size=16)
-    player = spread_on(experiment(module, fed, algorithm, Serial(), rounds=LONG), workers[:2])
+    backend = backend_on(experiment(module, fed, algorithm, Serial(), rounds=LONG), workers[:2])
     processes = [os.getpid(), *pids(workers[:2])]
-    now = player.start()
+    now = backend.start()
     seen = []
     for t in range(LONG):
-        now, _ = player.run_round(now, t, evaluate=False)
+        now, _ = backend.run_round(now, t, evaluate=False)
         if t in (LONG // 4 - 1, LONG // 2 - 1, LONG - 1):
             seen.append((stored(), *map(resident, processes)))
     print(f"object store, this process and workers in MiB after 1/4, 1/2 and all of {LONG} rounds:", seen)
@@ -474,9 +474,9 @@ def test_a_state_beyond_the_store_is_spilled(workers: list[WorkerHandle]) -> Non
     check_store(ray, size, said.append)
     assert "is spilled to its disk" in said[0]
     assert size > STORE
-    player = spread_on(e, workers[:2], "serial")
-    now, then = player.start(), e.start()
+    backend = backend_on(e, workers[:2], "serial")
+    now, then = backend.start(), e.start()
     for t in range(2):
-        now, _ = player.run_round(now, t, evaluate=False)
+        now, _ = backend.run_round(now, t, evaluate=False)
         then, _ = e.run_round(then, t, evaluate=False)
     assert_close(now.state.gathered(), e.saved(then))

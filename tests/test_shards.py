@@ -1,4 +1,4 @@
-"""Clients on several shards come to what they come to in one place, for every method, whoever lies where."""
+"""Clients on several shards reach the same results as in one process, for every method and every assignment."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie import algorithms, topology
 from coterie.cluster.packed import pack, unpack
-from coterie.cluster.shard import Shard, ShardContext, outline, tree
-from coterie.cluster.shard_thread import Done, Failed, ShardThread, Swap, Total
+from coterie.cluster.shard import Shard, outline, tree
+from coterie.cluster.shard_thread import DONE, FAILED, SWAP, TOTAL, Request, ShardThread
 from coterie.cluster.sharded import Sharded, paths_of
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, rows
@@ -22,7 +22,7 @@ from coterie.training.experiment import Experiment
 from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged
 
-OWNERS = {
+SHARD_OF = {
     1: np.zeros(5, np.int64),
     2: np.array([1, 0, 1, 1, 0]),
     5: np.array([2, 0, 4, 1, 3]),
@@ -31,28 +31,29 @@ OWNERS = {
 
 def conduct(shards: Sequence[Shard], name: str, *args: Any) -> list[tuple[Any, Tensors]]:
     """What a cluster does, in one thread: every shard to its next exchange, then what they have for each other."""
-    return answered([shard.script for shard in shards], [shard.begin(name, *args) for shard in shards])
+    return answered([shard.thread for shard in shards], [shard.begin(name, *args) for shard in shards])
 
 
-def answered(scripts: Sequence[ShardThread], said: list[Any]) -> list[Any]:
-    """What the plays come to."""
-    while not all(isinstance(s, Done) for s in said):
-        for s in said:
-            if isinstance(s, Failed):
-                raise s.error
-        if all(isinstance(s, Swap) for s in said):
+def answered(threads: Sequence[ShardThread], requests: list[Request]) -> list[Any]:
+    """The results of the shards' tasks."""
+    while not all(r.kind == DONE for r in requests):
+        for r in requests:
+            if r.kind == FAILED:
+                raise r.result
+        if all(r.kind == SWAP for r in requests):
             answers: list[Any] = [
-                {i: unpack(pack(s.out[d])) for i, s in enumerate(said) if d in s.out} for d in range(len(said))
+                {i: unpack(pack(r.messages[d])) for i, r in enumerate(requests) if d in r.messages}
+                for d in range(len(requests))
             ]
         else:
-            assert all(isinstance(s, Total) for s in said)
-            answers = [tree([s.part for s in said], lambda i, x, y: add(x, y))] * len(said)
-        said = [script.proceed(answer) for script, answer in zip(scripts, answers, strict=True)]
-    return [s.result for s in said]
+            assert all(r.kind == TOTAL for r in requests)
+            answers = [tree([r.messages[0] for r in requests], lambda i, x, y: add(x, y))] * len(requests)
+        requests = [thread.proceed(answer) for thread, answer in zip(threads, answers, strict=True)]
+    return [r.result for r in requests]
 
 
-def shards_of(e: Experiment, owner: Any) -> list[Shard]:
-    return [Shard(ShardContext(e, owner, e.engine), number) for number in range(owner.max() + 1)]
+def shards_of(e: Experiment, shard_of: Any) -> list[Shard]:
+    return [Shard(e, e.engine, shard_of, number) for number in range(shard_of.max() + 1)]
 
 
 def put_together(shards: Sequence[Shard], saved: Sequence[Tensors], rows: frozenset[str]) -> Tensors:
@@ -70,13 +71,13 @@ def close(left: Any, right: Any) -> bool:
     return left == right or bool(left == pytest.approx(right, rel=1e-5, abs=1e-6))
 
 
-@pytest.mark.parametrize("workers", OWNERS)
+@pytest.mark.parametrize("workers", SHARD_OF)
 @pytest.mark.parametrize("row", METHODS)
 def test_shards_agree_with_one_place(row: str, workers: int) -> None:
     """States, rows of measurements and final models."""
     kind = kind_like(row, "batchnorm")
     e = experiment(net(kind), ragged(kind), build(row), Serial(), rounds=8)
-    shards = shards_of(e, OWNERS[workers])
+    shards = shards_of(e, SHARD_OF[workers])
     now = e.start()
     conduct(shards, "start")
     for t in range(2):
@@ -91,7 +92,7 @@ def test_shards_agree_with_one_place(row: str, workers: int) -> None:
     assert all(k == "seconds" or close(there[k], v) for k, v in row_.items()), (there, row_)
 
 
-def test_an_uncommon_round_is_played_too() -> None:
+def test_a_round_without_most_shards() -> None:
     """Few of many take part: most shards have nobody."""
     for name in ("fedavg", "scaffold", "ditto", "heterofl", "fedhmv2", "fedrod"):
         settings: dict[str, Any] = (
@@ -99,7 +100,7 @@ def test_an_uncommon_round_is_played_too() -> None:
         )
         algorithm = algorithms.build(name, participation=1, epochs=1, batch_size=4, **settings)
         e = experiment(net("groupnorm"), ragged("groupnorm"), algorithm, Serial())
-        shards = shards_of(e, OWNERS[5])
+        shards = shards_of(e, SHARD_OF[5])
         conduct(shards, "start")
         now = e.start()
         for t in range(3):
@@ -109,15 +110,14 @@ def test_an_uncommon_round_is_played_too() -> None:
 
 
 def test_a_repeated_round_is_the_same_to_the_last_bit() -> None:
-    """Abandoned at any exchange and played again: what a lost worker asks of the others."""
+    """A round that is abandoned at an exchange is run again: a lost worker asks that of the others."""
     e = experiment(net("mlp"), ragged("mlp"), build("dfedsam-mgs"), Serial())
-    shards = shards_of(e, OWNERS[2])
+    shards = shards_of(e, SHARD_OF[2])
     conduct(shards, "start")
     whole = [saved for _, saved in conduct(shards, "run_round", 0, True)]
-    said = [shard.begin("run_round", 0, True) for shard in shards]
-    assert all(isinstance(s, Swap) for s in said)
+    assert all(shard.begin("run_round", 0, True).kind == SWAP for shard in shards)
     again = [saved for _, saved in conduct(shards, "run_round", 0, True)]
-    moved = Shard(ShardContext(e, OWNERS[2], e.engine), 1, 0, shards[1].saved(0))
+    moved = Shard(e, e.engine, SHARD_OF[2], 1, 0, shards[1].saved(0))
     elsewhere = [saved for _, saved in conduct([shards[0], moved], "run_round", 0, True)]
     for one, two, three in zip(whole, again, elsewhere, strict=True):
         for k, v in one.items():
@@ -127,15 +127,15 @@ def test_a_repeated_round_is_the_same_to_the_last_bit() -> None:
 def test_a_diverging_client_is_named() -> None:
     diverging = algorithms.dfedavg(topology="ring", lr=1e30, epochs=3, clip=None)
     e = experiment(net("mlp", torch.float32), ragged("mlp", torch.float32), diverging)
-    shards = shards_of(e, OWNERS[5])
+    shards = shards_of(e, SHARD_OF[5])
     conduct(shards, "start")
     with pytest.raises(UserError, match=r"of client . is not finite any more in round 1"):
         conduct(shards, "run_round", 0, False)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_only_what_is_heard_travels(sparse: bool) -> None:
-    """A ring of 6 on two shards of neighbors: two clients of each are heard on the other, whatever the form of W."""
+def test_only_needed_rows_travel(sparse: bool) -> None:
+    """A ring of 6 on two shards of neighbors: the other shard needs two clients of each, whether W is sparse or not."""
     W = topology.build("ring", 6)(0)
     paths = paths_of(W.to_sparse() if sparse else W, np.array([0, 0, 0, 1, 1, 1]), 0)
     assert {d: at.tolist() for d, at in paths.out.items()} == {1: [0, 2]}
@@ -152,7 +152,7 @@ def distance(x: Tensors, y: Tensors) -> Tensor:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("graph", ["full", "random-pull:2", "none"])
 def test_a_statistic_of_every_link_is_known_everywhere(graph: str, sparse: bool) -> None:
-    """Against two loops of NumPy, in one place and on shards, one of which hears nobody."""
+    """Against two loops of NumPy, in one process and on shards, one of which receives from nobody."""
     g = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(5, 2, 3, generator=g), "b": torch.randn(5, 4, generator=g)}
     W = topology.build(graph, 5)(0)
@@ -162,11 +162,11 @@ def test_a_statistic_of_every_link_is_known_everywhere(graph: str, sparse: bool)
         expected[i, j] = ((a - 2 * c) ** 2).sum() + (b * d).sum()
     W = W.to_sparse() if sparse else W
     found = [Serial().pairwise(distance, W, x), Vectorized(2).pairwise(distance, W, x)]
-    for owner in OWNERS.values():
-        scripts = [ShardThread() for _ in range(owner.max() + 1)]
-        engines = [Sharded(Serial(), script, k, owner) for k, script in enumerate(scripts)]
+    for shard_of in SHARD_OF.values():
+        threads = [ShardThread() for _ in range(shard_of.max() + 1)]
+        engines = [Sharded(Serial(), thread, k, shard_of) for k, thread in enumerate(threads)]
         works = [partial(e.pairwise, distance, W, {k: v[e.local_clients] for k, v in x.items()}) for e in engines]
-        found += answered(scripts, [s.begin(w) for s, w in zip(scripts, works, strict=True)])
+        found += answered(threads, [t.begin(w) for t, w in zip(threads, works, strict=True)])
     for values in found:
         assert values.is_sparse == sparse
         torch.testing.assert_close(values.to_dense(), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)

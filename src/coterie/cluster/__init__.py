@@ -1,4 +1,4 @@
-"""Clients on several machines: shards that play the same program, and what passes between them.
+"""Clients on several machines: every shard runs the same program on its own clients and exchanges messages.
 
-Only ``start``, ``worker`` and ``coordinator`` know of Ray, and import it when a run asks for it.
+Only ``start``, ``worker`` and ``coordinator`` use Ray, which is imported when a run asks for it.
 """

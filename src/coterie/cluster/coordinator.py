@@ -1,10 +1,10 @@
-"""Leads the shards of a run from exchange to exchange, and puts lost ones onto the workers that are left.
+"""Leads the shards of a run from exchange to exchange, and moves the shards of lost workers to those that are left.
 
-What passes between shards goes from machine to machine through Ray's object store: here are only references to it.
+Messages between shards go from machine to machine through Ray's object store: this process has only references.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,22 +20,18 @@ from ..store.parts import save_part
 from ..training.cluster import Cluster
 from .packed import pack, unpack
 from .shard import tree
-from .start import IO, PATIENCE, PING, WorkerHandle, start_workers
-from .worker import DONE, FAILED, SWAP, Failure, Job
+from .shard_thread import DONE, FAILED, SWAP
+from .start import IO, PING, TIMEOUT, WorkerHandle, start_workers
+from .worker import Job
 
-ATTEMPTS = 3  # workers started anew, where all were lost, before a round is finished
+ATTEMPTS = 3  # how often a worker is started anew within one round, where all were lost
 
 
 T = TypeVar("T")
 
 
 class WorkerLost(Exception):  # noqa: N818
-    """A worker, or what it had, is gone."""
-
-
-def starved(error: BaseException) -> bool:
-    """Whether there was not enough memory; torch says that of a CPU's in words only."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """A worker, or a state that only it had, is gone."""
 
 
 @dataclass
@@ -43,73 +39,77 @@ class Coordinator:
     """The workers of a run, and which of them has which shard."""
 
     ray: Any
-    wanted: Cluster
+    cluster: Cluster
     workers: list[WorkerHandle]
-    owner: Integers  # [n] the shard of each client
-    stacked: frozenset[str]  # names in a state that have a row a client
+    shard_of: Integers  # [n] the shard of each client
+    stacked: frozenset[str]  # names in a state that have one row per client
     say: Callable[[str], object]
     engine: str = ""
     hosts: list[WorkerHandle] = field(default_factory=list)  # the worker of each shard
     round: int = 0
-    states: list[Any] = field(default_factory=list)  # references: each shard after ``round`` rounds
+    states: list[Any] = field(default_factory=list)  # references: each shard's state after ``round`` rounds
     revived: int = 0
 
     @property
     def shards(self) -> int:
-        """How many there are."""
-        return int(self.owner.max()) + 1
+        """The number of shards."""
+        return int(self.shard_of.max()) + 1
 
     def local_clients(self, shard: int) -> Integers:
-        """The clients of a shard."""
-        return np.flatnonzero(self.owner == shard)
+        """Return the clients of a shard."""
+        return np.flatnonzero(self.shard_of == shard)
 
     def prepare(self, job: Job, samples: Sequence[Any], engine: str) -> str:
-        """Brings the run to the workers, the samples once to every machine; returns why the engine was chosen."""
+        """Send the run to the workers, and the samples once to every machine; return why the engine was chosen."""
         self.job = [self.ray.put(job), *(self.ray.put(v) for v in samples)]
         self.hosts = [self.workers[s % len(self.workers)] for s in range(self.shards)]
-        largest = int(np.bincount(self.owner).max())
+        largest = int(np.bincount(self.shard_of).max())
         try:
             self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
             self.engine, reason = self._get([self.workers[0].actor.choose.remote(engine, largest)])[0]
-            self._get([self._hosted(s) for s in range(self.shards)])
+            self._host(range(self.shards))
         except WorkerLost as lost:
             raise UserError(f"a worker was lost before the run began ({lost}): give it more memory") from lost
         return str(reason)
 
-    def _hosted(self, shard: int) -> Any:
-        state = (self.round, self.states[shard]) if self.states else ()
-        return self.hosts[shard].actor.host.remote(shard, self.owner, self.engine, *state)
+    def _host(self, shards: Sequence[int]) -> None:
+        """Give shards to their workers, with their states after the latest round where there are any."""
+        calls = []
+        for s in shards:
+            state = (self.round, self.states[s]) if self.states else ()
+            calls.append(self.hosts[s].actor.host.remote(s, self.shard_of, self.engine, *state))
+        self._get(calls)
 
     def restore(self, round: int, tensors: Tensors) -> None:
-        """All shards where a checkpoint has them."""
+        """Continue all shards from a checkpoint."""
         self.round, self.states = round, []
         for s in range(self.shards):
-            mine = torch.from_numpy(self.local_clients(s))
-            own = {k: v[mine] if k in self.stacked else v for k, v in tensors.items()}
+            clients = torch.from_numpy(self.local_clients(s))
+            own = {k: v[clients] if k in self.stacked else v for k, v in tensors.items()}
             self.states.append(self.ray.put(pack(own)))
-        self._surely(lambda: self._get([self._hosted(s) for s in range(self.shards)]))
+        self._retry(lambda: self._host(range(self.shards)))
 
     def start(self) -> None:
-        """Before the first round."""
-        _, self.states = self.perform("start")
+        """Compute the states before the first round."""
+        _, self.states = self.call("start")
 
     def run_round(self, t: int, evaluate: bool) -> list[Any]:
-        """Round ``t``: what every shard has measured. It is finished when its states lie on two machines each."""
+        """Run round ``t``; return every shard's measurements. It is finished when each state is on two machines."""
 
         def once() -> tuple[list[Any], list[Any]]:
-            parts, states = self._attempt("run_round", t, evaluate)
-            self._copied(states)
-            return parts, states
+            measures, states = self._attempt("run_round", t, evaluate)
+            self._copy_away(states)
+            return measures, states
 
-        parts, states = self._surely(once)
+        measures, states = self._retry(once)
         self.states, self.round, self.revived = states, t + 1, 0
-        return parts
+        return measures
 
-    def perform(self, name: str, *args: Any) -> tuple[list[Any], list[Any]]:
-        """One work of all shards: (results, references to the tensors), whoever is lost meanwhile."""
-        return self._surely(lambda: self._attempt(name, *args))
+    def call(self, name: str, *args: Any) -> tuple[list[Any], list[Any]]:
+        """Call a method of all shards; return (results, references to tensors), even if workers are lost meanwhile."""
+        return self._retry(lambda: self._attempt(name, *args))
 
-    def _surely(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[[], T]) -> T:
         while True:
             try:
                 return work()
@@ -117,7 +117,8 @@ class Coordinator:
                 self._recover(str(lost))
 
     def _attempt(self, name: str, *args: Any) -> tuple[list[Any], list[Any]]:
-        answers = [self._advance(s, (name, *args), None, []) for s in range(self.shards)]
+        shards = range(self.shards)
+        answers = [self._advance(s, (name, *args), None, []) for s in shards]
         while True:
             replies = self._get([answer[0] for answer in answers])
             kinds = {reply.kind for reply in replies}
@@ -127,34 +128,29 @@ class Coordinator:
             if kinds == {DONE}:
                 return [reply.result for reply in replies], [answer[1] for answer in answers]
             if kinds == {SWAP}:
-                answers = [self._swapped(d, replies, answers) for d in range(self.shards)]
+                senders = [[s for s in shards if receiver in replies[s].to] for receiver in shards]
+                inboxes = [[answers[s][1 + receiver] for s in senders[receiver]] for receiver in shards]
+                answers = [self._advance(s, None, senders[s], inboxes[s]) for s in shards]
             else:
-                total = tree([answer[1] for answer in answers], self._combined)
-                answers = [self._advance(s, None, None, [total]) for s in range(self.shards)]
-
-    def _swapped(self, shard: int, replies: Sequence[Any], answers: Sequence[Any]) -> Any:
-        senders = [s for s, reply in enumerate(replies) if shard in reply.to]
-        return self._advance(shard, None, senders, [answers[s][1 + shard] for s in senders])
+                parts = [answer[1] for answer in answers]
+                total = tree(parts, lambda s, one, other: self.hosts[s].actor.combine.remote(one, other))
+                answers = [self._advance(s, None, None, [total]) for s in shards]
 
     def _advance(self, shard: int, call: Any, senders: Any, inbox: Sequence[Any]) -> Any:
         step = self.hosts[shard].actor.advance.options(num_returns=1 + self.shards)
         return step.remote(shard, self.shards, call, senders, *inbox)
 
-    def _combined(self, shard: int, one: Any, other: Any) -> Any:
-        return self.hosts[shard].actor.combine.remote(one, other)
-
-    def _copied(self, states: Sequence[Any]) -> None:
-        """Each state on a second machine, where there is one: the object store of a machine dies with it."""
-        acks = []
+    def _copy_away(self, states: Sequence[Any]) -> None:
+        """Copy each state to a second machine if there is one: the object store of a machine dies with it."""
+        copies = []
         for shard, state in enumerate(states):
-            own = self.hosts[shard].node
-            away = next((w for w in self.workers if w.node != own), None)
-            if away is not None:
-                acks.append(away.actor.hold.options(concurrency_group=IO).remote(shard, state))
-        self._get(acks)
+            other = next((w for w in self.workers if w.node != self.hosts[shard].node), None)
+            if other is not None:
+                copies.append(other.actor.copy.options(concurrency_group=IO).remote(shard, state))
+        self._get(copies)
 
     def _get(self, refs: Sequence[Any]) -> list[Any]:
-        """The values; Lost where a worker or a machine is gone."""
+        """Return the values; raise ``WorkerLost`` where a worker or a machine is gone."""
         errors = self.ray.exceptions
         gone = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError, errors.NodeDiedError)
         try:
@@ -175,21 +171,19 @@ class Coordinator:
             raise
         return found
 
-    def _fail(self, failures: Mapping[int, Failure]) -> NoReturn:
-        """Raises what went wrong on a shard, with its own traceback; a worker that ran out of memory is lost."""
-        for shard, failure in failures.items():
-            if starved(failure.error):
+    def _fail(self, errors: dict[int, BaseException]) -> NoReturn:
+        """Raise what went wrong on a shard; a worker that ran out of memory is lost."""
+        for shard, error in errors.items():
+            out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+            if out_of_memory or "can't allocate memory" in str(error):  # torch says that of a CPU's in words only
                 self.ray.kill(self.hosts[shard].actor)
-                raise WorkerLost("out of memory") from failure.error
-        error, trace = min(failures.values(), key=lambda f: str(f.error))  # of several clients the same one every time
-        if not isinstance(error, UserError):
-            error.add_note(f"It happened on a worker:\n{trace}")
-        raise error
+                raise WorkerLost("out of memory") from error
+        raise min(errors.values(), key=str)  # of several clients the same one every time
 
     def _recover(self, why: str) -> None:
-        """Every shard of a lost worker goes to one that is left, as it was after the last finished round."""
+        """Move the shards of lost workers to those that are left, with their states after the last finished round."""
         self.say(f"a worker was lost ({why}): the others go on after round {self.round}")
-        self.workers = [w for w in self.workers if self._answers(w)]
+        self.workers = [w for w in self.workers if self._alive(w)]
         if not self.workers:
             self._revive(why)
         left = {id(w) for w in self.workers}
@@ -198,60 +192,58 @@ class Coordinator:
             load = [sum(host is w for host in self.hosts) for w in self.workers]
             self.hosts[shard] = self.workers[load.index(min(load))]
         try:
-            self._get([self._hosted(s) for s in orphans])
+            self._host(orphans)
         except WorkerLost as lost:
             self._recover(str(lost))
 
-    def _answers(self, w: WorkerHandle) -> bool:
-        """Whether a worker is still there; one that does not answer is ended, so that nobody waits for it."""
+    def _alive(self, w: WorkerHandle) -> bool:
+        """Return whether a worker answers; one that does not is killed, so that nobody waits for it."""
         try:
-            self.ray.get(w.actor.about.options(concurrency_group=PING).remote(), timeout=PATIENCE)
+            self.ray.get(w.actor.about.options(concurrency_group=PING).remote(), timeout=TIMEOUT)
         except self.ray.exceptions.RayError:
             self.ray.kill(w.actor)
             return False
         return True
 
     def _revive(self, why: str) -> None:
-        """A new worker where none is left."""
+        """Start a new worker where none is left."""
         self.revived += 1
         if self.revived > ATTEMPTS:
             raise UserError(
                 f"every worker was lost in round {self.round + 1} ({why}): give them more memory, or take more of them"
             )
-        self.workers = start_workers(self.ray, self.wanted, 1)
+        self.workers = start_workers(self.ray, self.cluster, 1)
         self._get([w.actor.prepare.remote(*self.job) for w in self.workers])
 
     def write(self, states: Sequence[Any], stem: Path) -> dict[str, str]:
-        """Every shard's part of a checkpoint, all at a time; returns the files with their SHA-256."""
+        """Write every shard's part of a checkpoint, all at the same time; return the files with their SHA-256."""
         paths = [stem.with_name(f"{stem.name}.part-{s:03d}.safetensors") for s in range(self.shards)]
-        under_way = [self._written(s, states[s], path) for s, path in enumerate(paths)]
-        sums = [
-            self._secured(s, states[s], path, ref) for (s, path), ref in zip(enumerate(paths), under_way, strict=True)
-        ]
-        return {path.name: sha for path, sha in zip(paths, sums, strict=True)}
+        sums = []
+        for shard, path in enumerate(paths):
+            write = self.hosts[shard].actor.write.options(concurrency_group=IO)
+            clients = self.local_clients(shard)
+            sums.append(write.remote(str(path.resolve()), clients, self.stacked, states[shard]))
+        return {path.name: self._checksum(s, states[s], path, sums[s]) for s, path in enumerate(paths)}
 
-    def _written(self, shard: int, state: Any, path: Path) -> Any:
-        write = self.hosts[shard].actor.write.options(concurrency_group=IO)
-        return write.remote(str(path.resolve()), self.local_clients(shard), self.stacked, state)
-
-    def _secured(self, shard: int, state: Any, path: Path, under_way: Any) -> str:
-        """The SHA-256 of a part; where a worker was lost, or has another disk than this process, it is written here."""
+    def _checksum(self, shard: int, state: Any, path: Path, written: Any) -> str:
+        """Return the SHA-256 of a part; write it here if its worker is lost or has another disk than this process."""
         try:
-            sha: str = self._get([under_way])[0]
+            checksum: str = self._get([written])[0]
             if path.exists():
-                return sha
+                return checksum
         except WorkerLost:
             pass
+        clients = self.local_clients(shard)
         try:
-            return save_part(path, unpack(self._get([state])[0]), self.local_clients(shard), self.stacked)
+            return save_part(path, unpack(self._get([state])[0]), clients, self.stacked)
         except WorkerLost as lost:
             raise UserError(
-                f"what {len(self.local_clients(shard))} clients had was lost with several machines at once "
+                f"what {len(clients)} clients had was lost with several machines at once "
                 f"({lost}): go on from the last checkpoint with --resume"
             ) from lost
 
-    def numbered(self, refs: Sequence[Any]) -> dict[int, Tensors]:
-        """Tensors that lie under clients' numbers, client by client."""
+    def by_client(self, refs: Sequence[Any]) -> dict[int, Tensors]:
+        """Return tensors that are named ``client/name``, client by client."""
         found: dict[int, Tensors] = {}
         for packed in self._get(refs):
             for name, v in unpack(packed).items():
@@ -259,13 +251,13 @@ class Coordinator:
                 found.setdefault(int(client), {})[own] = v
         return found
 
-    def dismiss(self) -> None:
-        """Nobody is needed any more."""
-        for w in self.workers:
-            self.ray.kill(w.actor)
-
     def gathered(self, states: Sequence[Any]) -> Tensors:
-        """The state of all clients, here."""
+        """Return the state of all clients, in this process."""
         parts = [unpack(packed) for packed in self._get(states)]
         rows = {k: whole([(self.local_clients(s), part[k]) for s, part in enumerate(parts)]) for k in self.stacked}
         return {k: rows.get(k, v) for k, v in parts[0].items()}
+
+    def shut_down(self) -> None:
+        """End all workers."""
+        for w in self.workers:
+            self.ray.kill(w.actor)

@@ -1,4 +1,4 @@
-"""Named tensors as one block of bytes: what one shard sends another is one message, whatever it holds."""
+"""Named tensors as one block of bytes, so that one shard sends another one message, whatever it contains."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from ..core.tensors import Tensors
 
-ALIGNED = 16  # bytes: every tensor of a block can be looked at as it lies
+ALIGNED = 16  # bytes: every tensor of a block can be read in place
 
 
 class Offset(NamedTuple):
-    """Where a tensor lies in a block."""
+    """The position of a tensor in a block."""
 
     name: str
     dtype: torch.dtype
@@ -24,33 +24,33 @@ class Offset(NamedTuple):
 class Packed(NamedTuple):
     """Tensors in one block."""
 
-    places: tuple[Offset, ...]
+    offsets: tuple[Offset, ...]
     data: NDArray[np.uint8]
 
 
 def pack(tensors: Tensors) -> Packed:
-    """Copies of the tensors, one behind another."""
-    places, end = [], 0
+    """Copy the tensors into one block, one behind another."""
+    offsets, end = [], 0
     for name, v in tensors.items():
         begin = -(-end // ALIGNED) * ALIGNED
         end = begin + v.numel() * v.element_size()
-        places.append(Offset(name, v.dtype, tuple(v.shape), begin, end))
+        offsets.append(Offset(name, v.dtype, tuple(v.shape), begin, end))
     data = np.empty(end, np.uint8)
     block = torch.from_numpy(data)
-    for place in places:
-        _tensor(block, place).copy_(tensors[place.name].detach())
-    return Packed(tuple(places), data)
+    for offset in offsets:
+        _tensor(block, offset).copy_(tensors[offset.name].detach())
+    return Packed(tuple(offsets), data)
 
 
 def unpack(packed: Packed, device: torch.device | str = "cpu") -> Tensors:
-    """The tensors, in memory that may be written: where the block came from it may not.
+    """Return the tensors in memory of their own: the object store's memory must not be written to.
 
     >>> unpack(pack({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor(True)}))
     {'a': tensor([1., 2.]), 'b': tensor(True)}
     """
     block = torch.from_numpy(packed.data.copy()).to(device)
-    return {place.name: _tensor(block, place) for place in packed.places}
+    return {offset.name: _tensor(block, offset) for offset in packed.offsets}
 
 
-def _tensor(block: torch.Tensor, place: Offset) -> torch.Tensor:
-    return block[place.begin : place.end].view(place.dtype).view(place.shape)
+def _tensor(block: torch.Tensor, offset: Offset) -> torch.Tensor:
+    return block[offset.begin : offset.end].view(offset.dtype).view(offset.shape)

@@ -1,123 +1,121 @@
-"""An experiment whose clients lie on the workers of a cluster; to the loop it is played like any other."""
+"""An experiment whose clients are on the workers of a Ray cluster; ``fit`` runs it like any other."""
 
+import heapq
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.spec import parse
 from ..core.tensors import Tensors
+from ..data.batches import Integers
 from ..measure.rows import Row
 from ..measure.shards import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.cluster import Cluster
 from ..training.experiment import Experiment, RunState
 from ..training.run import Client, client_from
-from .assignment import assigned, costs
 from .coordinator import Coordinator
 from .shard import outline
-from .start import connected, workers
-from .worker import Job
-
-NOTHING = torch.empty(0)
+from .start import connected, workers_for
+from .worker import job_payload
 
 
 @dataclass(frozen=True)
 class RemoteState:
-    """Where all clients stood after a round: references to what lies on the workers."""
+    """The states of all clients after a round: references to the workers' memory."""
 
     coordinator: Coordinator
     states: list[Any]
 
     def write(self, stem: Path) -> dict[str, str]:
-        """A checkpoint in parts."""
+        """Write a checkpoint in parts."""
         return self.coordinator.write(self.states, stem)
 
     def gathered(self) -> Tensors:
-        """All of it, here."""
+        """Return the whole state, in this process."""
         return self.coordinator.gathered(self.states)
 
 
 @dataclass(frozen=True)
 class RayBackend:
-    """Rounds that the workers play."""
+    """Rounds that the workers run."""
 
-    experiment: Experiment  # what is played
+    experiment: Experiment
     coordinator: Coordinator
 
     def start(self) -> RunState:
-        """Before the first round."""
+        """Return the state before the first round."""
         self.coordinator.start()
         return self._now()
 
     def restored(self, saved: Checkpoint) -> RunState:
-        """Where a checkpoint has them, whoever wrote it."""
+        """Continue from a checkpoint, whichever engine wrote it."""
         self.coordinator.restore(saved.round, saved.tensors)
         return self._now()
 
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
-        """Round ``t`` and its row of measurements."""
-        parts = self.coordinator.run_round(t, evaluate)
+        """Run round ``t``; return the state after it and its row of measurements."""
+        measures = self.coordinator.run_round(t, evaluate)
         e = self.experiment
-        accuracies, row = joined(parts, t, e.federation, e.program.finetune is not None)
+        accuracies, row = joined(measures, t, e.federation, e.program.finetune is not None)
         return self._now()._replace(accuracies=accuracies), row
 
     def saved(self, now: RunState) -> RemoteState:
-        """What the workers write down themselves."""
-        scattered: RemoteState = now.state
-        return scattered
+        """Return what a checkpoint consists of; the workers write it themselves."""
+        state: RemoteState = now.state
+        return state
 
     def clients(self, state: RemoteState) -> list[Client]:
-        """Every client's own model."""
-        _, refs = self.coordinator.perform("clients", self.coordinator.round)
-        files = self.coordinator.numbered(refs)
+        """Return every client's own model."""
+        _, refs = self.coordinator.call("clients", self.coordinator.round)
+        files = self.coordinator.by_client(refs)
         return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules())]
 
     def accuracies(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
-        """[n] every client's, by protocol."""
+        """Return [n] every client's accuracy, by protocol."""
         coordinator = self.coordinator
-        each, _ = coordinator.perform("accuracies", coordinator.round)
+        each, _ = coordinator.call("accuracies", coordinator.round)
         if each[0] is None:
             return None
         return {k: whole([(coordinator.local_clients(s), one[k]) for s, one in enumerate(each)]) for k in each[0]}
 
     def _now(self) -> RunState:
-        return RunState(RemoteState(self.coordinator, self.coordinator.states), NOTHING)
+        return RunState(RemoteState(self.coordinator, self.coordinator.states), torch.empty(0))
 
 
 @contextmanager
 def ray_backend(
-    experiment: Experiment, engine: str, wanted: Cluster, say: Callable[[str], object]
+    experiment: Experiment, engine: str, cluster: Cluster, say: Callable[[str], object]
 ) -> Iterator[tuple[RayBackend, str, str]]:
-    """An experiment on the workers of a cluster while it lasts, the engine's full name, and why it was chosen.
+    """Yield a backend on a cluster, the engine's full name, and why that engine was chosen.
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
     if experiment.record:
         raise UserError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
-    with connected(wanted) as ray:
-        hired = workers(ray, wanted, experiment.federation.clients)
-        known, owner = outline(experiment), assigned(costs(experiment), len(hired))
-        check_store(ray, known.bytes * len(owner), say)
-        coordinator = Coordinator(ray, wanted, hired, owner, known.stacked, say)
+    with connected(cluster) as ray:
+        workers = workers_for(ray, cluster, experiment.federation.clients)
+        shape, shard_of = outline(experiment), assigned(costs(experiment), len(workers))
+        check_store(ray, shape.bytes * len(shard_of), say)
+        coordinator = Coordinator(ray, cluster, workers, shard_of, shape.stacked, say)
         try:
-            reason = coordinator.prepare(*job_payload(experiment, wanted), str((*parse(engine).args, "auto")[0]))
-            yield (
-                RayBackend(experiment, coordinator),
-                f"ray:{coordinator.engine}",
-                f"{len(hired)} workers; {reason}",
-            )
+            payload = job_payload(experiment, "cuda" if cluster.gpus_per_worker else "cpu")
+            reason = coordinator.prepare(*payload, str((*parse(engine).args, "auto")[0]))
+            backend = RayBackend(experiment, coordinator)
+            yield backend, f"ray:{coordinator.engine}", f"{len(workers)} workers; {reason}"
         finally:
-            coordinator.dismiss()
+            coordinator.shut_down()
 
 
 def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
-    """Says so where the states of two rounds do not fit: Ray then has some of them on its disk."""
+    """Say so where the states of two rounds do not fit into the object store: Ray then keeps some on its disk."""
     store = int(ray.cluster_resources().get("object_store_memory", 0))
     if 2 * state > store:
         say(
@@ -126,8 +124,30 @@ def check_store(ray: Any, state: int, say: Callable[[str], object]) -> None:
         )
 
 
-def job_payload(experiment: Experiment, wanted: Cluster) -> tuple[Job, list[NDArray[Any]]]:
-    """What every worker needs of a run: the job, and the samples as arrays that a machine holds once."""
-    fed = experiment.federation
-    samples = [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
-    return Job.of(experiment, "cuda" if wanted.gpus_per_worker else "cpu"), samples
+def costs(experiment: Experiment) -> NDArray[np.float64]:
+    """Return [n] the cost of one pass over each client's samples: their number times the FLOPs of its model.
+
+    The models are those of the first round: variants that change over the rounds change for all clients alike, and
+    only ratios matter.
+    """
+    e = experiment
+    flops = np.full(e.federation.clients, float(e.flops_a_sample(e.model)))
+    submodels = e.program.submodels
+    for a in [] if submodels is None else submodels(e.everybody(0)):
+        flops[a.places] = e.flops_a_sample(a.submodel.model)
+    return flops * e.train.sizes
+
+
+def assigned(cost: NDArray[np.float64], shards: int) -> Integers:
+    """Return [n] the shard of each client: the costliest client first, each to the shard with the least work so far.
+
+    >>> assigned(np.array([1.0, 4.0, 2.0, 3.0]), 2).tolist()
+    [0, 0, 1, 1]
+    """
+    shard_of = np.empty(len(cost), np.int64)
+    least = [(0.0, 0, shard) for shard in range(shards)]  # the work of a shard, its clients, its number
+    for client in np.argsort(-cost, kind="stable").tolist():
+        work, clients, shard = heapq.heappop(least)
+        shard_of[client] = shard
+        heapq.heappush(least, (work + float(cost[client]), clients + 1, shard))
+    return shard_of

@@ -1,7 +1,7 @@
-"""A program that stops wherever it needs the other shards, and goes on with what they send.
+"""A thread that stops wherever its work needs the other shards, and goes on with what they send.
 
-It runs in a thread of its own, so that whoever plays it can do something else while it waits: a worker may have
-several shards, and all of them must come to an exchange before any of them passes it.
+A worker may have several shards, and all of them must reach an exchange before any of them passes it. So each shard
+works in a thread of its own, and the worker can run the next shard while this one waits.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,118 +11,101 @@ from typing import Any, NamedTuple
 
 from ..core.tensors import Tensors
 
+SWAP, TOTAL, DONE, FAILED = "swap", "total", "done", "failed"
+
 
 class Abandoned(BaseException):
-    """Nobody waits for this play any more."""
+    """Raised in a task that nobody waits for any more."""
 
 
-class Swap(NamedTuple):
-    """Something for other shards; what they have for this one is wanted."""
+class Request(NamedTuple):
+    """What a task needs from the other shards, or how it ended."""
 
-    out: Mapping[int, Tensors]
-
-
-class Total(NamedTuple):
-    """A part of a sum, which is wanted."""
-
-    part: Tensors
-
-
-class Done(NamedTuple):
-    """What it came to."""
-
-    result: Any
-
-
-class Failed(NamedTuple):
-    """What went wrong."""
-
-    error: BaseException
-
-
-Request = Swap | Total | Done | Failed
+    kind: str
+    messages: Mapping[int, Tensors] = {}  # SWAP: by receiving shard; TOTAL: this shard's part of the sum, under 0
+    result: Any = None  # DONE: what the work returned; FAILED: what it raised
 
 
 class Task:
-    """One performance; only the program's own thread may call ``swap`` and ``total``."""
+    """Some work in the shard's thread, and the queues between that thread and the worker's."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
-        self.heard: SimpleQueue[Any] = SimpleQueue()
-        self.said: SimpleQueue[Request] = SimpleQueue()
+        self.requests: SimpleQueue[Request] = SimpleQueue()
+        self.answers: SimpleQueue[Any] = SimpleQueue()
 
-    def ask(self, question: Request) -> Any:
-        """Says it and waits for the answer."""
-        self.said.put(question)
-        answer = self.heard.get()
+    def ask(self, request: Request) -> Any:
+        """Send a request from the shard's thread and wait for the answer."""
+        self.requests.put(request)
+        answer = self.answers.get()
         if answer is Abandoned:
             raise Abandoned
         return answer
 
-    def perform(self) -> None:
-        """From beginning to end."""
+    def run(self) -> None:
+        """Do the work in the shard's thread."""
         try:
-            self.said.put(Done(self.work()))
+            self.requests.put(Request(DONE, result=self.work()))
         except Abandoned:
             pass
         except BaseException as error:
-            self.said.put(Failed(error))
+            self.requests.put(Request(FAILED, result=error))
 
 
 class ShardThread:
-    """Plays one program after another; to begin another abandons the one before."""
+    """One task after another in one thread; beginning a task abandons the one before it."""
 
     def __init__(self) -> None:
-        self.plays: SimpleQueue[Task | None] = SimpleQueue()
-        self.now: Task | None = None
-        self.playing: Task | None = None  # in the thread
-        Thread(target=self._thread, daemon=True).start()
+        self.tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self.current: Task | None = None  # the task that somebody waits for
+        self.running: Task | None = None  # the task in the thread
+        Thread(target=self._run, daemon=True).start()
 
-    def _thread(self) -> None:
-        while (play := self.plays.get()) is not None:
-            self.playing = play
-            play.perform()
-            self.playing = None
-            del play  # what it came to is not held until the next one
+    def _run(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            self.running = task
+            task.run()
+            self.running = None
+            del task  # its result must not be kept until the next task
 
     def begin(self, work: Callable[[], Any]) -> Request:
-        """Until it needs others or has ended."""
-        self.close_play()
-        self.now = Task(work)
-        self.plays.put(self.now)
-        return self._listen(self.now)
+        """Run ``work`` until it needs other shards or has ended."""
+        self.abandon()
+        self.current = Task(work)
+        self.tasks.put(self.current)
+        return self._next_request(self.current)
 
     def proceed(self, answer: Any) -> Request:
-        """On with what it has asked for."""
-        assert self.now is not None
-        self.now.heard.put(answer)
-        return self._listen(self.now)
+        """Continue the current task with the answer to its request."""
+        assert self.current is not None
+        self.current.answers.put(answer)
+        return self._next_request(self.current)
 
-    def _listen(self, play: Task) -> Request:
-        said = play.said.get()
-        if isinstance(said, Done | Failed):
-            self.now = None
-        return said
+    def _next_request(self, task: Task) -> Request:
+        request = task.requests.get()
+        if request.kind in (DONE, FAILED):
+            self.current = None
+        return request
 
-    def close_play(self) -> None:
-        """Whatever is under way comes to nothing at its next exchange."""
-        if self.now is not None:
-            self.now.heard.put(Abandoned)
-            self.now = None
+    def abandon(self) -> None:
+        """End the current task at its next exchange."""
+        if self.current is not None:
+            self.current.answers.put(Abandoned)
+            self.current = None
 
     def close(self) -> None:
-        """Ends the thread."""
-        self.close_play()
-        self.plays.put(None)
+        """End the thread."""
+        self.abandon()
+        self.tasks.put(None)
 
     def swap(self, out: Mapping[int, Tensors]) -> Mapping[int, Tensors]:
-        """For the program: to other shards and from them."""
-        assert self.playing is not None
-        answer: Mapping[int, Tensors] = self.playing.ask(Swap(out))
+        """Send tensors to other shards and return what they send here, by shard; only the running task calls this."""
+        assert self.running is not None
+        answer: Mapping[int, Tensors] = self.running.ask(Request(SWAP, out))
         return answer
 
     def total(self, x: Tensors) -> Tensors:
-        """For the program: the sum over all shards."""
-        assert self.playing is not None
-        answer: Tensors = self.playing.ask(Total(x))
+        """Return the sum over all shards; only the running task calls this."""
+        assert self.running is not None
+        answer: Tensors = self.running.ask(Request(TOTAL, {0: x}))
         return answer

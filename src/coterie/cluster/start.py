@@ -1,4 +1,4 @@
-"""Reaching a Ray cluster, or starting one here; whatever is wrong with it becomes one sentence."""
+"""Reaching or starting a Ray cluster and its workers; whatever is wrong with it becomes one sentence."""
 
 import os
 import socket
@@ -11,19 +11,22 @@ from ..core.errors import UserError
 from ..training.cluster import Cluster
 from .worker import Worker
 
-PATIENCE = 60.0  # seconds until a worker must have answered
-IO, PING = "aside", "door"  # what a worker does beside the training: copies and checkpoints; saying that it is there
+TIMEOUT = 60.0  # seconds until a worker must have answered
+IO, PING = "io", "ping"  # what a worker does beside the training: copies and checkpoints; answering that it is alive
 
 
 @contextmanager
-def connected(wanted: Cluster) -> Iterator[Any]:
-    """The module ``ray``, with a cluster behind it; one that was there already stays."""
-    ray = _ray()
-    mine = not ray.is_initialized()
-    if not mine:
+def connected(cluster: Cluster) -> Iterator[Any]:
+    """Yield the module ``ray``, connected to a cluster; a connection that was there before stays open."""
+    ray: Any = None
+    with suppress(ImportError):
+        import ray
+    if not hasattr(ray, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
+        raise UserError("the engine ray needs Ray: pip install 'coterie[ray]'")
+    if ray.is_initialized():
         yield ray
         return
-    _connect(ray, wanted)
+    _connect(ray, cluster)
     try:
         with _unprinted():
             yield ray
@@ -33,7 +36,7 @@ def connected(wanted: Cluster) -> Iterator[Any]:
 
 @contextmanager
 def _unprinted() -> Iterator[None]:
-    """Ray prints what it hears of lost workers to the standard output, which is for results: here it is one line."""
+    """Keep Ray from printing about lost workers: standard output is for results, and the coordinator says it."""
     inside, name = sys.modules["ray._private.worker"], "print_to_stdstream"
     before = getattr(inside, name, None)
     setattr(inside, name, lambda *args, **options: None)
@@ -43,41 +46,30 @@ def _unprinted() -> Iterator[None]:
         setattr(inside, name, before)
 
 
-def _ray() -> Any:
-    found: Any = None
-    with suppress(ImportError):
-        import ray as found
-    if not hasattr(found, "init"):  # an empty folder of that name, as Ray's own under /tmp, can be imported too
-        raise UserError("the engine ray needs Ray: pip install 'coterie[ray]'")
-    return found
-
-
-def _connect(ray: Any, wanted: Cluster) -> None:
-    if wanted.address not in (None, "auto") and not _heard(str(wanted.address)):
-        raise UserError(_nobody(f"at {wanted.address}"))
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+def _connect(ray: Any, cluster: Cluster) -> None:
+    nobody = "there is no Ray cluster {}: start one with `ray start --head`, or leave --ray-address out"
+    if cluster.address not in (None, "auto") and not _listens(str(cluster.address)):
+        raise UserError(nobody.format(f"at {cluster.address}"))
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
-        if wanted.address is None:
-            cores = max(wanted.workers or 1, os.cpu_count() or 1)
-            ray.init(address="local", num_cpus=cores, **quiet)
+        if cluster.address is None:
+            cores = max(cluster.workers or 1, os.cpu_count() or 1)
+            ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
-            ray.init(address=wanted.address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=cluster.address, **quiet)
     except ConnectionError as error:
-        raise UserError(_nobody("on this machine")) from error
+        raise UserError(nobody.format("on this machine")) from error
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
+        versions = "; ".join(line.strip() for line in str(error).splitlines() if "Ray:" in line or "Python:" in line)
         raise UserError(
-            f"the Ray cluster runs other versions than this program ({_differing(str(error))}): install the same"
+            f"the Ray cluster runs other versions than this program ({versions}): install the same"
         ) from error
 
 
-def _nobody(where: str) -> str:
-    return f"there is no Ray cluster {where}: start one with `ray start --head`, or leave --ray-address out"
-
-
-def _heard(address: str) -> bool:
-    """Whether anybody listens there: Ray itself would try for minutes."""
+def _listens(address: str) -> bool:
+    """Return whether anybody listens at an address: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"--ray-address {address} is no address: write auto, or HOST:PORT as `ray start` prints it")
@@ -88,11 +80,6 @@ def _heard(address: str) -> bool:
         return False
 
 
-def _differing(text: str) -> str:
-    """The versions in Ray's own words, in one line."""
-    return "; ".join(line.strip() for line in text.splitlines() if "Ray:" in line or "Python:" in line)
-
-
 class WorkerHandle(NamedTuple):
     """A worker and the machine it is on."""
 
@@ -100,29 +87,37 @@ class WorkerHandle(NamedTuple):
     node: str
 
 
-def workers(ray: Any, wanted: Cluster, clients: int) -> list[WorkerHandle]:
-    """As many as are wanted, and never more than there are clients."""
-    count = min(clients, wanted.workers or _room(ray, wanted))
-    _check_room(ray, wanted, count)
-    return start_workers(ray, wanted, count)
+def workers_for(ray: Any, cluster: Cluster, clients: int) -> list[WorkerHandle]:
+    """Start as many workers as are wanted, or as fit, and never more than there are clients."""
+    resources = ray.cluster_resources()
+    cores, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    fitting = max(1, int(min(cores, gpus / cluster.gpus_per_worker) if cluster.gpus_per_worker else cores))
+    count = min(clients, cluster.workers or fitting)
+    for has, kind, need, option in (
+        (gpus, "GPUs", cluster.gpus_per_worker * count, "--workers or --gpus-per-worker"),
+        (cores, "cores", float(count), "--workers"),
+    ):
+        if need > has:
+            raise UserError(f"{count} workers need {need:g} {kind}, the cluster has {has:g}: lower {option}")
+    return start_workers(ray, cluster, count)
 
 
-def start_workers(ray: Any, wanted: Cluster, count: int) -> list[WorkerHandle]:
-    """New workers."""
-    return check_versions(ray, [kind(ray, wanted).remote(sys.path) for _ in range(count)])
+def start_workers(ray: Any, cluster: Cluster, count: int) -> list[WorkerHandle]:
+    """Start ``count`` new workers."""
+    return check_versions(ray, [actor_class(ray, cluster).remote(sys.path) for _ in range(count)])
 
 
-def kind(ray: Any, wanted: Cluster) -> Any:
-    """What Ray starts. Copies and checkpoints are made aside while the training goes on, and someone is at the door.
+def actor_class(ray: Any, cluster: Cluster) -> Any:
+    """Return what Ray starts: a worker that copies, writes checkpoints and answers pings while it trains.
 
-    A lost worker is not started again by Ray: it would know nothing of its clients.
+    Ray does not restart a lost worker: the new one would know nothing of its clients.
     """
     beside = {IO: 1, PING: 1}
-    return ray.remote(num_cpus=1, num_gpus=wanted.gpus_per_worker, max_restarts=0, concurrency_groups=beside)(Worker)
+    return ray.remote(num_cpus=1, num_gpus=cluster.gpus_per_worker, max_restarts=0, concurrency_groups=beside)(Worker)
 
 
 def check_versions(ray: Any, actors: list[Any]) -> list[WorkerHandle]:
-    """Workers that have all answered; refuses those that run another version."""
+    """Wait until all workers have answered; refuse those that run another version."""
     try:
         answers = _answers(ray, [actor.about.remote() for actor in actors])
     except UserError:
@@ -138,33 +133,15 @@ def check_versions(ray: Any, actors: list[Any]) -> list[WorkerHandle]:
 
 
 def _answers(ray: Any, asked: list[Any]) -> list[Any]:
-    _, late = ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+    _, late = ray.wait(asked, num_returns=len(asked), timeout=TIMEOUT)
     if late:
         raise UserError(
-            f"{len(late)} of {len(asked)} workers did not start within {PATIENCE:g} s: free cores or memory of the "
+            f"{len(late)} of {len(asked)} workers did not start within {TIMEOUT:g} s: free cores or memory of the "
             "cluster, or lower --workers"
         )
     try:
         found: list[Any] = ray.get(asked)
     except ray.exceptions.RayError as error:
-        said = str(error).strip().splitlines()[-1]
-        raise UserError(f"a worker cannot start ({said}): install coterie on every machine of the cluster") from error
+        reason = str(error).strip().splitlines()[-1]
+        raise UserError(f"a worker cannot start ({reason}): install coterie on every machine of the cluster") from error
     return found
-
-
-def _room(ray: Any, wanted: Cluster) -> int:
-    """How many workers fit."""
-    there = ray.cluster_resources()
-    cores = int(there.get("CPU", 0))
-    return max(1, min(cores, int(there.get("GPU", 0) / wanted.gpus_per_worker)) if wanted.gpus_per_worker else cores)
-
-
-def _check_room(ray: Any, wanted: Cluster, count: int) -> None:
-    there = ray.cluster_resources()
-    for name, kind, need, option in (
-        ("GPU", "GPUs", wanted.gpus_per_worker * count, "--workers or --gpus-per-worker"),
-        ("CPU", "cores", float(count), "--workers"),
-    ):
-        has = there.get(name, 0.0)
-        if need > has:
-            raise UserError(f"{count} workers need {need:g} {kind}, the cluster has {has:g}: lower {option}")

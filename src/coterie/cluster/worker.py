@@ -1,58 +1,48 @@
-"""The process that has some shards: what Ray runs on a machine of the cluster."""
+"""The process that Ray runs on a machine of the cluster: it has some shards."""
 
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from .. import __version__
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
-from ..core.tensors import add
+from ..core.errors import UserError
+from ..core.tensors import Tensors, add
 from ..data import Federation
 from ..data.batches import Integers
 from ..engines import Serial
-from ..engines.base import Engine
-from ..measure import MeasureName
 from ..models.model import Model
 from ..store.parts import save_part
 from ..training import memory
 from ..training.experiment import Experiment
-from ..training.first import First
 from ..training.select_engine import Choice, select_engine
 from .packed import Packed, pack, unpack
-from .shard import Shard, ShardContext
-from .shard_thread import Done, Failed, Request, Swap
+from .shard import Shard
+from .shard_thread import DONE, FAILED, Request
 
-SWAP, TOTAL, DONE, FAILED = "swap", "total", "done", "failed"
+FIELDS = ("seed", "rounds", "drop_messages", "record", "evaluate_every", "offline", "first")  # equal on all workers
 
 
 class Reply(NamedTuple):
-    """What a shard has come to; what it sends lies beside it."""
+    """A request of a shard without its messages, which travel beside it."""
 
     kind: str
-    to: tuple[int, ...] = ()  # the shards it has something for
-    result: Any = None
-
-
-class Failure(NamedTuple):
-    """An error as it travels: its traceback as a text."""
-
-    error: BaseException
-    trace: str
+    to: tuple[int, ...]  # the shards that it has a message for
+    result: Any
 
 
 class WorkerInfo(NamedTuple):
-    """What is asked of a worker first."""
+    """The first answer of a worker."""
 
     versions: dict[str, str]  # must be the same everywhere
     node: str  # the machine it is on
@@ -60,84 +50,69 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A run, without the samples, which lie once on every machine."""
+    """An experiment without its samples, of which every machine has one copy for all its workers."""
 
     model: Model
-    federation: Callable[..., Federation]  # of the samples
+    federation: Callable[..., Federation]  # takes the samples
     algorithm: Algorithm
-    seed: int
-    rounds: int
-    drop_messages: float
-    record: Sequence[MeasureName]
-    evaluate_every: int
-    offline: float
-    first: First | None
+    fields: Mapping[str, Any]  # FIELDS of the experiment
     device: str
 
-    @classmethod
-    def of(cls, e: Experiment, device: str) -> "Job":
-        """The same experiment, to be sent."""
-        fed, model = e.federation, replace(e.model)  # without what it has found out for itself
-        train, test, classes, origin, transform = fed.train, fed.test, fed.classes, fed.origin, fed.transform
-
-        def federation(x: Tensor, y: Tensor, test_x: Tensor, test_y: Tensor) -> Federation:
-            return Federation(x, y, test_x, test_y, train, test, classes, origin, transform)
-
-        plan = e.seed, e.rounds, e.drop_messages, e.record, e.evaluate_every, e.offline, e.first
-        return cls(model, federation, e.algorithm, *plan, device)
-
     def experiment(self, samples: Sequence[NDArray[Any]]) -> Experiment:
-        """With all clients."""
+        """Return the experiment with all clients."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # they may not be written, and nobody does
+            warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nobody writes to them
             tensors = [torch.from_numpy(v) for v in samples]
         federation = self.federation(*tensors).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
-        program = bind(self.algorithm, Problem(model, federation.clients, self.rounds, self.seed), self.offline > 0)
-        plan = (
-            self.seed,
-            self.rounds,
-            self.drop_messages,
-            self.record,
-            self.evaluate_every,
-            None,
-            self.offline,
-            self.first,
-        )
-        return Experiment(model, federation, self.algorithm, program, Serial(), *plan)
+        problem = Problem(model, federation.clients, self.fields["rounds"], self.fields["seed"])
+        program = bind(self.algorithm, problem, self.fields["offline"] > 0)
+        return Experiment(model, federation, self.algorithm, program, Serial(), **self.fields)
+
+
+def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:
+    """Return what every worker needs: the job, and the samples as arrays."""
+    fed = e.federation
+    unfilled = partial(
+        Federation,
+        train=fed.train,
+        test=fed.test,
+        classes=fed.classes,
+        origin=fed.origin,
+        transform=fed.transform,
+    )
+    fields = {name: getattr(e, name) for name in FIELDS}
+    job = Job(replace(e.model), unfilled, e.algorithm, fields, device)  # a copy of the model has no cached properties
+    return job, [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
 
 
 class Worker:
-    """Some shards of a run, and copies of what others have."""
+    """Some shards of a run, and copies of other machines' states."""
 
     def __init__(self, search: Sequence[str] = ()) -> None:
-        """``search``: where the program that began the run finds its own modules; some of it may not exist here."""
+        """Extend the module path by that of the program that began the run; some of it may not exist here."""
         sys.path.extend(path for path in search if path not in sys.path)
-        self.keeping = ExitStack()  # memory that one round frees, for the next
+        self.retained = ExitStack()  # memory that one round frees, for the next
         self.shards: dict[int, Shard] = {}
         self.copies: dict[int, list[Packed]] = {}
 
     def about(self) -> WorkerInfo:
-        """Who it is."""
+        """Return the versions and the machine of this worker."""
         ray = sys.modules.get("ray")
         node = ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
         return WorkerInfo({"coterie": __version__, "torch": torch.__version__}, node)
 
     def prepare(self, job: Job, *samples: NDArray[Any]) -> None:
-        """For a run; what was before is forgotten."""
-        self.close()
-        self.keeping.enter_context(memory.retain_freed_memory())
+        """Take on a run in place of the one before."""
+        for shard in self.shards.values():
+            shard.thread.close()
+        self.shards, self.copies = {}, {}
+        self.retained.close()
+        self.retained.enter_context(memory.retain_freed_memory())
         self.experiment = job.experiment(samples)
 
-    def close(self) -> None:
-        """Forgets the run."""
-        for shard in self.shards.values():
-            shard.script.close()
-        self.shards, self.copies = {}, {}
-        self.keeping.close()
-
     def choose(self, text: str, clients: int) -> tuple[str, str]:
-        """The engine for shards of that size, by its full name, and why."""
+        """Return the full name of the engine for shards of that size, and why it was chosen."""
         choice = self._choice(text, clients)
         return choice.engine.name, choice.reason
 
@@ -145,57 +120,52 @@ class Worker:
         e = self.experiment
         return select_engine(text, e.model, e.federation, e.program, e.rounds, clients)
 
-    def host(self, number: int, owner: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
-        """Takes on a shard, where it begins or where it stood after ``round`` rounds."""
-        inner: Engine = self._choice(engine, int((owner == number).sum())).engine
-        at = self.experiment.federation.x.device
-        known = None if state is None else unpack(state, at)
-        self.shards[number] = Shard(ShardContext(self.experiment, owner, inner), number, round, known)
+    def host(self, number: int, shard_of: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
+        """Take on a shard: before the first round, or with its state after ``round`` rounds."""
+        inner = self._choice(engine, int((shard_of == number).sum())).engine
+        tensors = None if state is None else unpack(state, self.experiment.federation.x.device)
+        self.shards[number] = Shard(self.experiment, inner, shard_of, number, round, tensors)
 
     def advance(
-        self, number: int, others: int, call: tuple[Any, ...] | None, senders: Sequence[int] | None, *inbox: Packed
+        self, number: int, shards: int, call: tuple[Any, ...] | None, senders: Sequence[int] | None, *inbox: Packed
     ) -> list[Any]:
-        """A shard to its next exchange: from the beginning of a call, or on with what others have sent.
+        """Bring a shard to its next exchange: begin ``call``, or go on with what the other shards have sent.
 
-        ``senders``: who has sent what is in the box; None: it is a sum. Returns the reply and a message for each
-        of ``others`` shards.
+        ``senders``: the shards that the inbox is from; None: it is a sum. Returns the reply and a message, or None,
+        for each of the ``shards``.
         """
         shard = self.shards[number]
         if call is not None:
-            said = shard.begin(*call)
+            request = shard.begin(*call)
         else:
             parts = [unpack(packed) for packed in inbox]
             answer: Any = parts[0] if senders is None else dict(zip(senders, parts, strict=True))
-            said = shard.script.proceed(answer)
-        return _replied(said, others)
+            request = shard.thread.proceed(answer)
+        result, messages = _result(request)
+        packed = {d: pack(tensors) for d, tensors in messages.items()}
+        return [Reply(request.kind, tuple(packed), result), *(packed.get(d) for d in range(shards))]
 
     def combine(self, one: Packed, other: Packed) -> Packed:
-        """Two parts of a sum."""
+        """Add two parts of a sum."""
         return pack(add(unpack(one), unpack(other)))
 
-    def hold(self, number: int, state: Packed) -> None:
-        """A copy of what a shard of another machine came to, and the one before."""
+    def copy(self, number: int, state: Packed) -> None:
+        """Keep a copy of the latest two states of another machine's shard."""
         self.copies[number] = [*self.copies.get(number, [])[-1:], state]
 
-    def write(self, path: str, clients: NDArray[np.int64], stacked: frozenset[str], state: Packed) -> str:
-        """A shard's part of a checkpoint; returns its SHA-256."""
+    def write(self, path: str, clients: Integers, stacked: frozenset[str], state: Packed) -> str:
+        """Write a shard's part of a checkpoint; return its SHA-256."""
         return save_part(Path(path), unpack(state), clients, stacked)
 
 
-def _replied(said: Request, others: int) -> list[Any]:
-    """What a shard has said, as it travels."""
-    if isinstance(said, Failed):
-        return [Reply(FAILED, result=_failure(said.error)), *[None] * others]
-    if isinstance(said, Done):
-        result, tensors = said.result
-        return [Reply(DONE, result=result), pack(tensors), *[None] * (others - 1)]
-    if isinstance(said, Swap):
-        packed = {d: pack(tensors) for d, tensors in said.out.items()}
-        return [Reply(SWAP, tuple(packed)), *(packed.get(d) for d in range(others))]
-    return [Reply(TOTAL), pack(said.part), *[None] * (others - 1)]
-
-
-def _failure(error: BaseException) -> Failure:
-    trace = "".join(traceback.format_exception(error))
-    error.__traceback__ = None
-    return Failure(error, trace)
+def _result(request: Request) -> tuple[Any, Mapping[int, Tensors]]:
+    """Return what a request has beside its messages, as it can travel, and the messages."""
+    if request.kind == DONE:
+        result, tensors = request.result
+        return result, {0: tensors}
+    if request.kind == FAILED:
+        error: BaseException = request.result
+        if not isinstance(error, UserError):
+            error.add_note("It happened on a worker:\n" + "".join(traceback.format_exception(error)))
+        return error.with_traceback(None), {}
+    return None, request.messages
