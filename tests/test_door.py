@@ -16,8 +16,8 @@ import torch
 import coterie as ct
 from coterie import recipes
 from coterie.core.errors import UserError
-from coterie.recipes.across import across
-from coterie.recipes.own import with_own
+from coterie.recipes.changes import add_own_methods
+from coterie.recipes.results import across_runs
 from helpers_cli import Cli, Finished, assert_same_run, contents
 from toys import experiment, models, net, ragged
 
@@ -214,17 +214,17 @@ class TestBesideOthers:
 def test_published_comparisons_are_among_published_methods(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow a method of one's own is, nobody else's speed-up grows by it."""
     monkeypatch.chdir(here)
-    recipe = with_own(recipes.load("dfedalt-t2"), [OWN])
+    recipe = add_own_methods(recipes.load("dfedalt-t2"), [OWN])
 
     def reaching(last: int) -> list[list[dict[str, float]]]:
         return [[{"round": t, "personal_accuracy_after_mix": 0.9 if t == last else 0.1} for t in range(1, last + 1)]]
 
     runs = {(1, "dfedalt"): reaching(2), (1, "dfedavgm"): reaching(6), (1, OWN): reaching(30)}
     metric = f"speedup_to_{recipe.cases[0].target}"
-    found = {m: across(metric)(recipe, runs, 1, m, metric) for _, m in runs}  # type: ignore[misc]
+    found = {m: across_runs(metric)(recipe, runs, 1, m, metric) for _, m in runs}  # type: ignore[misc]
     assert found == {"dfedalt": [3.0], "dfedavgm": [1.0], OWN: [0.2]}
     alone = {(1, OWN): reaching(30)}
-    assert across(metric)(recipe, alone, 1, OWN, metric) == [1.0]  # type: ignore[misc]
+    assert across_runs(metric)(recipe, alone, 1, OWN, metric) == [1.0]  # type: ignore[misc]
 
 
 class TestPython:

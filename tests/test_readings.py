@@ -10,7 +10,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.data import Transform
 from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Statement, load, names
-from coterie.recipes.reading import merged
+from coterie.recipes.reading import merge
 
 RECIPES = [load(name) for name in names()]
 SILENT = ("not stated", "not released", "not public")
@@ -21,7 +21,7 @@ def concerned(recipe: Recipe, said: Statement) -> Iterator[tuple[Case, str]]:
     """The cases and methods whose settings a row speaks of."""
     for case in recipe.cases:
         for method in case.methods:
-            if said.about(case.label) and said.concerns(method, recipe.methods[method].settings):
+            if said.applies_to_case(case.label) and said.applies_to_method(method, recipe.methods[method].settings):
                 yield case, method
 
 
@@ -31,9 +31,9 @@ def assert_has(recipe: Recipe, said: Statement, row: Reading) -> None:
         settings = recipe.settings(method, case)
         assert {k: settings[k] for k in said.settings} == dict(said.settings), (recipe.name, row.what, method)
     for case in recipe.cases:
-        if said.about(case.label):
+        if said.applies_to_case(case.label):
             for part, value in said.case.items():
-                assert getattr(case, part) == merged(getattr(case, part), value), (recipe.name, row.what, case.label)
+                assert getattr(case, part) == merge(getattr(case, part), value), (recipe.name, row.what, case.label)
     for part, value in said.protocol.items():
         assert getattr(recipe.protocol, part) == value, (recipe.name, row.what)
 
@@ -66,7 +66,7 @@ def test_nothing_in_the_table_is_without_effect_or_reason(recipe: Recipe) -> Non
             assert said.settings or said.case or said.protocol, row
             assert set(said.case) <= {field.name for field in fields(Case)} - {"label", "methods", "settings"}
             assert set(said.protocol) <= set(Protocol._fields)
-            assert any(said.about(case.label) for case in recipe.cases), (recipe.name, row.what, said.cases)
+            assert any(said.applies_to_case(case.label) for case in recipe.cases), (recipe.name, row.what, said.cases)
             assert not said.settings or list(concerned(recipe, said)), (recipe.name, row.what)
             for method in said.methods or ():
                 assert set(said.settings) <= set(recipe.methods[method].settings), (row.what, method)
@@ -97,7 +97,7 @@ def test_the_numbers_that_are_switched_to_stand_in_the_text(recipe: Recipe) -> N
         for reading in READINGS:
             told = numbers(getattr(row, reading))
             for said in row.says.get(reading, ()):
-                case = next(case for case in recipe.cases if said.about(case.label))
+                case = next(case for case in recipe.cases if said.applies_to_case(case.label))
                 pad = said.case.get("transform", {}).get("pad") or None
                 parts = {k: v for k, v in said.case.items() if k != "transform"}
                 switched = {n for value in (*said.settings.values(), pad) for n in numbers(value)}

@@ -16,16 +16,15 @@ from coterie.data import PARTITIONS, Federation, Transform
 from coterie.engines import Serial
 from coterie.measure import MEASURES
 from coterie.models.model import Model, cross_entropy
-from coterie.recipes import READINGS, Case, Recipe, load, names, papers, published
-from coterie.recipes.across import across
-from coterie.recipes.compared import compared
+from coterie.recipes import READINGS, Case, Recipe, load, names, papers, published_numbers
+from coterie.recipes.changes import Changes, apply_changes, shortenings
 from coterie.recipes.costs import cost
-from coterie.recipes.estimate import estimate
-from coterie.recipes.outcome import value
-from coterie.recipes.shorten import Changes, changed, shortenings
+from coterie.recipes.metrics import value
+from coterie.recipes.results import across_runs, recipe_results
 from coterie.recipes.sources import SOURCES, source
 from coterie.submodels.stages import stage_lengths
 from coterie.training.experiment import Experiment
+from estimate import estimate
 
 RECIPES = [load(name) for name in names()]
 
@@ -157,13 +156,13 @@ def test_figures_on_fedavg_p_stand_where_their_claims_can_show() -> None:
 
 
 def test_every_published_number_has_a_place_or_a_reason() -> None:
-    numbers = published()
+    numbers = published_numbers()
     assert len(numbers) == 1070
     for p in numbers:
         recipe = load(p.recipe)
         assert p.paper == recipe.paper
         assert not p.method or p.method in recipe.methods
-        assert p.reason or (p.case and p.method) or across(p.metric), p
+        assert p.reason or (p.case and p.method) or across_runs(p.metric), p
         assert p.case is None or parse(recipe.cases[p.case - 1].data).name == p.data
         assert p.value is not None or p.note, p
         assert p.certainty in ("printed", "reconstructed", "doubtful", "uncertain", "missing")
@@ -176,7 +175,9 @@ def test_every_published_number_has_a_place_or_a_reason() -> None:
 
 def test_published_numbers_agree_with_what_can_be_counted() -> None:
     """Communication of FedLMT's Table 2 follows from the sizes of the models."""
-    sent = {p.method: p.value for p in published("fedlmt-t2-image") if p.case == 1 and p.metric == "comm_gparams"}
+    sent = {
+        p.method: p.value for p in published_numbers("fedlmt-t2-image") if p.case == 1 and p.metric == "comm_gparams"
+    }
     assert sent["fedavg"] == pytest.approx(communication(11_173_962, 10, 2000), rel=1e-3)
     assert sent["fedlmt"] == pytest.approx(communication(1_430_538, 10, 2000), rel=1e-3)
 
@@ -260,15 +261,15 @@ def test_without_published_numbers_all_metrics_of_the_experiment_are_told() -> N
         "global_accuracy": 0.3,
         "global_accuracy_local": 0.65,
     }
-    both = compared(load("dfedalt-f1"), {(1, "dfedavg"): [[row]]})
+    both = recipe_results(load("dfedalt-f1"), {(1, "dfedavg"): [[row]]})
     assert [(r.metric, r.ours) for r in both] == [("personal_accuracy", [71]), ("global_accuracy_val", [30])]
-    speed = compared(load("fedlmt-f4"), {(1, "fedlmt"): [[row]]})
+    speed = recipe_results(load("fedlmt-f4"), {(1, "fedlmt"): [[row]]})
     assert [(r.metric, r.ours) for r in speed] == [("global_accuracy", [65]), ("rounds_to_70", [1])]
 
 
 def test_rounds_have_no_mean_unless_all_seeds_reach_the_target() -> None:
     runs = [[{"round": 1, "personal_accuracy_after_mix": accuracy}] for accuracy in (0.9, 0.1)]
-    result, speedup = compared(load("dfedalt-t2"), {(1, "dfedalt"): runs})
+    result, speedup = recipe_results(load("dfedalt-t2"), {(1, "dfedalt"): runs})
     assert speedup.ours == [1, None]
     assert result.ours == [1, None]
     assert result.mean is result.difference is None
@@ -276,7 +277,7 @@ def test_rounds_have_no_mean_unless_all_seeds_reach_the_target() -> None:
 
 def test_difference_is_ours_minus_theirs() -> None:
     row = {"round": 1, "personal_accuracy_after_mix": 0.9}
-    (result,) = compared(load("dfedalt-t1"), {(1, "dfedalt"): [[row], [row]]})
+    (result,) = recipe_results(load("dfedalt-t1"), {(1, "dfedalt"): [[row], [row]]})
     assert result.published is not None
     assert result.published.value == 88.85
     assert result.difference == pytest.approx(1.15)
@@ -286,7 +287,7 @@ def test_difference_is_ours_minus_theirs() -> None:
 def test_fewer_clients_get_graphs_that_fit() -> None:
     for recipe in RECIPES:
         for reading in (None, *READINGS):
-            small = changed(recipe.read(reading), Changes(clients=5))
+            small = apply_changes(recipe.read(reading), Changes(clients=5))
             for case in small.cases:
                 for method in case.methods:
                     graph = small.settings(method, case).get("topology")
@@ -313,18 +314,18 @@ def test_figure_5_of_fedlmt_compares_networks_that_are_trained_whole() -> None:
 
 
 def test_fewer_clients_get_data_that_fit() -> None:
-    text = changed(load("fedlmt-t2-text"), Changes(clients=10)).cases[0]
+    text = apply_changes(load("fedlmt-t2-text"), Changes(clients=10)).cases[0]
     assert (text.data, text.partition) == ("wikitext2:rows=10,hide=anew", "pathological:1")
     table = load("dfedalt-t1")
-    few = changed(table, Changes(clients=4, data="digits"))
+    few = apply_changes(table, Changes(clients=4, data="digits"))
     assert [case.partition for case in few.cases[2:4]] == ["pathological:3", "pathological:5"]
-    assert changed(table, Changes(clients=4, partition="iid")).cases[2].partition == "iid"
+    assert apply_changes(table, Changes(clients=4, partition="iid")).cases[2].partition == "iid"
     assert "partition pathological:3 instead of pathological:2" in shortenings(table, few, [(3, "local")], seeds=3)
 
 
 def test_the_published_size_is_no_shortening() -> None:
     recipe = load("fedlmt-t2-image")
-    same = changed(recipe, Changes(rounds=2000, clients=100, data="cifar10", set=["fedlmt.rank_ratio=0.15"]))
+    same = apply_changes(recipe, Changes(rounds=2000, clients=100, data="cifar10", set=["fedlmt.rank_ratio=0.15"]))
     assert same.cases[0].transform == recipe.cases[0].transform
     assert shortenings(recipe, same, [(1, method) for method in recipe.cases[0].methods], seeds=1) == []
 

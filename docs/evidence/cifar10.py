@@ -26,8 +26,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from coterie.recipes import load
-from coterie.recipes.outcome import POINTS
-from coterie.recipes.published import published
+from coterie.recipes.metrics import POINTS
+from coterie.recipes.published import published_numbers
 
 matplotlib.use("svg")
 HERE = Path(__file__).parent
@@ -150,7 +150,7 @@ def table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 def theirs(of: tuple[str, int], metric: str) -> dict[str, float | None]:
     """What the paper prints, by method."""
-    return {p.method: p.value for p in published(of[0]) if (p.case, p.metric) == (of[1], metric)}
+    return {p.method: p.value for p in published_numbers(of[0]) if (p.case, p.metric) == (of[1], metric)}
 
 
 def accuracies(runs: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[str]]:

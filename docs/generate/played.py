@@ -22,6 +22,7 @@ from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels import factor_pairs
 from coterie.training.experiment import Experiment
+from probe import probe_round
 
 CLIENTS, ROUNDS, AT = 6, 12, 3  # who plays, of how many rounds, and which one is looked at
 MODEL, STAGES = "resnet8-bn", 3
@@ -58,11 +59,8 @@ class Played(NamedTuple):
 def played(method: str) -> Played:
     """A round of a method with the settings of ``coterie run``, six clients and few samples."""
     e = experiment(method)
-    state = e.start().state
-    r = e.round(AT)
-    trained = e.program.train(state, r)
+    state, r, trained, sent = probe_round(e, AT)
     models = who_trains_what(e, trained, r.cohort)
-    sent = e.program.traffic(state, r)
     seen = sum(count for _, count in trained.passes)
     once = float((trained.steps * 4).sum())  # batches of 4
     return Played(
@@ -74,7 +72,7 @@ def played(method: str) -> Played:
         seen / once,
         tuple(type(state)._fields),
         algorithms.build(method).settings["finetune_epochs"] > 0,
-        e.program.views is not None or "capacities" in algorithms.build(method).settings,
+        e.program.submodels is not None or "capacities" in algorithms.build(method).settings,
     )
 
 
@@ -105,8 +103,8 @@ def who_trains_what(e: Experiment, trained: Trained, cohort: np.ndarray) -> dict
     forms = list(dict.fromkeys(model for model, _ in trained.passes))
     if len(forms) == 1:  # whoever is not asked in this round has the same
         return dict.fromkeys(range(CLIENTS), forms[0])
-    if trained.forms:
-        return {int(cohort[p]): f.model for f in trained.forms for p in f.places}
+    if trained.groups:
+        return {int(cohort[p]): group.model for group in trained.groups for p in group.places}
     each = len(cohort) // len(forms)  # capacities are in equal shares, and everybody takes part
     return {int(i): forms[place // each] for place, i in enumerate(cohort)}
 

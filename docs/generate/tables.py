@@ -57,7 +57,7 @@ def published_of(method: str) -> str:
     """The published accuracies of a method, each with how sure the number is."""
     keys = set(uses(method))
     rows = []
-    for p in recipes.published():
+    for p in recipes.published_numbers():
         if (p.recipe, p.method) in keys and p.metric in ACCURACIES and p.value is not None:
             spread = f" ± {p.std:g}" if p.std is not None else ""
             where = f"{recipes.papers()[p.paper]['number']} {p.table}"
@@ -73,7 +73,7 @@ def as_published(recipe: str) -> str:
     r = recipes.load(recipe)
     found = {
         (p.method, p.case): p.value
-        for p in recipes.published(recipe)
+        for p in recipes.published_numbers(recipe)
         if p.metric == r.protocol.metric and p.value is not None and p.method in r.methods
     }
     columns = sorted({case for _, case in found if case is not None})

@@ -15,11 +15,9 @@ from ..engines import Serial
 from ..measure import MeasureName
 from ..models.model import Model, Precision, cross_entropy
 from ..recipes import READINGS, Recipe, load
-from ..recipes.across import Runs
-from ..recipes.compared import compared
+from ..recipes.changes import Changes, add_own_methods, apply_changes, shortenings
 from ..recipes.costs import SPEED_OF, cost, duration
-from ..recipes.own import with_own
-from ..recipes.shorten import Changes, changed, shortenings
+from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
@@ -81,7 +79,7 @@ class RecipePlan:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
-        return changed(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
+        return apply_changes(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
 
     @property
     def record(self) -> list[MeasureName]:
@@ -159,7 +157,7 @@ def run_recipe(options: RecipeOptions, output: Output) -> None:
     if not recipe.trains:
         run_still(recipe, options, output)
         return
-    plan = RecipePlan(with_own(recipe, [m for m in options.named if is_own(m)]), options, output)
+    plan = RecipePlan(add_own_methods(recipe, [m for m in options.named if is_own(m)]), options, output)
     folder = _folder(plan)
     plan.check()
     output.check()
@@ -167,7 +165,7 @@ def run_recipe(options: RecipeOptions, output: Output) -> None:
     with interruptible(folder, options.out, options.resume, output):
         begin_several(folder, typed_command(), plan.runs)
         runs: Runs = {(n, m): _histories(plan, n, m, folder) for n, m in plan.cells}
-        results, shortened = compared(plan.read, runs), _shortened(plan)
+        results, shortened = recipe_results(plan.read, runs), _shortened(plan)
         write_json(folder / RECIPE, saved(plan.read, results, options.reading, plan.seeds, shortened))
         show(plan.read, results, options.reading, plan.seeds, shortened)
         print(f"results: {folder}")

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from ..core.errors import unknown
 from ..core.spec import scaled
-from ..recipes import Case, Published, PublishedCell, Recipe, load, names, papers, published
+from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers
 from ..recipes.costs import SPEED_OF, CaseCost, cost, duration
-from ..recipes.outcome import POINTS, WHEN
+from ..recipes.metrics import POINTS, WHEN
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
@@ -100,7 +100,7 @@ def show_recipe(name: str) -> None:
     apart = [f"{k}: {entry.differs}" for k, entry in recipe.methods.items() if entry.differs]
     _sentences(console, "Differs from what was published", [*recipe.differs, *apart])
     _sentences(console, "What the paper concludes", recipe.claims)
-    _show_published(console, published(recipe.name))
+    _show_published(console, published_numbers(recipe.name))
 
 
 def _reported(recipe: Recipe) -> str:
@@ -155,7 +155,7 @@ def _methods(recipe: Recipe, common: Collection[str]) -> Table:
     return made
 
 
-def _told(entry: PublishedCell) -> dict[str, Any]:
+def _told(entry: RecipeMethod) -> dict[str, Any]:
     """The settings without those that are off; a cosine takes the place of a decay."""
     told = {k: v for k, v in entry.settings.items() if v is not None and v is not False}
     if "lr_min" in told:
@@ -170,11 +170,11 @@ def _text(settings: Any) -> str:
 def _readings(recipe: Recipe) -> Table:
     made = table("where they differ", "paper", "code", "taken", "because", "--reading switches")
     for row in recipe.readings:
-        made.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switched())
+        made.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switches())
     return made
 
 
-def _show_published(console: Console, numbers: Sequence[Published]) -> None:
+def _show_published(console: Console, numbers: Sequence[PublishedNumber]) -> None:
     """A table for every kind of number, methods down and cases across; then the rest, and the notes."""
     placed = [p for p in numbers if p.case is not None and p.method]
     for kind in dict.fromkeys(map(_kind, placed)):
@@ -186,7 +186,7 @@ def _show_published(console: Console, numbers: Sequence[Published]) -> None:
         _sentences(console, "Notes on them", _notes(placed))
 
 
-def _pivot(title: str, numbers: Sequence[Published]) -> Table:
+def _pivot(title: str, numbers: Sequence[PublishedNumber]) -> Table:
     columns = sorted({_column(p) for p in numbers})
     made = table(title, *(f">{part or f'case {number}'}" for number, part in columns))
     for method in dict.fromkeys(p.printed for p in numbers):
@@ -198,13 +198,13 @@ def _pivot(title: str, numbers: Sequence[Published]) -> Table:
     return made
 
 
-def _kind(p: Published) -> tuple[str, str, str]:
+def _kind(p: PublishedNumber) -> tuple[str, str, str]:
     """What stands in one table: the cases of a number side by side, or the parts it has in one case."""
     stem, part = _parted(p.metric)
     return p.table, stem, f"case {p.case}" if part else ""
 
 
-def _column(p: Published) -> tuple[int, str]:
+def _column(p: PublishedNumber) -> tuple[int, str]:
     return p.case or 0, _parted(p.metric)[1]
 
 
@@ -218,12 +218,12 @@ def _parted(metric: str) -> tuple[str, str]:
     return (found[1], found[2].replace("_", " ")) if found else (metric, "")
 
 
-def _line(p: Published) -> str:
+def _line(p: PublishedNumber) -> str:
     why = "; ".join(filter(None, (p.reason, p.note)))
     return f"{p.table} {p.printed}, {p.data}, {p.setting}, {p.metric.replace('_', ' ')}: {printed(p)} ({why})"
 
 
-def _notes(numbers: Sequence[Published]) -> list[str]:
+def _notes(numbers: Sequence[PublishedNumber]) -> list[str]:
     """Every note once, with whom it is about unless that is nearly everybody."""
     about: dict[str, list[str]] = {}
     for p in filter(lambda p: p.note, numbers):
@@ -231,10 +231,10 @@ def _notes(numbers: Sequence[Published]) -> list[str]:
     return [f"{note} ({', '.join(who) if len(who) <= FEW else f'{len(who)} numbers'})" for note, who in about.items()]
 
 
-def printed(p: Published) -> str:
+def printed(p: PublishedNumber) -> str:
     """A published number as it stands in the paper.
 
-    >>> printed(published("dfedalt-t1")[0])
+    >>> printed(published_numbers("dfedalt-t1")[0])
     '78.96~ ±0.42'
     """
     if p.value is None:

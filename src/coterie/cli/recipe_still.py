@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..recipes import Recipe
-from ..recipes.compared import compared
-from ..recipes.shorten import Changes, changed, shorter_cases
+from ..recipes.changes import Changes, apply_changes, case_shortenings
+from ..recipes.results import recipe_results
 from ..report.collect import RECIPE
 from .output import Output
 from .recipe_show import wide_console
@@ -32,7 +32,7 @@ def run_still(recipe: Recipe, options: "RecipeOptions", output: Output) -> None:
     if recipe.draws == SPLITS:
         results = _drawn(recipe, options, folder, output)
     else:
-        numbers = compared(recipe, {})
+        numbers = recipe_results(recipe, {})
         show(recipe, numbers, None, 1, [])
         results = saved(recipe, numbers, None, 1, [])
     begin_several(folder, typed_command(), [])
@@ -56,7 +56,7 @@ def _check(recipe: Recipe, options: "RecipeOptions") -> None:
 def _drawn(recipe: Recipe, options: "RecipeOptions", folder: Path, output: Output) -> dict[str, Any]:
     """The splits of the chosen cases, in the terminal, as pictures and as data."""
     changes = Changes(clients=options.clients, data=options.data, partition=options.partition)
-    small, numbers = changed(recipe, changes), recipe.find(options.case)
+    small, numbers = apply_changes(recipe, changes), recipe.find(options.case)
     splits = {n: class_counts(small.federation(n)) for n in numbers}
     console = wide_console()
     for n, counts in splits.items():
@@ -68,6 +68,6 @@ def _drawn(recipe: Recipe, options: "RecipeOptions", folder: Path, output: Outpu
             draw_split(counts, folder / f"case{n}.png", title)
         except UserError as error:  # the terminal has shown it
             output.say(f"no picture: {error}")
-    shortened = shorter_cases(recipe, small, numbers, 1)
+    shortened = case_shortenings(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
     return saved(recipe, [], None, 1, shortened) | {SPLITS: titled}

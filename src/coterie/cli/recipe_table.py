@@ -6,15 +6,15 @@ from typing import Any
 from rich.table import Table
 
 from ..recipes import Recipe
-from ..recipes.compared import Compared
-from ..recipes.sizes import counted
-from ..recipes.words import protocol
+from ..recipes.costs import is_size
+from ..recipes.metrics import protocol
+from ..recipes.results import RecipeResult
 from ..report.published import ALL
 from .recipe_show import MARKS, printed, table, wide_console
 
 
 def saved(
-    recipe: Recipe, results: Sequence[Compared], reading: str | None, seeds: int, shortened: Sequence[str]
+    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
 ) -> dict[str, Any]:
     """All that is to be known about the numbers, for a file."""
     return {
@@ -40,7 +40,7 @@ def saved(
 
 
 def show(
-    recipe: Recipe, results: Sequence[Compared], reading: str | None, seeds: int, shortened: Sequence[str]
+    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
 ) -> None:
     """The table, what its numbers are, and whether they can be compared at all."""
     console = wide_console()
@@ -61,16 +61,16 @@ def show(
         console.print(f"the published size; {read}; numbers and their certainty: coterie recipe show {recipe.name}")
 
 
-def _sentence(recipe: Recipe, result: Compared, seeds: int) -> str:
+def _sentence(recipe: Recipe, result: RecipeResult, seeds: int) -> str:
     over = f"; mean ± std over {seeds} seeds" if seeds > 1 else "; one seed"
-    return protocol(result.metric, recipe, result.method) + ("" if counted(result.metric) else over)
+    return protocol(result.metric, recipe, result.method) + ("" if is_size(result.metric) else over)
 
 
-def _label(recipe: Recipe, result: Compared) -> str:
+def _label(recipe: Recipe, result: RecipeResult) -> str:
     return ALL if result.case is None else recipe.cases[result.case - 1].label
 
 
-def _table(recipe: Recipe, results: Sequence[Compared]) -> Table:
+def _table(recipe: Recipe, results: Sequence[RecipeResult]) -> Table:
     made = table("case", "method", "number", ">published", ">ours", ">difference")
     for r in results:
         theirs = "-" if r.published is None else printed(r.published)
@@ -79,16 +79,16 @@ def _table(recipe: Recipe, results: Sequence[Compared]) -> Table:
     return made
 
 
-def _ours(result: Compared) -> str:
+def _ours(result: RecipeResult) -> str:
     if result.mean is None:
         return _not_reached(result) if result.metric.startswith(("rounds_to", "speedup_to")) else "-"
     return _digits(result.mean) + ("" if result.spread is None else f" ±{_digits(result.spread)}")
 
 
-def _not_reached(result: Compared) -> str:
+def _not_reached(result: RecipeResult) -> str:
     """Rounds have no mean unless all seeds reach the target.
 
-    >>> _not_reached(Compared(1, "dfedalt", "rounds_to_80", None, [131, None, 140]))
+    >>> _not_reached(RecipeResult(1, "dfedalt", "rounds_to_80", None, [131, None, 140]))
     'reached by 2 of 3 seeds'
     """
     reached = sum(value is not None for value in result.ours)

@@ -21,7 +21,7 @@ from ..data.partition import NATURAL
 from ..engines import Serial
 from ..measure import MeasureName
 from ..models.model import Model, Precision, cross_entropy
-from ..recipes.shorten import fitting
+from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
 from ..training.first import COMMON, PER_CLIENT, Init, check_init, first_models
@@ -111,7 +111,7 @@ class RunPlan:
         if NoneType in known.get("topology", ()):  # around a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:
-            chosen["topology"] = fitting(chosen["topology"], self.options.clients or self.preset.clients)
+            chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)
         asked = meant(self.options.set, _builders(among))[method]
         asked |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked

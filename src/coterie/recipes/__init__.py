@@ -3,27 +3,27 @@
     recipe = coterie.recipes.load("dfedalt-t1")
     recipe.algorithm("dfedalt"), recipe.federation(case=1), recipe.model(case=1)
 
-Facts come from five papers and the code released with them; a recipe says where they differ and what we take.
+The facts come from five papers and the code released with them; a recipe says where they differ and what we take.
 """
 
-from .published import Published, published
+from .changes import Changes, apply_changes
+from .published import PublishedNumber, published_numbers
 from .reading import READINGS, Reading, Statement
-from .recipe import Case, Protocol, PublishedCell, Recipe, load, names, papers
-from .shorten import Changes, changed
+from .recipe import Case, Protocol, Recipe, RecipeMethod, load, names, papers
 
 __all__ = [
     "READINGS",
     "Case",
     "Changes",
     "Protocol",
-    "Published",
-    "PublishedCell",
+    "PublishedNumber",
     "Reading",
     "Recipe",
+    "RecipeMethod",
     "Statement",
-    "changed",
+    "apply_changes",
     "load",
     "names",
     "papers",
-    "published",
+    "published_numbers",
 ]

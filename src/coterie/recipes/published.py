@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 
-class Published(NamedTuple):
+class PublishedNumber(NamedTuple):
     """One number of a paper."""
 
     paper: str
@@ -26,19 +26,19 @@ class Published(NamedTuple):
 
 
 @cache
-def published(recipe: str | None = None) -> tuple[Published, ...]:
-    """All published numbers, or those of one recipe.
+def published_numbers(recipe: str | None = None) -> tuple[PublishedNumber, ...]:
+    """Return all published numbers, or those of one recipe.
 
-    >>> [p.value for p in published("dfedalt-t1") if p.method == "dfedalt"][:2]
+    >>> [p.value for p in published_numbers("dfedalt-t1") if p.method == "dfedalt"][:2]
     [88.85, 86.5]
     """
     if recipe is not None:
-        return tuple(p for p in published() if p.recipe == recipe)
+        return tuple(p for p in published_numbers() if p.recipe == recipe)
     with files(__package__).joinpath("files/published.csv").open(encoding="utf-8") as file:
-        return tuple(_row(row) for row in csv.DictReader(file))
+        return tuple(_from_row(row) for row in csv.DictReader(file))
 
 
-def _row(raw: dict[str, str]) -> Published:
+def _from_row(raw: dict[str, str]) -> PublishedNumber:
     numbers = {k: float(raw[k]) if raw[k] else None for k in ("value", "std")}
     case = int(raw["case"]) if raw["case"] else None
-    return Published(**{**raw, **numbers, "case": case})  # type: ignore[arg-type]
+    return PublishedNumber(**{**raw, **numbers, "case": case})  # type: ignore[arg-type]

@@ -7,32 +7,32 @@ READINGS = ("paper", "code")
 
 
 class Statement(NamedTuple):
-    """What a reading has where it speaks."""
+    """What a reading says about one point."""
 
     settings: Mapping[str, Any] = {}  # of methods
     case: Mapping[str, Any] = {}  # of the clients, their data and their model
     protocol: Mapping[str, Any] = {}  # of the number that is reported
-    methods: Sequence[str] | None = None  # whom the settings concern; None: all that have them
-    cases: str = ""  # words of the labels of the cases that it is about
+    methods: Sequence[str] | None = None  # the methods that the settings are for; None: all that have them
+    cases: str = ""  # words in the labels of the cases that it is about
 
-    def about(self, label: str) -> bool:
-        """Whether it is about the case of that label.
+    def applies_to_case(self, label: str) -> bool:
+        """Return whether the statement is about the case of that label.
 
-        >>> [Statement(cases="clients=5").about(f"cifar10 clients={n}") for n in (5, 50)]
+        >>> [Statement(cases="clients=5").applies_to_case(f"cifar10 clients={n}") for n in (5, 50)]
         [True, False]
         """
         return set(self.cases.split()) <= set(label.split())
 
-    def concerns(self, method: str, known: Mapping[str, Any]) -> bool:
-        """Whether the settings are for a method that knows these.
+    def applies_to_method(self, method: str, known: Mapping[str, Any]) -> bool:
+        """Return whether the settings are for a method that has the ``known`` ones.
 
-        >>> Statement({"lr": 0.1}).concerns("fedavg", {"lr": 0.1, "clip": None})
+        >>> Statement({"lr": 0.1}).applies_to_method("fedavg", {"lr": 0.1, "clip": None})
         True
         """
         return bool(self.settings) and (method in self.methods if self.methods else set(self.settings) <= set(known))
 
     def text(self) -> str:
-        """What it switches, as a person reads it.
+        """Say what the statement switches.
 
         >>> Statement({"momentum": 0.9}, methods=["dfedsam"], cases="ring").text()
         'momentum=0.9 (dfedsam; ring)'
@@ -55,33 +55,30 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> "Reading":
-        """A row of a file."""
-        says = {
-            reading: tuple(Statement(**said) for said in all_of_it)
-            for reading, all_of_it in raw.get("says", {}).items()
-        }
+        """Return the reading that one row of a file holds."""
+        says = {reading: tuple(Statement(**s) for s in each) for reading, each in raw.get("says", {}).items()}
         return cls(**{**raw, "says": says})
 
-    def switched(self) -> str:
-        """What ``--reading`` changes about our choice, in one text.
+    def switches(self) -> str:
+        """Say what ``--reading`` changes about our choice.
 
-        >>> Reading("lr", "0.1", "not stated", "paper", "-", {"paper": [Statement({"lr": 0.1})]}).switched()
+        >>> Reading("lr", "0.1", "not stated", "paper", "-", {"paper": [Statement({"lr": 0.1})]}).switches()
         '-'
         """
         ours = self.says.get(self.chosen, ())
-        other = {r: [said.text() for said in self.says.get(r, ()) if said not in ours] for r in READINGS}
-        told = [f"{r}: {'; '.join(texts)}" for r, texts in other.items() if texts]
-        return "; ".join([*told, *([f"not switched: {self.unswitched}"] if self.unswitched else [])]) or "-"
+        other = {r: [statement.text() for statement in self.says.get(r, ()) if statement not in ours] for r in READINGS}
+        texts = [f"{r}: {'; '.join(each)}" for r, each in other.items() if each]
+        return "; ".join([*texts, *([f"not switched: {self.unswitched}"] if self.unswitched else [])]) or "-"
 
 
 def _short(value: Any) -> str:
     return ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def merged(ours: Any, theirs: Any) -> Any:
-    """A part of a case with what a reading says about it; what has parts itself keeps the others.
+def merge(ours: Any, theirs: Any) -> Any:
+    """Return a field of a case with what a reading says about it; a mapping keeps its other entries.
 
-    >>> merged({"pad": 4, "flip": True}, {"pad": 0}), merged("iid", "pathological:2")
+    >>> merge({"pad": 4, "flip": True}, {"pad": 0}), merge("iid", "pathological:2")
     ({'pad': 0, 'flip': True}, 'pathological:2')
     """
     return {**ours, **theirs} if isinstance(ours, Mapping) and isinstance(theirs, Mapping) else theirs

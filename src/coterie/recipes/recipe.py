@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.custom import proper
 from ..core.errors import UserError, unknown
-from .reading import READINGS, Reading, Statement, merged
+from .reading import READINGS, Reading, Statement, merge
 from .sources import source
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FILES = files(__package__).joinpath("files")
 
 
 class Protocol(NamedTuple):
-    """What number an experiment reports."""
+    """The number that an experiment reports."""
 
     metric: str
     over_rounds: str  # best, final, steady (its last fifth), first (that reaches a target), smallest
@@ -32,7 +32,7 @@ class Protocol(NamedTuple):
     also: Sequence[str] = ()  # further metrics of the same runs
 
     def metrics(self, target: int | None) -> list[str]:
-        """All an experiment reports, the rounds until a target accuracy included where it has one.
+        """Return all metrics of an experiment, with the rounds until a target accuracy where it has one.
 
         >>> Protocol("global_accuracy", "final", "all clients").metrics(target=70)
         ['global_accuracy', 'rounds_to_70']
@@ -41,7 +41,7 @@ class Protocol(NamedTuple):
         return [*([] if self.metric == "rounds_to" else [self.metric]), *self.also, *counted]
 
 
-class PublishedCell(NamedTuple):
+class RecipeMethod(NamedTuple):
     """One method of an experiment."""
 
     printed: str  # its name in the paper
@@ -82,7 +82,7 @@ class Recipe:
     protocol: Protocol
     record: "Sequence[MeasureName]"  # further measures it needs
     cases: Sequence[Case]
-    methods: Mapping[str, PublishedCell]
+    methods: Mapping[str, RecipeMethod]
     readings: Sequence[Reading]
     assumed: Sequence[str]  # what nobody states and we fill in
     differs: Sequence[str]  # what cannot be run as it was published
@@ -92,11 +92,11 @@ class Recipe:
 
     @property
     def trains(self) -> bool:
-        """Whether there is anything to train: a drawing of splits and a table of sizes have nothing."""
+        """Whether there is anything to train; a drawing of splits or a table of sizes trains nothing."""
         return any(case.rounds and case.methods for case in self.cases)
 
-    def entry(self, method: str) -> PublishedCell:
-        """The method of that name; ``-`` and ``_`` are the same."""
+    def entry(self, method: str) -> RecipeMethod:
+        """Return the method of that name; ``-`` and ``_`` are the same."""
         key = proper(method)
         if key not in self.methods:
             if not self.methods:
@@ -105,7 +105,7 @@ class Recipe:
         return self.methods[key]
 
     def find(self, which: int | str | None = None) -> list[int]:
-        """The numbers of the cases that a number or a part of their labels chooses; None: all."""
+        """Return the numbers of the cases that a number or a part of their labels chooses; None: all."""
         if which is None:
             return list(range(1, len(self.cases) + 1))
         text = str(which).strip()
@@ -117,20 +117,21 @@ class Recipe:
             if not 1 <= int(text) <= len(self.cases):
                 raise UserError(f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label")
             return [int(text)]
-        found = [i for i, case in enumerate(self.cases, 1) if text.lower() in case.label.lower()]
-        exact = [i for i in found if self.cases[i - 1].label.lower() == text.lower()]
-        if not found:
+        labels = {i: case.label.lower() for i, case in enumerate(self.cases, 1)}
+        exact = [i for i, label in labels.items() if label == text.lower()]
+        matches = exact or [i for i, label in labels.items() if text.lower() in label]
+        if not matches:
             raise unknown(f"case of {self.name}", text, (case.label for case in self.cases))
-        return exact or found
+        return matches
 
     def case(self, which: int | str | Case = 1) -> Case:
-        """The first case that a number or a part of a label chooses."""
+        """Return the first case that a number or a part of a label chooses."""
         return which if isinstance(which, Case) else self.cases[self.find(which)[0] - 1]
 
     def read(self, reading: str | None) -> "Recipe":
-        """The recipe as the paper or the released code has it; None: as it stands, our choice between them.
+        """Return the recipe as the paper or the released code has it; None: our choice between them.
 
-        Where a reading says nothing, it has our choice; where it speaks, it also speaks for what a case varies.
+        Where a reading says nothing, our choice stays; where it says something, that also replaces what a case varies.
 
         >>> load("dfedalt-t1").read("paper").settings("dfedalt")["weight_decay"]
         0.005
@@ -140,20 +141,20 @@ class Recipe:
         if reading not in READINGS:
             raise unknown("reading", reading, READINGS)
         cases, protocol = list(self.cases), self.protocol
-        for said in (said for row in self.readings for said in row.says.get(reading, ())):
-            cases = [self._told(case, said) if said.about(case.label) else case for case in cases]
-            protocol = protocol._replace(**said.protocol)
+        for statement in (s for row in self.readings for s in row.says.get(reading, ())):
+            cases = [self._apply(statement, c) if statement.applies_to_case(c.label) else c for c in cases]
+            protocol = protocol._replace(**statement.protocol)
         return replace(self, cases=tuple(cases), protocol=protocol, readings=())
 
-    def _told(self, case: Case, said: Statement) -> Case:
+    def _apply(self, statement: Statement, case: Case) -> Case:
         settings = dict(case.settings)
         for method in case.methods:
-            if said.concerns(method, self.methods[method].settings):
-                settings[method] = {**settings.get(method, {}), **said.settings}
-        return replace(case, settings=settings, **{k: merged(getattr(case, k), v) for k, v in said.case.items()})
+            if statement.applies_to_method(method, self.methods[method].settings):
+                settings[method] = {**settings.get(method, {}), **statement.settings}
+        return replace(case, settings=settings, **{k: merge(getattr(case, k), v) for k, v in statement.case.items()})
 
     def settings(self, method: str, case: int | str | Case = 1) -> dict[str, Any]:
-        """The settings of a method in a case.
+        """Return the settings of a method in a case.
 
         >>> load("dfedalt-t1").settings("dfedalt")["weight_decay"]
         0.0005
@@ -162,7 +163,7 @@ class Recipe:
         return {**entry.settings, **self.case(case).settings.get(proper(method), {})}
 
     def algorithm(self, method: str, case: int | str | Case = 1) -> "Algorithm":
-        """The method, ready for ``fit``.
+        """Return the method, ready for ``fit``.
 
         >>> load("dfedalt-t1").algorithm("dfedsalt").settings["rho"]
         0.7
@@ -172,7 +173,7 @@ class Recipe:
         return algorithms.build(self.entry(method).builder, **self.settings(method, case))
 
     def init(self, method: str, case: int | str | Case = 1) -> "Init":
-        """What the clients begin with; those that have a server, with its model.
+        """Return what the clients begin with; those that have a server begin with its model.
 
         >>> paper = load("dfedalt-t1").read("paper")
         >>> paper.init("dfedalt"), paper.init("fedavg")
@@ -181,17 +182,17 @@ class Recipe:
         return self.case(case).init if self.settings(method, case).get("topology") else "common"
 
     def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
-        """The clients' data, with the images prepared as in the experiment."""
+        """Return the clients' data, with the images prepared as in the experiment."""
         from ..data import Transform, federate
 
         chosen = self.case(case)
-        made = federate(chosen.data, chosen.clients, chosen.partition, seed)
-        if chosen.transform is None or made.transform is None:
-            return made
-        return replace(made, transform=Transform(**chosen.transform))
+        federation = federate(chosen.data, chosen.clients, chosen.partition, seed)
+        if chosen.transform is None or federation.transform is None:
+            return federation
+        return replace(federation, transform=Transform(**chosen.transform))
 
     def model(self, case: int | str | Case = 1, federation: "Federation | None" = None, seed: int = 0) -> "nn.Module":
-        """The model everybody starts from; without a federation, for data of the published shape.
+        """Return the model that all clients start from; without a federation, for data of the published shape.
 
         >>> sum(p.numel() for p in load("dfedalt-t1").model(1).parameters())
         11173962
@@ -207,18 +208,18 @@ class Recipe:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The recipes there are, in the order of papers, tables and figures.
+    """Return the names of all recipes, in the order of papers, tables and figures.
 
     >>> len(names())
     46
     """
-    found = sorted(path.name.removesuffix(".json") for path in _FILES.iterdir() if path.name.endswith(".json"))
-    return tuple(name for paper in papers() for name in found if name.startswith(f"{paper}-"))
+    every = sorted(path.name.removesuffix(".json") for path in _FILES.iterdir() if path.name.endswith(".json"))
+    return tuple(name for paper in papers() for name in every if name.startswith(f"{paper}-"))
 
 
 @cache
 def load(name: str) -> Recipe:
-    """The recipe of that name, such as dfedalt-t1; the paper's number does as well: 000-T1.
+    """Return the recipe of that name, such as dfedalt-t1; the paper's number does as well: 000-T1.
 
     >>> load("dfedalt-t1").where
     'Table 1, Figure 3'
@@ -235,7 +236,7 @@ def load(name: str) -> Recipe:
             **raw,
             "protocol": Protocol(**raw["protocol"]),
             "cases": tuple(Case(**case) for case in raw["cases"]),
-            "methods": {k: PublishedCell(**v) for k, v in raw["methods"].items()},
+            "methods": {k: RecipeMethod(**v) for k, v in raw["methods"].items()},
             "readings": tuple(map(Reading.of, raw["readings"])),
         }
     )
@@ -243,6 +244,6 @@ def load(name: str) -> Recipe:
 
 @cache
 def papers() -> dict[str, dict[str, str]]:
-    """Number, title, authors and public code of every paper, by the name its recipes begin with."""
-    found: dict[str, dict[str, str]] = json.loads(_FILES.joinpath("papers.json").read_text(encoding="utf-8"))
-    return found
+    """Return number, title, authors and public code of every paper, by the name its recipes begin with."""
+    every: dict[str, dict[str, str]] = json.loads(_FILES.joinpath("papers.json").read_text(encoding="utf-8"))
+    return every

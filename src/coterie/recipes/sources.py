@@ -1,4 +1,4 @@
-"""The shapes of the published data sets, to size a model before the files are there, and of the digits beside them."""
+"""The shapes of the published data sets, to size a model before the files are there, and of the digits."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ SOURCES = {
 
 
 def source(text: str) -> Source:
-    """The data set a text names; of its options only a ``size`` matters here, and the shape never changes.
+    """Return the data set that a text names; of its options only ``size`` matters here.
 
     >>> source("cifar100").classes, source("mnist-halves:size=2000").train
     (100, 2000)

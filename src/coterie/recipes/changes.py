@@ -1,4 +1,4 @@
-"""A recipe made smaller, put on other data or set otherwise: such numbers are not the published experiment."""
+"""A recipe with fewer clients, other data, other settings or further methods: no longer the published experiment."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.custom import is_own
 from ..core.spec import parse, written
-from .recipe import Case, Recipe
+from .recipe import Case, Recipe, RecipeMethod
 from .sources import SOURCES
 
 _COUNTS = ("rounds", "clients")
@@ -16,7 +16,7 @@ _TEXTS = ("data", "model", "partition")
 
 @dataclass(frozen=True)
 class Changes:
-    """What is asked for instead of the published set-up; None: nothing."""
+    """What somebody asks for instead of the published set-up; None: nothing."""
 
     rounds: int | None = None
     clients: int | None = None
@@ -26,13 +26,13 @@ class Changes:
     set: Sequence[str] = ()  # KEY=VALUE for all methods that have it, METHOD.KEY=VALUE for one
 
 
-def changed(recipe: Recipe, changes: Changes, methods: Iterable[str] | None = None) -> Recipe:
-    """The recipe with the changes in all its cases, and data and graphs that fit so few clients.
+def apply_changes(recipe: Recipe, changes: Changes, methods: Iterable[str] | None = None) -> Recipe:
+    """Return the recipe with the changes in all its cases, and with data and graphs that fit so few clients.
 
-    ``methods``: whom the settings are for; None: all of the recipe.
+    The settings are for ``methods``; None: all of the recipe.
 
     >>> from .recipe import load
-    >>> small = changed(load("dfedalt-t1"), Changes(clients=5, rounds=2, set=["lr=0.05", "dfedsalt.rho=0.1"]))
+    >>> small = apply_changes(load("dfedalt-t1"), Changes(clients=5, rounds=2, set=["lr=0.05", "dfedsalt.rho=0.1"]))
     >>> settings = small.settings("dfedsalt")
     >>> small.cases[0].clients, settings["topology"], settings["lr"], settings["rho"]
     (5, 'random-pull:4', 0.05, 0.1)
@@ -53,7 +53,7 @@ def _case(recipe: Recipe, case: Case, changes: Changes, asked: Mapping[str, Mapp
     for method in case.methods:
         graph = recipe.settings(method, case).get("topology")
         if graph and clients < case.clients:
-            settings.setdefault(method, {})["topology"] = fitting(graph, clients)
+            settings.setdefault(method, {})["topology"] = fit_topology(graph, clients)
         settings[method] = {**settings.get(method, {}), **asked.get(method, {})}
     data = changes.data or _data(case.data, clients)
     return replace(
@@ -69,7 +69,7 @@ def _case(recipe: Recipe, case: Case, changes: Changes, asked: Mapping[str, Mapp
 
 
 def _model(published: str, asked: str) -> str:
-    """Another model in the form of the case: narrow or shallow where the published one is.
+    """Return another model in the form of the case: narrow or shallow where the published one is.
 
     >>> _model("resnet18-bn:rate=0.25", "resnet8-bn"), _model("resnet18-gn", "small-cnn")
     ('resnet8-bn:rate=0.25', 'small-cnn')
@@ -79,7 +79,7 @@ def _model(published: str, asked: str) -> str:
 
 
 def _data(data: str, clients: int) -> str:
-    """Texts are cut into as many rows as there are clients: everybody holds one.
+    """Return data in which a text has one row per client.
 
     >>> _data("wikitext2:rows=100", 10), _data("cifar10", 10)
     ('wikitext2:rows=10', 'cifar10')
@@ -89,7 +89,7 @@ def _data(data: str, clients: int) -> str:
 
 
 def _partition(partition: str, data: str, clients: int) -> str:
-    """So few clients hold as many classes each as it takes to hold all.
+    """Return a partition in which so few clients hold all classes together.
 
     >>> _partition("pathological:2", "cifar10", 4), _partition("pathological:2", "cifar10", 5)
     ('pathological:3', 'pathological:2')
@@ -101,11 +101,13 @@ def _partition(partition: str, data: str, clients: int) -> str:
     return written(call._replace(args=(held, *call.args[1:])))
 
 
-def fitting(graph: str, clients: int) -> str:
-    """A graph with as many neighbors as so few clients allow.
+def fit_topology(graph: str, clients: int) -> str:
+    """Return a graph with as many neighbors as so few clients allow.
 
-    >>> fitting("random-pull:10", 5), fitting("random:10", 7), fitting("clique:10,turns=4", 20), fitting("ring", 5)
-    ('random-pull:4', 'random:6', 'clique:5,turns=4', 'ring')
+    >>> [fit_topology(graph, 5) for graph in ("random-pull:10", "clique:10,turns=4", "ring")]
+    ['random-pull:4', 'clique:1,turns=4', 'ring']
+    >>> fit_topology("random:10", 7)
+    'random:6'
     """
     call = parse(graph)
     if call.name.startswith("random"):
@@ -122,40 +124,41 @@ def fitting(graph: str, clients: int) -> str:
 
 
 def shortenings(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str]], seeds: int) -> list[str]:
-    """What is smaller or other than published in some cases (counted from 1) and methods, in words, each once.
+    """Say what is smaller or other than published in some cases (counted from 1) and methods, each once.
 
-    More seeds are no other experiment.
+    More seeds do not count as another experiment.
 
     >>> from .recipe import load
     >>> recipe = load("dfedalt-t1")
-    >>> shortenings(recipe, changed(recipe, Changes(rounds=2, clients=200, data="digits")), [(1, "fedavg")], seeds=1)
+    >>> small = apply_changes(recipe, Changes(rounds=2, clients=200, data="digits"))
+    >>> shortenings(recipe, small, [(1, "fedavg")], seeds=1)
     ['2 of 500 rounds', '200 clients instead of 100', '1 of 3 seeds', 'data digits instead of cifar10']
     """
     numbers = dict.fromkeys(number for number, _ in cells)
     theirs = [(number, method) for number, method in cells if not is_own(method)]
-    return [*shorter_cases(published, small, numbers, seeds), *_settings(published, small, theirs)]
+    return [*case_shortenings(published, small, numbers, seeds), *_setting_changes(published, small, theirs)]
 
 
-def shorter_cases(published: Recipe, small: Recipe, numbers: Iterable[int], seeds: int) -> list[str]:
-    """The same of the cases alone, whatever methods they have."""
+def case_shortenings(published: Recipe, small: Recipe, numbers: Iterable[int], seeds: int) -> list[str]:
+    """Say the same of the cases alone, whatever methods they have."""
     pairs = [(vars(small.cases[n - 1]), vars(published.cases[n - 1])) for n in numbers]
-    words = [_counted(ours[k], theirs[k], k) for k in _COUNTS for ours, theirs in pairs if ours[k] != theirs[k]]
-    words += [_counted(seeds, published.seeds, "seeds")] if seeds < published.seeds else []
+    words = [_count(ours[k], theirs[k], k) for k in _COUNTS for ours, theirs in pairs if ours[k] != theirs[k]]
+    words += [_count(seeds, published.seeds, "seeds")] if seeds < published.seeds else []
     words += [f"{k} {ours[k]} instead of {theirs[k]}" for k in _TEXTS for ours, theirs in pairs if ours[k] != theirs[k]]
     return [*dict.fromkeys(words)]
 
 
-def _counted(ours: int, published: int, what: str) -> str:
+def _count(ours: int, published: int, what: str) -> str:
     return f"{ours} of {published} {what}" if ours < published else f"{ours} {what} instead of {published}"
 
 
-def _settings(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str]]) -> list[str]:
-    """The settings that differ, each with the methods that have it unless all do.
+def _setting_changes(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str]]) -> list[str]:
+    """Say which settings differ, each with the methods that have it unless all do.
 
     >>> from .recipe import load
     >>> recipe = load("dfedalt-t1")
-    >>> small = changed(recipe, Changes(clients=6, set=["fedavg.lr=0.05"]))
-    >>> _settings(recipe, small, [(1, "fedavg"), (1, "dfedalt")])
+    >>> small = apply_changes(recipe, Changes(clients=6, set=["fedavg.lr=0.05"]))
+    >>> _setting_changes(recipe, small, [(1, "fedavg"), (1, "dfedalt")])
     ['lr 0.05 instead of 0.1 (fedavg)', 'topology random-pull:5 instead of random-pull:10']
     """
     who: dict[tuple[str, str], list[str]] = {}
@@ -165,3 +168,27 @@ def _settings(published: Recipe, small: Recipe, cells: Sequence[tuple[int, str]]
             who.setdefault((key, f"{key} {ours[key]} instead of {theirs[key]}"), []).append(method)
     having = {key: {m for _, m in cells if key in published.methods[m].settings} for key, _ in who}
     return [t if set(m) == having[k] else f"{t} ({', '.join(dict.fromkeys(m))})" for (k, t), m in who.items()]
+
+
+def add_own_methods(recipe: Recipe, names: Sequence[str]) -> Recipe:
+    """Return the recipe with methods of one's own, ``module:function``, in all its cases."""
+    from ..algorithms import build
+
+    def add(case: Case) -> Case:
+        settings = {name: build(name, **_common_settings(recipe, case, name)).settings for name in names}
+        return replace(case, methods=(*case.methods, *names), settings={**case.settings, **settings})
+
+    entries = {name: RecipeMethod(name, name, "after_mix", build(name).settings, None) for name in names}
+    return replace(recipe, methods={**recipe.methods, **entries}, cases=tuple(map(add, recipe.cases)))
+
+
+def _common_settings(recipe: Recipe, case: Case, name: str) -> dict[str, Any]:
+    """Return the values on which all methods of a case agree, of the settings that belong to a set-up."""
+    from ..algorithms import builder
+    from ..algorithms.custom import suitable
+    from ..algorithms.settings import settings_of
+
+    theirs = [recipe.settings(method, case) for method in case.methods]
+    wanted = [key for key in settings_of(builder(name)) if suitable(name, key)]
+    values = {key: [s[key] for s in theirs if key in s] for key in wanted}
+    return {key: each[0] for key, each in values.items() if each and all(v == each[0] for v in each)}

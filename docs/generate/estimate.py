@@ -1,24 +1,26 @@
-"""What a recipe will cost, from one short round of its own program: nothing is guessed per method.
+"""What a recipe will cost, from short rounds of its own program: nothing is guessed per method.
 
 A few clients with two samples each train the real model once; the samples they pass through which form of it, and
-the bytes of their messages, are then scaled to the published numbers of samples, clients, links and rounds.
+the bytes of their messages, are then scaled to the published numbers of samples, clients, links and rounds. The
+results are the ``estimates`` in the files of the recipes.
 """
 
 from typing import Any, NamedTuple
 
 import torch
 
-from ..algorithms import build
-from ..algorithms.base import Program
-from ..data import Federation
-from ..engines import Serial
-from ..models.model import Model, cross_entropy
-from ..training.experiment import Experiment
-from .recipe import Case, Recipe
-from .sources import source
+from coterie.algorithms import build
+from coterie.algorithms.base import Program
+from coterie.data import Federation
+from coterie.engines import Serial
+from coterie.models.model import Model, cross_entropy
+from coterie.recipes import Case, Recipe
+from coterie.recipes.sources import source
+from coterie.training.experiment import Experiment
+from probe import probe_round
 
-STAGES = 8  # rounds that are looked at, evenly spread: a model that grows does so after eighths of all rounds
-SAMPLES = 2  # a client: batch statistics of a single sample do not exist
+STAGES = 8  # rounds that are examined, evenly spread: a model that grows does so after eighths of all rounds
+SAMPLES = 2  # per client: batch statistics of a single sample do not exist
 
 
 class Estimate(NamedTuple):
@@ -29,36 +31,36 @@ class Estimate(NamedTuple):
 
 
 def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimate:
-    """FLOPs (multiply-adds, forward and backward) and bytes of one seed, without its data and without its training."""
+    """Return FLOPs (multiply-adds, forward and backward) and bytes of one seed, without its data or its training."""
     chosen = recipe.case(case)
     published = _experiment(recipe, method, chosen, chosen.clients)
-    unit = probe(recipe, method, chosen, published)
+    unit = _unit(recipe, method, chosen, published)
     return Estimate(
         unit.flops * _samples(chosen, published.program) * len(published.cohort(0)) * chosen.rounds,
         unit.bytes * _links(published) * chosen.rounds,
     )
 
 
-def probe(recipe: Recipe, method: str, case: Case, published: Experiment) -> Estimate:
-    """FLOPs of a client's sample and bytes of a link in a round, the mean over rounds from all parts of the run.
+def _unit(recipe: Recipe, method: str, case: Case, published: Experiment) -> Estimate:
+    """Return the FLOPs of one client's sample and the bytes of one link in a round, the mean over all stages.
 
     Rounds that send the same do the same work, so that only the first of them is played.
     """
-    experiment = _experiment(recipe, method, case, _kinds(published), **_together(published))
+    experiment = _experiment(recipe, method, case, _kinds(published), **_everybody_together(published))
     state, clients = experiment.start().state, experiment.federation.clients
     work: dict[int, float] = {}
-    looked_at = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
-    sent = [experiment.program.traffic(state, experiment.round(t)).bytes for t in looked_at]
-    for t, size in zip(looked_at, sent, strict=True):
+    stages = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
+    sent = [experiment.program.traffic(state, experiment.round(t)).bytes for t in stages]
+    for t, size in zip(stages, sent, strict=True):
         if size not in work:
-            passes = experiment.program.train(state, experiment.round(t)).passes
+            passes = probe_round(experiment, t).trained.passes
             work[size] = float(sum(count * experiment.flops_a_sample(model) for model, count in passes))
     flops = sum(work[size] for size in sent) / STAGES / clients / SAMPLES
     return Estimate(flops, sum(sent) / STAGES / max(1, _links(experiment)))
 
 
 def _samples(case: Case, program: Program[Any]) -> float:
-    """How many samples of a client a pass over them meets; as many as a batch where steps are counted."""
+    """Return how many samples one pass of a client sees; as many as a batch where steps are counted."""
     main, size = program.phases[-1], program.training.batch_size
     if main.amount.steps and not main.full_batch and size is not None:
         return float(size)
@@ -66,21 +68,21 @@ def _samples(case: Case, program: Program[Any]) -> float:
 
 
 def _links(e: Experiment) -> int:
-    """Directed edges between peers, or those who talk to the server."""
+    """Return the number of directed edges between peers, or of clients that talk to the server."""
     if e.program.topology is None:
         return len(e.cohort(0))
     return int((e.program.topology(0).to_dense() > 0).sum()) - e.federation.clients
 
 
 def _kinds(e: Experiment) -> int:
-    """How many clients there must be to have one of every kind: as fast as it is, with the form that it has."""
+    """Return how many clients it takes to have one of every speed and every form of the model."""
     epochs, submodels = e.program.training.epochs, e.program.submodels
     forms = 0 if submodels is None else len(submodels(e.everybody(0)))
     return max(2, forms, len(epochs) if isinstance(epochs, tuple) else 0)
 
 
-def _together(e: Experiment) -> dict[str, Any]:
-    """The settings with which all take part and all hear each other, of those that the method has."""
+def _everybody_together(e: Experiment) -> dict[str, Any]:
+    """Return the settings with which all clients take part and hear each other, of those that the method has."""
     wanted: dict[str, Any] = {"participation": 1.0, "batch_size": SAMPLES}
     if e.program.topology is not None:
         wanted["topology"] = "full"
@@ -88,7 +90,7 @@ def _together(e: Experiment) -> dict[str, Any]:
 
 
 def _experiment(recipe: Recipe, method: str, case: Case, clients: int, **changed: Any) -> Experiment:
-    """The method on so many clients that have a few samples each."""
+    """Return the method on clients that have a few samples each."""
     algorithm = build(recipe.entry(method).builder, **{**recipe.settings(method, case), **changed})
     model = Model(recipe.model(case), cross_entropy)
     return Experiment.of(model, _federation(case, clients), algorithm, Serial(), 0, case.rounds)
