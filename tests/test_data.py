@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.rng import generator
-from coterie.data import PARTITIONS, SOURCES, Federation, builtin, federate, from_tensors, partition
+from coterie.data import PARTITIONS, SOURCES, Federation, builtin, dealing, federate, from_tensors, partition
 from coterie.data.builtin import digits
 
 Ints = NDArray[np.int64]
@@ -137,7 +137,7 @@ def test_dirichlet_class_shares_have_the_variance_of_the_prior() -> None:
     C, alpha, m, n = 5, 0.5, 100, 2000
     prior = generator(0, "prior").dirichlet(np.full(C, alpha), n)
     stock = [list(range(k, C * n * m, C)) for k in range(C)]  # n m of every class: none can run out
-    dealt = partition._deal(stock, prior, [m] * n, generator(0, "deal"))
+    dealt = dealing._deal(stock, prior, [m] * n, generator(0, "deal"))
     shares = np.stack([np.bincount(np.array(part) % C, minlength=C) / m for part in dealt])
     law = (1 / C) * (1 - 1 / C) / (C * alpha + 1)
     expected = law + (1 / C * (1 - 1 / C) - law) / m

@@ -15,8 +15,8 @@ from coterie import cli
 from coterie.core.errors import UserError
 from coterie.data import Federation, federate
 from coterie.data.batches import Amount, Batches, Samples
-from coterie.data.masking import Masking
 from coterie.data.readers.text import END, UNKNOWN, cut, encoded, hidden, numbered
+from coterie.data.transform import Masking
 
 LOW = {"rank_ratio": 0.5, "keep_layers": "*.attention.*", "init": "spectral"}
 

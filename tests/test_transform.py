@@ -295,7 +295,7 @@ def test_probes_see_what_models_see() -> None:
 @pytest.mark.parametrize(
     ("x", "transform", "message"),
     [
-        (pictures(2), None, r"the samples are uint8: .* transform=Preparation\(mean, std\)"),
+        (pictures(2), None, r"the samples are uint8: .* transform=Transform\(mean, std\)"),
         (pictures(2), Transform((0.5,), (0.5,)), "3 channels, mean and std 1: give one number a channel"),
         (torch.rand(2, 3, 6, 5), PLAIN, r"for uint8 images .* not for float32 of shape \(3, 6, 5\): leave it out"),
         (pictures(2)[:, :, 0], PLAIN, r"not for uint8 of shape \(3, 5\)"),

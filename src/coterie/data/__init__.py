@@ -1,7 +1,7 @@
 """Federations: who holds which samples.
 
 ``federate`` divides a source of data among clients; ``from_tensors`` takes the clients' data as they are.
-Both give a ``Federation``, the only form in which the rest of the library sees data.
+Both return a ``Federation``, the only form in which the rest of the library sees data.
 """
 
 from .federation import Federation, from_tensors

@@ -1,8 +1,8 @@
 """Which samples a client sees, step by step.
 
-Nothing is copied per client: the samples are held once, a client owns a list of positions, and a batch is gathered
-and prepared when it is needed. Clients of unequal size make unequal numbers of steps; where several of them run side
-by side the shorter batches are padded, and the mask keeps the padding out of every mean.
+Samples are stored once, a client owns a list of positions, and a batch is gathered and transformed when it is needed.
+Clients of unequal size make unequal numbers of steps; where several clients run side by side, the shorter batches are
+padded, and the mask keeps the padding out of every mean.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.tensors import Tensors, rows
-from .masking import Masking
-from .transform import Transform
+from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
 
 
 class Batch(NamedTuple):
-    """One step's samples."""
+    """The samples of one step."""
 
     x: Tensor
     y: Tensor
@@ -33,7 +32,7 @@ class Batch(NamedTuple):
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index]; as an embedding, which copies whole rows, under ``vmap`` too, where indexing goes number by number."""
+    """Return x[index], as an embedding: it copies whole rows even under ``vmap``, where indexing goes by numbers."""
     if x.dim() == 1 and index.dim() == 1:
         return x.index_select(0, index)
     if not x.is_contiguous():
@@ -44,21 +43,21 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples held once, as they are stored, and which of them each client owns."""
+    """The stored samples of a federation, and which of them each client owns."""
 
     x: Tensor
     y: Tensor
-    owned: tuple[Tensor, ...]  # positions in x and y, one tensor a client
-    transform: Transform | Masking | None = None  # what makes inputs of them; None: they are inputs
+    owned: tuple[Tensor, ...]  # positions in x and y, one tensor per client
+    transform: Transform | Masking | None = None  # makes inputs of the samples; None: they are inputs
 
     @cached_property
     def flat(self) -> Integers:
-        """The clients' positions, one client after another."""
+        """The positions of all clients, one client after another."""
         return torch.cat(self.owned).cpu().numpy()
 
     @cached_property
     def sizes(self) -> Integers:
-        """How many samples each client owns."""
+        """The number of samples of each client."""
         return np.array([len(p) for p in self.owned], np.int64)
 
     @cached_property
@@ -68,27 +67,27 @@ class Samples:
 
     @cached_property
     def starts(self) -> Integers:
-        """Where each client begins in ``flat``."""
+        """The place in ``flat`` where each client begins."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
-    def prepared(self, raw: Tensor, draw: Tensor | None = None) -> Tensor:
-        """Some samples as a model sees them; ``draw`` [B]: how each of them is augmented, None: not at all."""
+    def transformed(self, raw: Tensor, draw: Tensor | None = None) -> Tensor:
+        """Return samples as a model sees them; ``draw`` [B]: how each of them is augmented, None: not at all."""
         if self.transform is None:
             return raw
         return self.transform.plain(raw) if draw is None else self.transform.augmented(raw, draw)
 
     def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
-        """The samples ``index`` [B], gathered and prepared."""
-        return Batch(self.prepared(take(self.x, index), draw), take(self.y, index), mask)
+        """Return the samples ``index`` [B], gathered and transformed."""
+        return Batch(self.transformed(take(self.x, index), draw), take(self.y, index), mask)
 
     def dealt(self, size: int) -> "Samples":
-        """The same samples in order, ``size`` of them to everybody."""
+        """Return the same samples in order, ``size`` of them for each client."""
         return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
 
     def parts(self, size: int) -> Iterator[Batch]:
-        """All samples in order, whoever owns them, ``size`` at a time, as a model is evaluated on them."""
+        """Yield all samples in order, ``size`` at a time, as a model is evaluated on them."""
         for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
-            yield Batch(self.prepared(x), y, None)
+            yield Batch(self.transformed(x), y, None)
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,14 @@ class Stream:
 
     @property
     def steps(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.widths)
 
     def batch(self, k: int) -> Batch:
-        """The samples of step ``k``, prepared."""
-        here = k, slice(self.widths[k])
-        mask, draw = (None if v is None else v[here] for v in (self.mask, self.draw))
-        return self.samples.batch(self.index[here], mask, draw)
+        """Return the samples of step ``k``, transformed."""
+        at = k, slice(self.widths[k])
+        mask, draw = (None if v is None else v[at] for v in (self.mask, self.draw))
+        return self.samples.batch(self.index[at], mask, draw)
 
 
 @dataclass(frozen=True)
@@ -124,85 +123,82 @@ class Block:
 
     @property
     def tensors(self) -> Tensors:
-        """What differs between the clients, stacked."""
+        """The tensors that differ between the clients, stacked."""
         named = {"index": self.index, "mask": self.mask, "draw": self.draw}
         return {k: v for k, v in named.items() if v is not None}
 
     def stream(self, samples: Samples, mine: Tensors) -> Stream:
-        """The batches of one client; ``mine``: its part of the ``tensors``."""
+        """Return the batches of one client; ``mine``: its part of the ``tensors``."""
         return Stream(samples, mine["index"], mine.get("mask"), mine.get("draw"), self.widths)
 
 
 class Amount(NamedTuple):
-    """How long a phase lasts: passes over the client's data, or single steps.
+    """The length of a phase: passes over the client's data, or single steps.
 
-    Several numbers of epochs are for as many equal groups of clients, in the order of the clients.
+    Several numbers of epochs are for as many groups of clients of equal size, in the order of the clients.
     """
 
     epochs: int | tuple[int, ...] | None = None
     steps: int | None = None
-    half: int | None = None  # 1 or 2: only the first or the second half of the steps, the first being the longer
+    half: int | None = None  # 1 or 2: only the first or the second half of the steps; the first is the longer one
 
     def of(self, steps_an_epoch: Integers, clients: Integers, n: int) -> Integers:
-        """The number of steps of each of the ``clients`` among ``n``; one without data makes none."""
-        whole = self._whole(steps_an_epoch, clients, n)
-        if self.half is None:
-            return whole
-        return whole // 2 if self.half == 2 else whole - whole // 2
-
-    def _whole(self, steps_an_epoch: Integers, clients: Integers, n: int) -> Integers:
+        """Return the number of steps of each of the ``clients`` among ``n``; one without data makes none."""
         if self.steps is not None:
-            return np.where(steps_an_epoch > 0, self.steps, 0)
-        if isinstance(self.epochs, tuple):
-            group: Integers = np.array(self.epochs, np.int64)[clients * len(self.epochs) // n]
-            return steps_an_epoch * group
-        return steps_an_epoch * (self.epochs or 0)
+            steps: Integers = np.where(steps_an_epoch > 0, self.steps, 0)
+        elif isinstance(self.epochs, tuple):
+            steps = steps_an_epoch * np.array(self.epochs, np.int64)[clients * len(self.epochs) // n]
+        else:
+            steps = steps_an_epoch * (self.epochs or 0)
+        if self.half is None:
+            return steps
+        return steps // 2 if self.half == 2 else steps - steps // 2
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of some clients, drawn when asked for."""
+    """The batches of some clients, drawn when they are needed."""
 
     samples: Samples
     clients: Integers  # [m]
     amount: Amount
-    batch_size: int | None  # None: everything a client has
-    key: int | None  # of shuffling and augmentation; None: in order, as they are
+    batch_size: int | None  # None: all samples of a client
+    key: int | None  # of shuffling and augmentation; None: neither happens
 
     @cached_property
     def sizes(self) -> Integers:
-        """[m] samples a client owns."""
+        """The number of samples of each client, [m]."""
         return self.samples.sizes[self.clients]
 
     @cached_property
     def widths(self) -> Integers:
-        """[m] samples in a full batch of each client."""
+        """The number of samples in a full batch of each client, [m]."""
         return self.sizes if self.batch_size is None else np.minimum(self.sizes, self.batch_size)
 
     @cached_property
     def steps_an_epoch(self) -> Integers:
-        """[m] batches in one pass, a last partial one included."""
+        """The number of batches in one pass, the last partial one included, [m]."""
         return -(-self.sizes // np.maximum(self.widths, 1))
 
     @cached_property
     def steps(self) -> Integers:
-        """[m] batches of each client."""
+        """The number of batches of each client, [m]."""
         return self.amount.of(self.steps_an_epoch, self.clients, len(self.samples.owned))
 
     @cached_property
     def seen(self) -> int:
-        """Samples in all batches of all clients together."""
+        """The number of samples in all batches of all clients together."""
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_an_epoch, 1))
         return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
 
     def counts(self, which: Integers) -> Integers:
-        """[m, K] how many samples each step of the clients at the places ``which`` has."""
-        left: Integers = self.sizes[which][:, None] - self._walked(which)[1]
+        """Return [m, K] the number of samples in each step of the clients at the places ``which``."""
+        left: Integers = self.sizes[which][:, None] - self._position(which)[1]
         return left.clip(max=self._full(which))
 
     def block(self, which: Integers) -> Block:
-        """The batches of the clients at the places ``which``; a step is as wide as the fullest batch in it."""
-        passes, before = self._walked(which)
+        """Return the batches of the clients at the places ``which``; a step is as wide as its fullest batch."""
+        passes, before = self._position(which)
         counts = self.counts(which)
         last = np.maximum(self.sizes[which] - 1, 0)[:, None, None]
         place = np.minimum(before[:, :, None] + np.arange(counts.max(initial=0)), last)
@@ -221,17 +217,17 @@ class Batches:
         )
 
     def _full(self, which: Integers) -> Integers:
-        """[m, 1] how many samples a full batch has, 1 at the least."""
+        """Return [m, 1] the number of samples in a full batch, at least 1."""
         return np.maximum(self.widths[which], 1)[:, None]
 
-    def _walked(self, which: Integers) -> tuple[Integers, Integers]:
-        """[m, K] the pass each step belongs to, and how many samples of that pass came before it."""
+    def _position(self, which: Integers) -> tuple[Integers, Integers]:
+        """Return [m, K] the pass that each step belongs to, and the number of samples before it in that pass."""
         steps = np.arange(int(self.steps[which].max(initial=0)))
         passes, step = np.divmod(steps, np.maximum(self.steps_an_epoch[which], 1)[:, None])
         return passes, step * self._full(which)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
-        """[m, E, N] each client's own samples in the order of each pass; its N_i come first."""
+        """Return [m, E, N] each client's own samples in the order of each pass; its N_i come first."""
         sizes = self.sizes[which]
         position = np.arange(int(sizes.max(initial=0)))
         if self.key is None:
@@ -241,7 +237,7 @@ class Batches:
         return draw.argsort(axis=-1)
 
     def _draw(self, which: Integers, passes: Integers, local: Integers) -> Integers | None:
-        """[m, K, B] a number for every sample in every pass, whatever batch it is in; not negative."""
+        """Return [m, K, B] a number for every sample in every pass, whichever batch it is in; it is not negative."""
         transform = self.samples.transform
         if self.key is None or transform is None or not transform.random:
             return None
@@ -250,6 +246,6 @@ class Batches:
         return (draw >> np.uint64(1)).view(np.int64)
 
     def one(self, place: int) -> Stream:
-        """The batches of one client, with nothing padded."""
+        """Return the batches of one client without padding."""
         block = self.block(np.array([place]))
         return block.stream(self.samples, rows(block.tensors, 0))

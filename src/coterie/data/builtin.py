@@ -1,4 +1,4 @@
-"""The sources that need no files of the user's: digits shipped with the package, and synthetic classes."""
+"""The sources that need no files of the user: digits that the package contains, and synthetic classes."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,16 +8,15 @@ from math import isfinite
 import numpy as np
 import torch
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError
-from .federation import Federation
-from .pool import Pool, quarter
+from .federation import Federation, Pool, quarter
 
 MEAN, STD = 0.305, 0.376  # of a digit's pixels scaled to [0, 1]
 
 
 def digits(seed: int = 0, noise: float = 0.0) -> Pool:
-    """1,797 handwritten digits, 8 x 8 pixels, standardized; a quarter is for testing, the same for every seed.
+    """Load 1,797 handwritten digits, 8 x 8 pixels, standardized; the same quarter is for testing for every seed.
 
     noise: Gaussian noise on every pixel, in standard deviations of a pixel.
 
@@ -47,10 +46,10 @@ def synthetic(
     heterogeneity: float = 0.0,
     noise: float = 1.5,
 ) -> Pool:
-    """Gaussian classes around prototypes on which clients may disagree; a quarter of ``size`` is for testing.
+    """Draw Gaussian classes around prototypes that may differ between clients; a quarter of ``size`` is for testing.
 
-    A sample of class k at client i is common_k + heterogeneity * own_ik + noise * e, with common_k, own_ik
-    and e standard normal. At 0 all clients share one distribution; test samples follow the client's own one.
+    A sample of class k at client i is common_k + heterogeneity * own_ik + noise * e, with common_k, own_ik and e
+    standard normal. With heterogeneity 0 all clients have one distribution; test samples follow the client's own.
 
     >>> pool = synthetic(seed=0, size=400, classes=4)
     >>> tuple(pool.x.shape), pool.test_y.bincount().tolist()
@@ -62,12 +61,12 @@ def synthetic(
     y = np.arange(size) % classes
     x = torch.from_numpy(common[y] + noise * draw.standard_normal((size, features))).float()
     test, labels = torch.from_numpy(quarter(y)), torch.from_numpy(y)
-    per_client = partial(_disagree, amount=heterogeneity, shape=common.shape, seed=seed) if heterogeneity else None
+    per_client = partial(_add_own_part, amount=heterogeneity, shape=common.shape, seed=seed) if heterogeneity else None
     return Pool(x[~test], labels[~test], x[test], labels[test], classes, per_client)
 
 
-def _disagree(federation: Federation, amount: float, shape: tuple[int, ...], seed: int) -> Federation:
-    """Every sample moved by its client's own part of the prototype, in test rows of the client's own."""
+def _add_own_part(federation: Federation, amount: float, shape: tuple[int, ...], seed: int) -> Federation:
+    """Move every sample by its client's own part of the prototype; every client gets test rows of its own."""
     x, rows = federation.x.clone(), torch.cat(federation.test)
     test_x, test_y = federation.test_x[rows], federation.test_y[rows]
     test = torch.split(torch.arange(len(rows)), [len(part) for part in federation.test])

@@ -1,4 +1,4 @@
-"""The data sets known by name: which files they are, where those come from, and where they are looked for."""
+"""The published data sets: their files, where these come from, and where they are looked for."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,15 +8,15 @@ from ..core.errors import UserError, unknown
 
 
 class Remote(NamedTuple):
-    """A file at the home of its data set."""
+    """A file on the site of its data set."""
 
     url: str
-    md5: str | None  # None where we are not sure of one: then the archive's own checksums must do
-    unpacked: str | None = None  # the folder of the archive that replaces it; None: the file is kept as it is
+    md5: str | None  # None where we are not sure of one: then only the archive's own checksums are checked
+    unpacked: str | None = None  # the folder in the archive that replaces it; None: the file is kept as it is
 
     @property
     def name(self) -> str:
-        """What the file is called."""
+        """The name of the file."""
         return self.url.rpartition("/")[2]
 
 
@@ -24,9 +24,9 @@ class CatalogEntry(NamedTuple):
     """A data set."""
 
     what: str
-    folder: str  # below the data folder: where fetch puts it
-    also: tuple[str, ...]  # other folders it is looked for in
-    needs: tuple[tuple[str, ...], ...]  # of each group one must be there
+    folder: str  # where fetch puts it, below the data folder
+    also: tuple[str, ...]  # other folders in which it is looked for
+    needs: tuple[tuple[str, ...], ...]  # one file of each group must exist
     remotes: tuple[Remote, ...]
 
 
@@ -110,37 +110,37 @@ CATALOG = {
         ".",
         ("wikitext2",),
         (("wikitext-2",),),
-        # The well-known checksum is that of a home that is gone; the archive's own ones are checked instead.
+        # The well-known checksum is that of a site that is gone; the archive's own ones are checked instead.
         (Remote("https://wikitext.smerity.com/wikitext-2-v1.zip", None, "wikitext-2"),),
     ),
 }
 
 
 def entry(name: str) -> CatalogEntry:
-    """The data set of that name."""
+    """Return the data set of that name."""
     if name not in CATALOG:
         raise unknown("data set", name, CATALOG)
     return CATALOG[name]
 
 
 def present(name: str, data: Path) -> list[Path] | None:
-    """The files of a data set, one a group it needs, all in one folder; None where some are missing."""
-    known = entry(name)
-    for folder in (data / known.folder, *(data / other for other in known.also)):
-        found = [next((p for p in map(folder.joinpath, group) if p.exists()), None) for group in known.needs]
+    """Return the files of a data set, one per group that it needs, all in one folder; None if some are missing."""
+    wanted = entry(name)
+    for folder in (data / wanted.folder, *(data / other for other in wanted.also)):
+        found = [next((p for p in map(folder.joinpath, group) if p.exists()), None) for group in wanted.needs]
         if all(found):
             return [path for path in found if path is not None]
     return None
 
 
 def located(name: str, data: Path) -> list[Path]:
-    """The files of a data set; where they are missing, a sentence that says which to put where."""
+    """Return the files of a data set; if they are missing, refuse with a sentence that says which to put where."""
     found = present(name, data)
     if found is not None:
         return found
-    known = entry(name)
-    first = " and ".join(" or ".join(group) for group in known.needs)
+    wanted = entry(name)
+    files = " and ".join(" or ".join(group) for group in wanted.needs)
     raise UserError(
-        f"{name} is not in {data}: put {first} into {data / known.folder}, type `coterie data fetch {name}`, "
+        f"{name} is not in {data}: put {files} into {data / wanted.folder}, type `coterie data fetch {name}`, "
         "or name another folder with --data-dir"
     )

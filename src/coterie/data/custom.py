@@ -1,8 +1,7 @@
-"""Data of one's own, in files: arrays in an .npz, or folders of images."""
+"""The user's own data in files: arrays in an .npz file, or folders of images."""
 
 import zipfile
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
-from .pool import Natural, Pool, quarter
+from .batches import Integers
+from .federation import Natural, Pool, quarter
 from .readers.images import ChannelStats
 from .readers.pictures import SUFFIXES, decoded
 
-Ints = NDArray[np.int64]
-
-# What each array may be called.
-_NAMES = {
+_NAMES = {  # what each array may be called
     "x": ("x", "x_train", "train_x"),
     "y": ("y", "y_train", "train_y"),
     "test_x": ("test_x", "x_test"),
@@ -29,75 +26,70 @@ _NAMES = {
 
 
 class RawSamples(NamedTuple):
-    """Inputs, labels, and whose they are where that is known."""
+    """Inputs, labels, and the client of each sample if it is known."""
 
     x: NDArray[Any]
-    y: Ints
+    y: Integers
     client: NDArray[Any] | None
+
+    def at(self, rows: slice | NDArray[np.bool_]) -> "RawSamples":
+        """Return some of the samples."""
+        return RawSamples(self.x[rows], self.y[rows], None if self.client is None else self.client[rows])
 
 
 def npz(path: str, augment: bool = False) -> Pool:
-    """Arrays of an .npz file: x, y, test_x, test_y (or x_train, ...), and whose samples they are: client, test_client.
+    """Read an .npz file: x, y, test_x, test_y (or x_train, ...), and the client of each sample: client, test_client.
 
     Without test arrays, every fourth sample of a class is for testing. Bytes (N, H, W), (N, H, W, C) or (N, C, H, W)
     are images, normalized by their own mean and deviation; augment: random crops of images padded by 4, and flips.
     """
-    arrays = _loaded(Path(path).expanduser())
+    arrays = _arrays(Path(path).expanduser())
     found = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in _NAMES.items()}
     train = _samples(path, "x", found["x"], found["y"], found["client"])
     if found["test_x"] is None and found["test_y"] is None:
-        return _pool(path, *_halved(train), augment)
+        return _raw_pool(path, *_with_tests(train), augment)
     test = _samples(path, "test_x", found["test_x"], found["test_y"], found["test_client"])
-    return _pool(path, train, test, augment)
+    return _raw_pool(path, train, test, augment)
 
 
 def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool:
-    """Folders of images of one size, a folder a class: PATH/class/*.png, or PATH/train/class and PATH/test/class.
+    """Read images of one size, one folder per class: PATH/class/*.png, or PATH/train/class and PATH/test/class.
 
-    clients_by: "folder" where there is a folder a client above those of the classes, as in PATH/client/class/*.png; the
-    partition "natural" then gives each its own. Without a test folder, every fourth image of a class is for testing.
-    augment: random crops of images padded by 4, and flips.
+    clients_by: "folder" if there is one folder per client above those of the classes, as in PATH/client/class/*.png;
+    the partition "natural" then gives each client its own. Without a test folder, every fourth image of a class is for
+    testing. augment: random crops of images padded by 4, and flips.
     """
     if clients_by not in ("", "folder"):
         raise UserError(f"clients_by={clients_by} is not known: write clients_by=folder, or leave it out")
     root = Path(path).expanduser()
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     apart = bool(tests) and (root / "train").is_dir()
-    train = _listed(root / "train" if apart else root, bool(clients_by))
-    test = _listed(tests[0], bool(clients_by)) if apart else []
+    train = _images(root / "train" if apart else root, bool(clients_by))
+    test = _images(tests[0], bool(clients_by)) if apart else []
     images = decoded([image.file for image in train + test])
-    kinds = {kind: label for label, kind in enumerate(sorted({image.kind for image in train + test}))}
-    samples = _labeled(images, train + test, kinds, bool(clients_by))
-    cut = len(train)
-    pair = (_some(samples, slice(cut)), _some(samples, slice(cut, None))) if apart else _halved(samples)
-    return _pool(path, *pair, augment)
+    labels = np.unique([image.label for image in train + test], return_inverse=True)[1].astype(np.int64)
+    owners = np.array([image.client for image in train + test]) if clients_by else None
+    samples, cut = RawSamples(images, labels, owners), len(train)
+    pair = (samples.at(slice(cut)), samples.at(slice(cut, None))) if apart else _with_tests(samples)
+    return _raw_pool(path, *pair, augment)
 
 
 class Image(NamedTuple):
-    """A file, what it shows and whose it is."""
+    """A file, its class and its client."""
 
     client: str
-    kind: str
+    label: str
     file: Path
 
 
-def _labeled(x: NDArray[np.uint8], images: list[Image], kinds: Mapping[str, int], owned: bool) -> RawSamples:
-    y = np.array([kinds[image.kind] for image in images], np.int64)
-    return RawSamples(x, y, np.array([image.client for image in images]) if owned else None)
-
-
-def _some(samples: RawSamples, rows: slice | NDArray[np.bool_]) -> RawSamples:
-    return RawSamples(samples.x[rows], samples.y[rows], None if samples.client is None else samples.client[rows])
-
-
-def _listed(root: Path, clients: bool) -> list[Image]:
-    """All images below a folder."""
+def _images(root: Path, clients: bool) -> list[Image]:
+    """Return all images below a folder."""
     images = []
     for owner in _folders(root) if clients else [root]:
         mine = [
-            Image(owner.name, kind.name, file)
-            for kind in _folders(owner)
-            for file in sorted(kind.iterdir())
+            Image(owner.name, label.name, file)
+            for label in _folders(owner)
+            for file in sorted(label.iterdir())
             if file.suffix.lower() in SUFFIXES
         ]
         if not mine:
@@ -116,7 +108,7 @@ def _folders(root: Path) -> list[Path]:
     return found
 
 
-def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
@@ -130,7 +122,7 @@ def _loaded(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
-    """RawSamples that belong together, in the types a federation has."""
+    """Return arrays that belong together, in the types of a federation."""
     label_key = key.replace("x", "y")
     for name, array in ((key, x), (label_key, y)):
         if array is None:
@@ -146,7 +138,7 @@ def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
 
 
 def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Images as [N, C, H, W] bytes, numbers as float32, whole numbers as int64."""
+    """Return images as [N, C, H, W] bytes, floating numbers as float32, whole numbers as int64."""
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         x = x[:, None] if x.ndim == 3 else x
         last = x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)
@@ -158,17 +150,17 @@ def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
     return x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
 
 
-def _halved(all_: RawSamples) -> tuple[RawSamples, RawSamples]:
-    """Every fourth sample of each class, and of each client where they are known, apart for testing."""
-    groups = all_.y
-    if all_.client is not None:
-        numbers = np.unique(all_.client, return_inverse=True)[1]
-        groups = numbers * (int(all_.y.max(initial=0)) + 1) + all_.y
+def _with_tests(samples: RawSamples) -> tuple[RawSamples, RawSamples]:
+    """Set every fourth sample of each class, and of each client if clients are known, apart for testing."""
+    groups = samples.y
+    if samples.client is not None:
+        numbers = np.unique(samples.client, return_inverse=True)[1]
+        groups = numbers * (int(samples.y.max(initial=0)) + 1) + samples.y
     test = quarter(groups)
-    return _some(all_, ~test), _some(all_, test)
+    return samples.at(~test), samples.at(test)
 
 
-def _pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> Pool:
+def _raw_pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> Pool:
     if not len(train.y):
         raise UserError(f"{path} has no training samples: add some")
     x, y, test_x, test_y = map(torch.from_numpy, (train.x, train.y, test.x, test.y))
@@ -176,19 +168,19 @@ def _pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> Pool
     images = train.x.dtype == np.uint8
     if augment and not images:
         raise UserError(f"{path} holds no images of bytes: leave augment out")
-    transform = _look(train.x).transform(augment) if images else None
+    transform = _channel_stats(train.x).transform(augment) if images else None
     return Pool(x, y, test_x, test_y, classes, None, transform, _natural(path, train, test))
 
 
-def _look(images: NDArray[np.uint8]) -> ChannelStats:
-    """Mean and deviation of every channel, exact and without a copy in floating point."""
+def _channel_stats(images: NDArray[np.uint8]) -> ChannelStats:
+    """Return mean and deviation of every channel, exact and without a copy in floating point."""
     shades = np.arange(256) / 255
     mean, std = [], []
     for channel in range(images.shape[1]):
         counted = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
         m = float(counted @ shades)
         mean.append(round(m, 4))
-        std.append(round(max(float(counted @ (shades - m) ** 2) ** 0.5, 1 / 255), 4))  # one shade has no spread
+        std.append(round(max(float(counted @ (shades - m) ** 2) ** 0.5, 1 / 255), 4))  # a single shade has none
     return ChannelStats(tuple(mean), tuple(std), flip=True)
 
 
@@ -198,13 +190,11 @@ def _natural(path: str, train: RawSamples, test: RawSamples) -> Natural | None:
             raise UserError(f"{path} names clients for the test samples only: save client beside x, too")
         return None
     names = np.unique(train.client)
-    if test.client is None:
-        return Natural(tuple(map(str, names)), _rows(train.client, names))
-    strangers = np.setdiff1d(test.client, names)
+    strangers = np.setdiff1d(names if test.client is None else test.client, names)
     if len(strangers):
         raise UserError(f"client {strangers[0]} of {path} has test samples but none to train on: give it some")
-    return Natural(tuple(map(str, names)), _rows(train.client, names), _rows(test.client, names))
-
-
-def _rows(client: NDArray[Any], names: NDArray[Any]) -> tuple[Ints, ...]:
-    return tuple(np.flatnonzero(client == name) for name in names)
+    rows, test_rows = (
+        None if client is None else tuple(np.flatnonzero(client == name) for name in names)
+        for client in (train.client, test.client)
+    )
+    return Natural(tuple(map(str, names)), rows or (), test_rows)

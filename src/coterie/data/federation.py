@@ -1,8 +1,9 @@
-"""A federation: the samples of all clients, held once, and which of them each client holds."""
+"""The data of all clients: a pool of samples that is not divided yet, and a federation, which says who holds what."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
-from .masking import Masking
-from .transform import Transform
+from .transform import Masking, Transform
 
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
+Rows = tuple[NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class Federation:
     train: tuple[Tensor, ...]  # per client: int64 rows of x
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
     classes: int | None  # None for floating targets
-    origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds it again
-    transform: Transform | Masking | None = None  # what makes inputs of what is stored; None: the samples are inputs
+    origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds the same federation
+    transform: Transform | Masking | None = None  # makes inputs of stored samples; None: they are inputs
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
@@ -52,10 +53,10 @@ class Federation:
             _check_targets(kind, y, self.classes)
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
-        _check_preparation(self.x, self.transform)
+        _check_transform(self.x, self.transform)
         if not any(map(len, self.train)):
             raise UserError("no client has a training sample: give at least one client some data")
-        # Images that are a view of others with their channels last would bring that layout into every convolution.
+        # A view of images with their channels last would bring that layout into every convolution.
         for name in ("x", "test_x"):
             object.__setattr__(self, name, getattr(self, name).contiguous())
 
@@ -72,7 +73,7 @@ class Federation:
 
     @property
     def sizes(self) -> Tensor:
-        """[n]: how many training samples each client holds."""
+        """The number of training samples of each client, [n]."""
         return torch.tensor([len(part) for part in self.train], device=self.x.device)
 
     @property
@@ -81,29 +82,23 @@ class Federation:
         return self.x.shape[1:]
 
     def sample(self, count: int) -> Tensor:
-        """The first few training samples as a model sees them when it is evaluated."""
+        """Return the first training samples as a model sees them in evaluation."""
         return self.x[:count] if self.transform is None else self.transform.plain(self.x[:count])
 
     def class_counts(self) -> Tensor:
-        """[n, classes]: how many training samples of each class each client holds."""
+        """Return [n, classes] the number of training samples of each class that each client holds."""
         if self.classes is None:
             raise UserError("floating targets have no classes to count")
         return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
 
     def to(self, device: torch.device | str) -> "Federation":
-        """The same federation with every tensor on ``device``."""
-        return replace(
-            self,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            test_x=self.test_x.to(device),
-            test_y=self.test_y.to(device),
-            train=tuple(part.to(device) for part in self.train),
-            test=tuple(part.to(device) for part in self.test),
-        )
+        """Return the same federation with every tensor on ``device``."""
+        samples = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
+        train, test = (tuple(part.to(device) for part in parts) for parts in (self.train, self.test))
+        return replace(self, **samples, train=train, test=test)
 
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that change with any value, type, shape, division or transform of the data."""
+        """Return 16 hexadecimal digits that change with any value, type, shape, division or transform of the data."""
         digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
         if self.transform is not None:
             digest.update(repr(self.transform).encode())
@@ -119,27 +114,27 @@ def from_tensors(
     classes: int | None = None,
     transform: Transform | None = None,
 ) -> Federation:
-    """A federation from one pair (samples, targets) a client, tensors or arrays.
+    """Make a federation of one pair (samples, targets) per client, tensors or arrays.
 
-    The dtype of samples and of floating targets is kept; whole-number targets are class labels and become
-    int64. ``classes`` is one more than the largest label unless given. Images of type uint8 are held as they
-    are; ``transform`` says how a batch of them becomes what the model sees.
+    Samples and floating targets keep their dtype; whole-number targets are class labels and become int64. ``classes``
+    is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
+    how a batch of them becomes what the model sees.
 
     >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
     >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
     >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
     ([4, 1], 3, torch.float64)
     """
-    x, y, parts = _pool("train", train)
-    test_x, test_y, test_parts = _pool("test", test)
+    x, y, parts = _concatenated("train", train)
+    test_x, test_y, test_parts = _concatenated("test", test)
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
     return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform)
 
 
-def _pool(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """All pairs end to end, and the rows of each client."""
+def _concatenated(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return all pairs end to end, and the rows of each client."""
     if not pairs:
         raise UserError(f"{kind} is empty: give one pair (samples, targets) a client")
     tensors = [_pair(kind, client, pair) for client, pair in enumerate(pairs)]
@@ -164,7 +159,7 @@ def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
 def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach()
-    # Read-only and reversed arrays have no tensor over the same memory; these two demands copy just those.
+    # Read-only and reversed arrays cannot share their memory with a tensor; these requirements copy just those.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
@@ -182,7 +177,7 @@ def _check_samples(kind: str, x: Tensor, y: Tensor) -> None:
     if len(x) != len(y):
         raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
-        # The extremes carry any NaN or infinity, without a mask as large as the data.
+        # The extremes show any NaN or infinity without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
             raise UserError(f"the {kind} {what} contain NaN or infinity: clean them first")
 
@@ -206,12 +201,12 @@ def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
         raise UserError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
 
 
-def _check_preparation(x: Tensor, transform: Transform | Masking | None) -> None:
-    if isinstance(transform, Masking):  # which the source of a text has made to fit
+def _check_transform(x: Tensor, transform: Transform | Masking | None) -> None:
+    if isinstance(transform, Masking):  # the source of a text has made it fit
         return
     raw = x.dtype == torch.uint8
     if raw and transform is None:
-        raise UserError("the samples are uint8: say how to normalize them, as transform=Preparation(mean, std)")
+        raise UserError("the samples are uint8: say how to normalize them, as transform=Transform(mean, std)")
     if transform is None:
         return
     if not raw or x.ndim != 4:
@@ -220,3 +215,36 @@ def _check_preparation(x: Tensor, transform: Transform | Masking | None) -> None
     if len(transform.mean) != x.shape[1]:
         given = len(transform.mean)
         raise UserError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")
+
+
+class Natural(NamedTuple):
+    """The division that the data come with."""
+
+    names: tuple[str, ...]  # of the clients
+    train: Rows  # per client: rows of x
+    test: Rows | None = None  # per client: rows of test_x; None: they follow the client's classes
+
+
+class Pool(NamedTuple):
+    """Training and test samples of a source with their int64 labels, before they are divided among clients."""
+
+    x: Tensor  # [N, ...]
+    y: Tensor  # [N]
+    test_x: Tensor  # [M, ...]
+    test_y: Tensor  # [M]
+    classes: int
+    per_client: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
+    transform: Transform | Masking | None = None  # makes inputs of uint8 images or of stored tokens
+    natural: Natural | None = None  # where the source knows its clients
+
+
+def quarter(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mark every fourth sample of each class: a test set that keeps the proportions of the classes.
+
+    >>> quarter(np.array([7, 7, 7, 7, 8, 7, 8, 8, 8])).astype(int)
+    array([0, 0, 0, 1, 0, 0, 0, 0, 1])
+    """
+    chosen = np.zeros(len(labels), bool)
+    for k in np.unique(labels):
+        chosen[np.flatnonzero(labels == k)[3::4]] = True
+    return chosen

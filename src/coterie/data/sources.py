@@ -1,4 +1,4 @@
-"""Where data come from, by name, and the one call that makes a federation of them."""
+"""The sources of data by name, and the call that makes a federation of one of them."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -11,21 +11,18 @@ from ..core.errors import UserError, unknown
 from ..core.spec import Call, Scalar, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
-from .dealing import Ints
-from .federation import Federation
+from .dealing import Parts
+from .federation import Federation, Pool
 from .options import bind
 from .partition import NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
-from .pool import Pool
 from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
-from .readers.text import text
+from .readers.text import text, wikitext2
 from .readers.tiny import tiny_imagenet
-from .readers.wikitext import wikitext2
 
-CLIENTS = 20  # where nothing is said and the data do not know their clients
+CLIENTS = 20  # unless it is given, or the data know their clients
 
-# A loader takes what it needs of the seed and the data folder, and its own options, which its signature declares with
-# types and defaults.
+# A loader takes the seed and the data folder if it needs them, and the options that its signature declares.
 SOURCES: dict[str, Callable[..., Pool]] = {
     "digits": digits,
     "synthetic": synthetic,
@@ -51,19 +48,19 @@ def federate(
     data_dir: str | Path | None = None,
     **options: Scalar,
 ) -> Federation:
-    """A source divided among clients; each client's test samples follow its own class proportions.
+    """Divide a source among clients; each client's test samples follow its own class proportions.
 
-    Options of the source go into its text or are given by name. The partition "natural" is the one the data come with;
-    ``clients`` are then the first so many of its clients, by default all, elsewhere 20. data_dir: where the data sets
-    known by name lie; by default in COTERIE_DATA, else in the folder chosen by ``coterie data dir``, else in ./data.
-    ``federate(**fed.origin)`` is the same federation, bit for bit.
+    Options of the source are part of its text or are given by name. The partition "natural" is the one that the data
+    come with; ``clients`` is then how many of its clients take part, by default all of them, and otherwise 20.
+    data_dir: the folder of the published data sets; by default COTERIE_DATA, else the folder chosen by
+    ``coterie data dir``, else ./data. ``federate(**fed.origin)`` is the same federation, bit for bit.
 
     >>> federate("digits", clients=5, partition="pathological:2")
     Federation(clients=5, samples=1352, test_samples=445, input_shape=(1, 8, 8), classes=10)
     >>> federate("synthetic:classes=4", clients=3, partition="iid", size=400).sizes.tolist()
     [100, 100, 100]
     """
-    seed = index(seed)  # a plain one: NumPy's whole numbers are no JSON
+    seed = index(seed)  # a plain int: JSON has no NumPy integers
     call = _request(source, options)
     pool, chosen = _loaded(call, seed, data_dir)
     parts, test = _divided(pool, call.name, None if clients is None else index(clients), partition, seed)
@@ -82,7 +79,7 @@ def federate(
 
 
 def _request(source: str, options: dict[str, Scalar]) -> Call:
-    """The source with all its options, each given once."""
+    """Return the source with all its options; refuse one that is given twice."""
     call = parse(source)
     if call.name not in SOURCES:
         raise unknown("source", call.name, SOURCES)
@@ -93,7 +90,7 @@ def _request(source: str, options: dict[str, Scalar]) -> Call:
 
 
 def _loaded(call: Call, seed: int, data_dir: str | Path | None) -> tuple[Pool, dict[str, Scalar]]:
-    """The samples, and every option they were loaded with."""
+    """Return the samples, and all options that they were loaded with."""
     load = SOURCES[call.name]
     takes = signature(load).parameters
     chosen = bind("source", call, load, filled=("seed", "folder"))
@@ -102,8 +99,8 @@ def _loaded(call: Call, seed: int, data_dir: str | Path | None) -> tuple[Pool, d
     return load(**given, **place, **chosen), chosen
 
 
-def _divided(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[list[Ints], list[Ints]]:
-    """The training and the test rows of every client."""
+def _divided(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[Parts, Parts]:
+    """Return the training and the test rows of every client."""
     labels, test_labels = pool.y.numpy(), pool.test_y.numpy()
     if parse(partition).name == NATURAL:
         parts, test = natural_split(pool.natural, source, clients)

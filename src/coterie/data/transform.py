@@ -1,4 +1,4 @@
-"""How stored images become what a model sees: cropped, flipped, normalized, a batch at a time where it is used."""
+"""What is done to stored samples, one batch at a time where it is used: images are cropped, tokens are hidden."""
 
 import math
 from collections.abc import Sequence
@@ -10,23 +10,26 @@ from torch import Tensor
 from ..core.errors import UserError, unknown
 
 BORDERS = ("black", "mean")
+_GOLDEN, _FIRST, _SECOND = (  # splitmix64's constants as signed numbers, which wrap around as unsigned ones do
+    number - 2**64 for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What is done to uint8 images [B, C, H, W]: (x / 255 - mean) / std, and for training a random crop and flip.
+    """The normalization of uint8 images [B, C, H, W], (x / 255 - mean) / std, and a random crop and flip in training.
 
-    Chance comes in as one whole number an image, so every engine and device prepares the same images.
+    The random draw is an argument, one whole number per image, so every engine and device prepares the same images.
 
     >>> Transform(mean=(0.5,), std=(0.5,)).plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
     [[[[-1.0, 1.0]]]]
     """
 
-    mean: tuple[float, ...]  # a number a channel, of values scaled to [0, 1]
+    mean: tuple[float, ...]  # one number per channel, of values scaled to [0, 1]
     std: tuple[float, ...]
-    pad: int = 0  # pixels added on each side, of which as many are cropped away again at a random place
-    flip: bool = False  # left and right are exchanged in half of the images
-    border: str = "black"  # what is added: black pixels, or the "mean", which is 0 once an image is normalized
+    pad: int = 0  # pixels added on each side; a random crop brings the image back to its size
+    flip: bool = False  # whether half of the images are mirrored
+    border: str = "black"  # the added pixels: black, or the "mean", which is 0 in a normalized image
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -48,14 +51,14 @@ class Transform:
         return self.pad > 0 or self.flip
 
     def plain(self, raw: Tensor) -> Tensor:
-        """The images as they are, normalized: what is evaluated."""
+        """Return the normalized images, as a model is evaluated on them."""
         scale = _channels([1 / (255 * s) for s in self.std], raw)
         shift = _channels([-m / s for m, s in zip(self.mean, self.std, strict=True)], raw)
-        # Two roundings, whatever the layout: a fused multiply-add would differ between engines in the last bit.
+        # Two roundings in every layout: a fused multiply-add would differ between engines in the last bit.
         return raw.to(torch.float32).mul_(scale).add_(shift)
 
     def augmented(self, raw: Tensor, draw: Tensor) -> Tensor:
-        """The images cropped and flipped as ``draw`` [B] says, normalized: what is trained on."""
+        """Return the images cropped and flipped as ``draw`` [B] says, and normalized, as a model is trained on them."""
         h, w = raw.shape[-2:]
         dy, dx, flipped = (v[:, None] for v in self.chosen(draw))
         y, x = torch.arange(h, device=raw.device), torch.arange(w, device=raw.device)
@@ -68,10 +71,10 @@ class Transform:
         moved = flat.gather(2, place.flatten(1)[:, None].expand_as(flat)).view_as(raw)
         if self.border == "mean":
             return self.plain(moved) * inside
-        return self.plain(moved * inside)  # black outside, on stored values: normalized with the rest
+        return self.plain(moved * inside)  # black is a stored value: it is normalized with the rest
 
     def chosen(self, draw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(dy, dx in 0 .. 2 pad, whether to flip: 0 or 1) of some draws, which are not negative."""
+        """Return (dy, dx in 0 .. 2 pad, 1 for a flip) of draws that are not negative."""
         side = 2 * self.pad + 1
         flipped = draw // side**2 % 2
         return draw % side, draw // side % side, flipped if self.flip else torch.zeros_like(flipped)
@@ -88,5 +91,49 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-    """[C, 1, 1] float32, filled on the device: a copy from the host cannot be captured in a CUDA graph."""
+    """Return [C, 1, 1] float32, filled on the device: a CUDA graph cannot capture a copy from the host."""
     return torch.stack([torch.full((1, 1), value, device=like.device, dtype=torch.float32) for value in values])
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Hides some of the stored tokens [B, T]: it replaces them by the mask, whose number is ``tokens``.
+
+    A token that is hidden in evaluation is stored as its own number plus ``tokens`` + 1, so that both the token and
+    whether it is hidden are known. In training each pass hides others; the random draw is an argument, one whole
+    number per sample.
+
+    >>> stored = torch.tensor([[3, 1, 2 + 10]])
+    >>> Masking(tokens=9, probability=0.15).plain(stored).tolist()
+    [[3, 1, 9]]
+    >>> Masking(tokens=9, probability=0.0).augmented(stored, torch.tensor([5])).tolist()
+    [[3, 1, 2]]
+    """
+
+    tokens: int  # the size of the vocabulary
+    probability: float  # how likely each token is hidden
+    random = True  # training samples differ from one pass to the next
+
+    def stored(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """Return how tokens are stored of which some are ``hidden`` in evaluation."""
+        return tokens + hidden * (self.tokens + 1)
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """Return the samples with the tokens hidden that are hidden in evaluation."""
+        return raw.clamp(max=self.tokens)
+
+    def augmented(self, raw: Tensor, draw: Tensor) -> Tensor:
+        """Return the samples with the tokens hidden that ``draw`` [B] and their places decide."""
+        place = torch.arange(1, raw.shape[1] + 1, device=raw.device)
+        z = draw[:, None] + place * _GOLDEN  # splitmix64, as in ``core.rng``, on the device of the batch
+        z = (z ^ _shifted(z, 30)) * _FIRST
+        z = (z ^ _shifted(z, 27)) * _SECOND
+        z = z ^ _shifted(z, 31)
+        hidden = _shifted(z, 11) < round(self.probability * 2**53)  # 53 bits
+        return torch.where(hidden, self.tokens, raw % (self.tokens + 1))
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """Return ``z`` shifted to the right as if it had no sign."""
+    shifted: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
+    return shifted

@@ -1,1 +1,1 @@
-"""Formats in which data sets are published."""
+"""Readers of the formats in which data sets are published."""

@@ -1,4 +1,4 @@
-"""CIFAR's Python pickles, read without running anything that is in them."""
+"""CIFAR's Python pickles, read without running any code in them."""
 
 import io
 import pickle
@@ -24,7 +24,7 @@ class Labeled(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which files of a folder hold the training and the test images, and under which key their labels are."""
+    """The files with the training and the test images, and the key of their labels."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -36,35 +36,35 @@ CIFAR100 = Layout(("train",), ("test",), b"fine_labels")
 
 
 def read_cifar(path: Path, layout: Layout) -> tuple[Labeled, Labeled]:
-    """Training and test images of the folder, or of the archive it is packed in."""
-    train, test = _Room(layout.train), _Room(layout.test)
+    """Return training and test images of the folder, or of its archive."""
+    train, test = _Batches(layout.train), _Batches(layout.test)
     read = _from_folder if path.is_dir() else _from_archive
     for name, content in read(path, (*layout.train, *layout.test)):
-        room = train if name in layout.train else test
-        room.put(name, f"{path}/{name}", _batch(f"{path}/{name}", content, layout.labels))
+        batches = train if name in layout.train else test
+        batches.put(name, f"{path}/{name}", _batch(f"{path}/{name}", content, layout.labels))
     missing = sorted(train.missing | test.missing)
     if missing:
         raise UserError(f"{path} lacks {', '.join(missing)}: fetch it again")
-    return train.whole, test.whole
+    return train.all, test.all
 
 
-class _Room:
-    """Batches of equal size end to end; each is copied to its place as it comes, so that only one is held twice."""
+class _Batches:
+    """Batches of equal size end to end; each is copied to its place on arrival, so that only one is stored twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names, self.missing = names, set(names)
-        self.whole = Labeled(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
+        self.all = Labeled(np.empty((0, 3, 32, 32), np.uint8), np.empty(0, np.int64))
 
     def put(self, name: str, where: str, batch: Labeled) -> None:
-        """One batch to its place."""
+        """Copy one batch to its place."""
         each = len(batch.y)
         if len(self.missing) == len(self.names):
             total = each * len(self.names)
-            self.whole = Labeled(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
-        if each * len(self.names) != len(self.whole.y):
+            self.all = Labeled(np.empty((total, 3, 32, 32), np.uint8), np.empty(total, np.int64))
+        if each * len(self.names) != len(self.all.y):
             raise UserError(f"{where} has {each} images, unlike the batches before it: fetch it again")
         rows = slice(self.names.index(name) * each, (self.names.index(name) + 1) * each)
-        self.whole.x[rows], self.whole.y[rows] = batch
+        self.all.x[rows], self.all.y[rows] = batch
         self.missing.discard(name)
 
 
@@ -75,7 +75,7 @@ def _from_folder(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes
 
 
 def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """One pass over the archive: going back would decompress it again."""
+    """Read the archive in one pass: going back would decompress it again."""
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
@@ -88,13 +88,13 @@ def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, byte
 
 
 def _batch(where: str, content: bytes, key: bytes) -> Labeled:
-    """The images and labels of one pickle."""
+    """Return the images and labels of one pickle."""
     try:
         values = ArraysOnly(content, where).load()
         x, y = np.asarray(values[b"data"]), np.asarray(values[key])
     except UserError:
         raise
-    except Exception as error:  # a damaged pickle raises whatever it happens to meet
+    except Exception as error:  # a damaged pickle may raise anything
         raise UserError(f"{where} is damaged ({type(error).__name__}): fetch it again") from error
     if x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != PIXELS or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
@@ -103,14 +103,14 @@ def _batch(where: str, content: bytes, key: bytes) -> Labeled:
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Plain values and NumPy arrays; whatever else a pickle names is refused before it is looked up."""
+    """A reader of plain values and NumPy arrays; it refuses everything else that a pickle names."""
 
     def __init__(self, content: bytes, where: str) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.where = where
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of the four things that make up an array."""
+        """Return one of the four functions that make an array; refuse others before they are looked up."""
         if (module, name) not in _ALLOWED:
             raise UserError(
                 f"{self.where} asks for {module}.{name}, which no data need: it was not run; get the file from its home"
@@ -118,18 +118,18 @@ class ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        """Nothing lies outside the file."""
+        """Refuse references to anything outside the file."""
         raise UserError(f"{self.where} points outside itself: get the file from its home")
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes into old pickles; other codecs are none of ours."""
+    """Encode as Python 3 writes bytes into old pickles; no other codec is allowed."""
     if encoding not in ("latin1", b"latin1"):
         raise ValueError(encoding)
     return text.encode("latin1")
 
 
-# What builds an array, asked of an array: its module has other names in other versions.
+# The function that builds an array, taken from an array: its module has other names in other versions.
 _reconstruct: Any = np.empty(0).__reduce__()[0]
 
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {

@@ -1,5 +1,8 @@
-"""The image sets known by name, from the files they are published as."""
+"""The published image data sets, from their original files."""
 
+import gzip
+import zlib
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,27 +12,24 @@ from numpy.typing import NDArray
 
 from ...core.errors import UserError
 from ..catalog import located
-from ..pool import Pool
+from ..federation import Pool
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
-from .idx import read_idx
 from .mat import read_mat
 
-PAD = 4  # pixels, as all papers on these sets have it
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
+PAD = 4  # pixels, as in all papers on these data sets
+_BYTES = 8  # the type code of unsigned bytes in idx files, the only one of these data sets
 
 
 class ChannelStats(NamedTuple):
-    """Mean and deviation of a channel over the training images, and whether a mirrored image is as good."""
+    """Mean and deviation of each channel over the training images, and whether images may be mirrored."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     flip: bool
 
     def transform(self, augment: bool) -> Transform:
-        """Normalization, with random crops and flips where they are wanted."""
+        """Return the normalization, with random crops and flips if they are wanted."""
         return Transform(self.mean, self.std, PAD if augment else 0, self.flip and augment)
 
 
@@ -41,7 +41,7 @@ _SVHN = ChannelStats((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970), flip=Fa
 
 
 def mnist(folder: Path, augment: bool = False) -> Pool:
-    """MNIST: handwritten digits, 28 x 28 gray. augment: random crops of images padded by 4.
+    """Read MNIST: handwritten digits, 28 x 28 gray. augment: random crops of images padded by 4.
 
     Reference: LeCun et al., Gradient-Based Learning Applied to Document Recognition, 1998.
     """
@@ -49,9 +49,9 @@ def mnist(folder: Path, augment: bool = False) -> Pool:
 
 
 def mnist_halves(folder: Path, size: int = 60_000) -> Pool:
-    """MNIST with two classes, digits 0 to 4 and 5 to 9, and pixels from 0 to 1: for the regression of FedAvg-P.
+    """Read MNIST with two classes, digits 0 to 4 and 5 to 9, and pixels from 0 to 1: for the regression of FedAvg-P.
 
-    size: of the training images, which are in no order, the first so many; the default is all of them.
+    size: the number of training images, which are in no order; the default is all of them.
     """
     if not 1 <= size <= 60_000:
         raise UserError(f"size={size} is not possible with 60000 images: ask for 1 to 60000")
@@ -60,7 +60,7 @@ def mnist_halves(folder: Path, size: int = 60_000) -> Pool:
 
 
 def fashion_mnist(folder: Path, augment: bool = False) -> Pool:
-    """Fashion-MNIST: clothes, 28 x 28 gray. augment: random crops of images padded by 4, and flips.
+    """Read Fashion-MNIST: clothes, 28 x 28 gray. augment: random crops of images padded by 4, and flips.
 
     Reference: Xiao et al., Fashion-MNIST, 2017.
     """
@@ -68,27 +68,27 @@ def fashion_mnist(folder: Path, augment: bool = False) -> Pool:
 
 
 def cifar10(folder: Path, augment: bool = True) -> Pool:
-    """CIFAR-10: photographs, 32 x 32. augment: random crops of images padded by 4, and flips.
+    """Read CIFAR-10: photographs, 32 x 32. augment: random crops of images padded by 4, and flips.
 
     Reference: Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
     """
     (path,) = located("cifar10", folder)
-    return _pool(path, *read_cifar(path, CIFAR10), 10, _CIFAR10.transform(augment))
+    return _checked_pool(path, *read_cifar(path, CIFAR10), 10, _CIFAR10.transform(augment))
 
 
 def cifar100(folder: Path, augment: bool = True) -> Pool:
-    """CIFAR-100 with its 100 fine labels. augment: random crops of images padded by 4, and flips."""
+    """Read CIFAR-100 with its 100 fine labels. augment: random crops of images padded by 4, and flips."""
     (path,) = located("cifar100", folder)
-    return _pool(path, *read_cifar(path, CIFAR100), 100, _CIFAR100.transform(augment))
+    return _checked_pool(path, *read_cifar(path, CIFAR100), 100, _CIFAR100.transform(augment))
 
 
 def svhn(folder: Path, augment: bool = False) -> Pool:
-    """SVHN, cropped: house numbers, 32 x 32. augment: random crops of images padded by 4.
+    """Read SVHN, cropped: house numbers, 32 x 32. augment: random crops of images padded by 4.
 
     Reference: Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
     """
     train, test = located("svhn", folder)
-    return _pool(train.parent, _svhn_part(train), _svhn_part(test), 10, _SVHN.transform(augment))
+    return _checked_pool(train.parent, _svhn_part(train), _svhn_part(test), 10, _SVHN.transform(augment))
 
 
 def _svhn_part(path: Path) -> Labeled:
@@ -104,15 +104,31 @@ def _svhn_part(path: Path) -> Labeled:
 
 def _idx_pool(name: str, folder: Path, transform: Transform) -> Pool:
     images, labels, test_images, test_labels = located(name, folder)
-    train, test = _idx_part(images, labels), _idx_part(test_images, test_labels)
-    return _pool(images.parent, train, test, 10, transform)
+    train, test = (
+        Labeled(read_idx(x, 3)[:, None], read_idx(y, 1).astype(np.int64))
+        for x, y in ((images, labels), (test_images, test_labels))
+    )
+    return _checked_pool(images.parent, train, test, 10, transform)
 
 
-def _idx_part(images: Path, labels: Path) -> Labeled:
-    return Labeled(read_idx(images, 3)[:, None], read_idx(labels, 1).astype(np.int64))
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Return the array of unsigned bytes in a file in MNIST's idx format, compressed or not; it can be written to."""
+    try:
+        raw = path.read_bytes()
+        content = bytearray(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except (EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}): fetch it again") from error
+    start = 4 + 4 * dimensions
+    if content[:4] != bytes((0, 0, _BYTES, dimensions)) or len(content) < start:
+        raise UserError(f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there")
+    shape = [int(size) for size in np.frombuffer(content, ">u4", dimensions, 4)]
+    if len(content) - start != prod(shape):
+        have = len(content) - start
+        raise UserError(f"{path} has {have} bytes of data, not the {prod(shape)} it announces: fetch it again")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _pool(where: Path, train: Labeled, test: Labeled, classes: int, transform: Transform) -> Pool:
+def _checked_pool(where: Path, train: Labeled, test: Labeled, classes: int, transform: Transform) -> Pool:
     for part, (x, y) in (("training", train), ("test", test)):
         if len(x) != len(y) or not len(x):
             raise UserError(f"{where} has {len(x)} {part} images and {len(y)} labels: fetch it again")

@@ -1,4 +1,4 @@
-"""Arrays of numbers in MATLAB files of version 5: all that SVHN needs, without SciPy for it."""
+"""Arrays of numbers in MATLAB files of version 5: SVHN needs no more, and so no SciPy."""
 
 import struct
 import zlib
@@ -19,7 +19,7 @@ _NUMERIC_CLASSES = range(6, 16)  # double to uint64; others are cells, structure
 
 
 def read_mat(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of numbers in a file by name, in MATLAB's shapes and order."""
+    """Return the arrays of numbers in a file by name, in MATLAB's shapes and order."""
     try:
         content = path.read_bytes()
         order = {b"IM": "<", b"MI": ">"}[content[126:128]]
@@ -37,7 +37,7 @@ def _arrays(content: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]
 
 
 def _matrix(body: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The parts of an array: its flags, its dimensions, its name, its values."""
+    """Read an array of numbers from its parts: flags, dimensions, name, values."""
     parts = _elements(body, order)
     flags, dimensions, name = (next(parts, (0, memoryview(b"")))[1] for _ in range(3))
     if struct.unpack_from(f"{order}I", flags)[0] & 0xFF not in _NUMERIC_CLASSES:
@@ -53,12 +53,12 @@ def _matrix(body: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _elements(content: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """(type, bytes) one after another, padded to 8 bytes unless compressed; up to four bytes may sit in the tag."""
+    """Yield (type, bytes), padded to 8 bytes unless compressed; up to four bytes may be in the tag."""
     at = 0
     while at < len(content):
         kind, size = struct.unpack_from(f"{order}II", content, at)
         start = at + 8
-        if kind >> 16:  # the small form: the upper half is the size
+        if kind >> 16:  # the small format: the upper half is the size
             kind, size, start = kind & 0xFFFF, kind >> 16, at + 4
             at += 8
         else:

@@ -1,7 +1,7 @@
-"""Image files turned into one array of bytes, many at a time."""
+"""Image files as one array of bytes, decoded many at a time."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ _GRAY = ("1", "L")
 
 
 def pillow() -> Any:
-    """Pillow's Image, an extra."""
+    """Return Pillow's module Image; Pillow is an extra."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -27,17 +27,18 @@ def pillow() -> Any:
 
 
 def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
-    """[N, C, H, W]: images of one size; in color where asked, or where one of them is."""
+    """Return [N, C, H, W] images of one size; in color if ``color`` is set or one of them is."""
     opened = pillow().open
     with ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4)) as pool:  # Pillow decodes without Python's lock
-        looks = list(pool.map(lambda path: _look(opened, path), paths))
-        _check_sizes(paths, [size for size, _ in looks])
-        mode = "RGB" if color or any(kind not in _GRAY for _, kind in looks) else "L"
-        (width, height), channels = looks[0][0], len(mode)
+        headers = list(pool.map(lambda path: _read(opened, path, lambda image: (image.size, image.mode)), paths))
+        _check_sizes(paths, [size for size, _ in headers])
+        mode = "RGB" if color or any(kind not in _GRAY for _, kind in headers) else "L"
+        (width, height), channels = headers[0][0], len(mode)
         images = np.empty((len(paths), channels, height, width), np.uint8)
 
         def fill(row: int) -> None:
-            images[row] = _pixels(opened, paths[row], mode).reshape(height, width, channels).transpose(2, 0, 1)
+            pixels = _read(opened, paths[row], lambda image: np.asarray(image.convert(mode)))
+            images[row] = pixels.reshape(height, width, channels).transpose(2, 0, 1)
 
         shown = Console(stderr=True)
         work = pool.map(fill, range(len(paths)))
@@ -46,25 +47,13 @@ def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
     return images
 
 
-def _look(opened: Any, path: Path) -> tuple[tuple[int, int], str]:
-    """Size and kind, from the first bytes of a file."""
+def _read(opened: Any, path: Path, look: Callable[[Any], Any]) -> Any:
+    """Return what ``look`` sees in an image file."""
     try:
         with opened(path) as image:
-            return image.size, image.mode
+            return look(image)
     except Exception as error:  # every format fails in its own way
-        raise _unreadable(path, error) from error
-
-
-def _pixels(opened: Any, path: Path, mode: str) -> NDArray[np.uint8]:
-    try:
-        with opened(path) as image:
-            return np.asarray(image.convert(mode))
-    except Exception as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it")
+        raise UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it") from error
 
 
 def _check_sizes(paths: Sequence[Path], sizes: Sequence[tuple[int, int]]) -> None:

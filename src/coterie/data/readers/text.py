@@ -1,9 +1,10 @@
-"""Text files for masked language modeling: which token stands there, where some are hidden."""
+"""Text for masked language modeling: the tokens of a file, of which some are hidden; and WikiText-2."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,19 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...core import rng as rng
+from ...core import rng
 from ...core.errors import UserError, unknown
-from ..federation import Federation
-from ..masking import Masking
-from ..pool import Pool
+from ..catalog import located
+from ..federation import Federation, Pool
+from ..place import convenience, whole_file
+from ..transform import Masking
 
-UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText writes its rare words as the first one, too
+UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText, too, writes its rare words as the first one
+VOCABULARY = "vocabulary.txt"
 
-Strings = NDArray[Any]  # of Python's own strings: one long word must not widen them all
+Strings = NDArray[Any]  # of Python strings: one long word must not widen them all
 
 
 class Chunks(NamedTuple):
-    """Pieces of equal length of a text, and which of its rows each of them lies in."""
+    """Pieces of equal length of a text, and the row of the text that each is from."""
 
     tokens: Strings  # [N, length]
     rows: NDArray[np.int64]  # [N]
@@ -40,42 +43,43 @@ def text(
     mask: float = 0.15,
     hide: str = "once",
 ) -> Pool:
-    """A text file in chunks of ``length`` tokens: x with some of them hidden, y as they were written.
+    """Read a text file in chunks of ``length`` tokens: x with some tokens hidden, y as they were written.
 
-    Tokens are what white space separates, and one more ends a line. The stream of them is cut into ``rows`` of equal
-    length and every row into chunks; what is left over at the end of a row is not used. A row is to the partitions
-    what a class is elsewhere: "pathological:1" gives each of ``rows`` clients one row, "iid" every client some of all.
+    White space separates tokens, and one more token ends a line. The stream of tokens is cut into ``rows`` of equal
+    length and every row into chunks; the remainder of a row is not used. Partitions treat rows as they treat classes:
+    "pathological:1" gives each of ``rows`` clients one row, "iid" gives every client some chunks of all rows.
 
-    test: another file, cut in as many rows; without one, the last quarter of every row is for testing. vocabulary: at
-    most so many tokens, the most frequent of the training chunks, the unknown and the end of a line among them; 0: all.
-    mask: how likely a token is hidden, that is, replaced by the number of tokens; hide: "once", or "anew" in every pass
-    over the training samples, as the released code does; what a model is evaluated on is always the same.
+    test: another file, cut into as many rows; without one, the last quarter of every row is for testing. vocabulary:
+    the largest number of tokens, the most frequent ones of the training chunks, the unknown and the end of a line
+    included; 0: all. mask: how likely a token is hidden, that is, replaced by the number of tokens; hide: "once", or
+    "anew" in every pass over the training samples, as the released code does; evaluation is always on the same.
 
     >>> pool = text(seed=0, path=__file__, length=8, rows=4)
     >>> pool.x.shape[1:], pool.y.unique().tolist()
     (torch.Size([8]), [0, 1, 2, 3])
 
     Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are drawn
-    anew only if asked for, and never in evaluation; the shorter chunk at the end of a row is left out.
+    anew only if the user asks for it, and never in evaluation; the shorter chunk at the end of a row is left out.
     """
-    check_text(length, rows, vocabulary, mask, hide)
+    _check_text(length, rows, vocabulary, mask, hide)
     train, tested = train_and_test(path, test, length, rows)
     return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask, hide)
 
 
 def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: str) -> Pool:
-    """The chunks in numbers, some of them hidden."""
+    """Return the chunks as numbers, with some tokens hidden."""
     y, test_y = (torch.from_numpy(encoded(part.tokens, ids)) for part in (train, tested))
     x, test_x = (hidden(part, len(ids), mask, rng.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
     masking = Masking(len(ids), mask) if hide == "anew" else None
     if masking is not None:
         x, test_x = (masking.stored(token, seen == len(ids)) for token, seen in ((y, x), (test_y, test_x)))
-    per_client = partial(_spelt, y=y, test_y=test_y, tokens=len(ids))
+    # The rows decide who holds which chunk; once that is done the targets are the tokens.
+    per_client = partial(_with_tokens, y=y, test_y=test_y, tokens=len(ids))
     return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, per_client, masking)
 
 
 def read(path: str) -> list[str]:
-    """The tokens of a file, line after line."""
+    """Return the tokens of a file, line after line."""
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             return [token for line in file for token in (*line.split(), END)]
@@ -86,7 +90,7 @@ def read(path: str) -> list[str]:
 
 
 def cut(tokens: list[str], rows: int, length: int) -> Strings:
-    """[rows, chunks a row, length]: the stream in rows of equal length, each in whole chunks.
+    """Cut a stream into rows of equal length and each row into whole chunks: [rows, chunks, length].
 
     >>> cut("a b c d e f g h i".split(), rows=2, length=2).tolist()
     [[['a', 'b'], ['c', 'd']], [['e', 'f'], ['g', 'h']]]
@@ -97,7 +101,7 @@ def cut(tokens: list[str], rows: int, length: int) -> Strings:
 
 
 def numbered(tokens: Iterable[str], most: int = 0) -> dict[str, int]:
-    """A number for every token: the two special ones first, then by frequency, equally frequent ones as they come.
+    """Number all tokens: the two special ones first, then by frequency, and equally frequent ones as they come.
 
     >>> numbered("b a a <eos> c b a".split(), most=4)
     {'<unk>': 0, '<eos>': 1, 'a': 2, 'b': 3}
@@ -108,13 +112,13 @@ def numbered(tokens: Iterable[str], most: int = 0) -> dict[str, int]:
 
 
 def encoded(tokens: Strings, ids: Mapping[str, int]) -> NDArray[np.int64]:
-    """The numbers of some tokens; one that is not known has number 0."""
+    """Return the numbers of tokens; an unknown token has number 0."""
     numbers = np.fromiter((ids.get(token, 0) for token in tokens.flat), np.int64, tokens.size)
     return numbers.reshape(tokens.shape)
 
 
 def hidden(tokens: Tensor, mask_id: int, probability: float, key: int) -> Tensor:
-    """The tokens with some replaced by ``mask_id``: whether one is depends on its sample, its place and the key alone.
+    """Replace some tokens by ``mask_id``; which ones depends only on their sample, their place and the key.
 
     >>> hidden(torch.tensor([[3, 1, 2]]), 9, 1.0, key=0)
     tensor([[9, 9, 9]])
@@ -125,21 +129,19 @@ def hidden(tokens: Tensor, mask_id: int, probability: float, key: int) -> Tensor
 
 
 def train_and_test(path: str, test: str, length: int, rows: int) -> tuple[Chunks, Chunks]:
-    """Both parts: of two files, or of one whose rows end in test chunks."""
+    """Return both parts: of two files, or of one file whose rows end in test chunks."""
     if test:
-        return _joined(_long_enough(path, rows, length, 1)), _joined(_long_enough(test, rows, length, 1))
-    chunks = _long_enough(path, rows, length, 2)
-    last = max(1, chunks.shape[1] // 4)
-    return _joined(chunks[:, :-last]), _joined(chunks[:, -last:])
+        parts = _chunks(path, rows, length, 1), _chunks(test, rows, length, 1)
+    else:
+        chunks = _chunks(path, rows, length, 2)
+        last = max(1, chunks.shape[1] // 4)
+        parts = chunks[:, :-last], chunks[:, -last:]
+    train, tested = (Chunks(part.reshape(-1, length), np.repeat(np.arange(rows), part.shape[1])) for part in parts)
+    return train, tested
 
 
-def _joined(chunks: Strings) -> Chunks:
-    rows, each, length = chunks.shape
-    return Chunks(chunks.reshape(rows * each, length), np.repeat(np.arange(rows), each))
-
-
-def _long_enough(path: str, rows: int, length: int, least: int) -> Strings:
-    """The chunks of a file, at least so many in a row."""
+def _chunks(path: str, rows: int, length: int, least: int) -> Strings:
+    """Return the chunks of a file; refuse a text that has fewer than ``least`` per row."""
     tokens = read(path)
     need = rows * length * least
     if len(tokens) < need:
@@ -150,12 +152,11 @@ def _long_enough(path: str, rows: int, length: int, least: int) -> Strings:
     return cut(tokens, rows, length)
 
 
-def _spelt(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Federation:
-    """Tokens for targets, once the rows have told who holds what."""
+def _with_tokens(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Federation:
     return replace(federation, y=y, test_y=test_y, classes=tokens)
 
 
-def check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) -> None:
+def _check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) -> None:
     if length < 1 or rows < 1:
         raise UserError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
     if vocabulary < 0 or vocabulary in (1, 2):
@@ -166,3 +167,37 @@ def check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) 
         raise unknown("hide", hide, ("once", "anew"))
     if hide == "anew" and mask in (0, 1):
         raise UserError(f"mask={mask:g} hides the same tokens in every pass: leave hide=anew out, or choose between")
+
+
+def wikitext2(
+    seed: int,
+    folder: Path,
+    test: str = "test",
+    length: int = 64,
+    rows: int = 20,
+    vocabulary: int = 0,
+    mask: float = 0.15,
+    hide: str = "once",
+) -> Pool:
+    """Read WikiText-2 for masked language modeling; test: "test" or "valid"; the rest: see the source "text".
+
+    The vocabulary is that of the whole training file, whatever length and rows are; it is written beside the data, one
+    token per line in the order of the numbers.
+
+    Reference: Merity et al., Pointer Sentinel Mixture Models, ICLR 2017.
+    """
+    if test not in ("test", "valid"):
+        raise UserError(f"test={test} is no part of wikitext2: choose test or valid")
+    _check_text(length, rows, vocabulary, mask, hide)
+    (path,) = located("wikitext2", folder)
+    train, tested = (str(path / f"wiki.{part}.tokens") for part in ("train", test))
+    ids = numbered(read(train))
+    _write_vocabulary(path / VOCABULARY, "".join(f"{token}\n" for token in ids))
+    frequent = dict(islice(ids.items(), vocabulary or None))
+    return masked(seed, *train_and_test(train, tested, length, rows), frequent, rows, mask, hide)
+
+
+def _write_vocabulary(path: Path, content: str) -> None:
+    """Write a file that is missing or has other contents, if the folder can be written to."""
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
+        convenience(path, lambda: whole_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8")))

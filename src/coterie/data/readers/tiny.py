@@ -1,4 +1,4 @@
-"""Tiny ImageNet: decoded once, kept as arrays beside its files."""
+"""Tiny ImageNet, which is decoded once and kept as arrays beside its files."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from ...core.errors import UserError
 from ..catalog import located
+from ..federation import Pool
 from ..place import convenience, whole_folder
-from ..pool import Pool
 from .images import ChannelStats
 from .pictures import decoded
 
 CACHE = "coterie-arrays"
-_LOOK = ChannelStats((0.5,) * 3, (0.5,) * 3, flip=True)
+_STATS = ChannelStats((0.5,) * 3, (0.5,) * 3, flip=True)
 
 
 class Arrays(NamedTuple):
-    """What is kept, a file each."""
+    """The arrays that are kept, one file each."""
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
@@ -28,21 +28,21 @@ class Arrays(NamedTuple):
 
 
 def tiny_imagenet(folder: Path, augment: bool = True) -> Pool:
-    """Tiny ImageNet: photographs of 200 kinds, 64 x 64, tested on its validation images.
+    """Read Tiny ImageNet: photographs of 200 classes, 64 x 64, tested on its validation images.
 
-    augment: random crops of images padded by 4, and flips. Kinds are numbered in the order of their names.
+    augment: random crops of images padded by 4, and flips. Classes are numbered in the order of their names.
 
     Reference: Le and Yang, Tiny ImageNet Visual Recognition Challenge, 2015.
     """
     (path,) = located("tiny-imagenet", folder)
-    arrays = _kept(path / CACHE) or _decoded_and_kept(path)
+    arrays = _cached(path / CACHE) or _decoded_and_cached(path)
     x, y, test_x, test_y = map(torch.from_numpy, arrays)
     classes = int(arrays.y.max()) + 1
-    return Pool(x, y, test_x, test_y, classes, transform=_LOOK.transform(augment))
+    return Pool(x, y, test_x, test_y, classes, transform=_STATS.transform(augment))
 
 
-def _kept(cache: Path) -> Arrays | None:
-    """The arrays of an earlier call, mapped into memory: pages are read when they are needed, and never written."""
+def _cached(cache: Path) -> Arrays | None:
+    """Return the arrays of an earlier call, mapped into memory: pages are read when needed and never written."""
     if not cache.is_dir():
         return None
     try:
@@ -51,9 +51,9 @@ def _kept(cache: Path) -> Arrays | None:
         raise UserError(f"{cache} is damaged ({error}): remove it, and it is made again") from error
 
 
-def _decoded_and_kept(path: Path) -> Arrays:
+def _decoded_and_cached(path: Path) -> Arrays:
     train, y = _training_files(path / "train")
-    test, test_y = _validation_files(path / "val", {name: k for k, name in enumerate(_kinds(path / "train"))})
+    test, test_y = _validation_files(path / "val", {name: k for k, name in enumerate(_classes(path / "train"))})
     images = decoded([*train, *test], color=True)
     arrays = Arrays(images[: len(train)], y, images[len(train) :], test_y)
 
@@ -65,7 +65,7 @@ def _decoded_and_kept(path: Path) -> Arrays:
     return arrays
 
 
-def _kinds(folder: Path) -> list[str]:
+def _classes(folder: Path) -> list[str]:
     names = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
     if not names:
         raise UserError(f"{folder} has no folders of images: type `coterie data fetch tiny-imagenet`")
@@ -74,7 +74,7 @@ def _kinds(folder: Path) -> list[str]:
 
 def _training_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
     files, labels = [], []
-    for label, name in enumerate(_kinds(folder)):
+    for label, name in enumerate(_classes(folder)):
         mine = sorted((folder / name / "images").glob("*.JPEG"))
         if not mine:
             raise UserError(f"{folder / name / 'images'} has no JPEG images: unpack the archive again")
@@ -84,7 +84,7 @@ def _training_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
 
 
 def _validation_files(folder: Path, numbers: dict[str, int]) -> tuple[list[Path], NDArray[np.int64]]:
-    """The files that val_annotations.txt lists: a name, a kind and a box a line."""
+    """Return the files that val_annotations.txt lists: each line has a name, a class and a box."""
     listed = folder / "val_annotations.txt"
     try:
         pairs = [line.split("\t")[:2] for line in listed.read_text(encoding="utf-8").splitlines() if line]
