@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
-from coterie.cli.request import RunOptions, RunPlan
+from coterie.cli.options import RunOptions
+from coterie.cli.request import RunPlan
 from coterie.data import Federation, Transform
 from coterie.export import formats
 from coterie.export.deployed import Deployed

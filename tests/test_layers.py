@@ -27,7 +27,7 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imports when a function runs that point upward: Ray is of no use to most runs.
 UPWARD = {("training/fit.py", "cluster")}
-LONG = {"cli/app.py": 420, "training/experiment.py": 320, "training/fit.py": 320}  # options; one round; one run
+LONG = {"training/experiment.py": 320, "training/fit.py": 320}  # one round; one run
 
 
 def imports() -> Iterator[tuple[str, str, bool]]:

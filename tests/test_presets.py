@@ -4,8 +4,9 @@ import pytest
 
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.method import Facts, facts
+from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
-from coterie.cli.request import RunOptions, RunPlan
+from coterie.cli.request import RunPlan
 from coterie.core.errors import UserError
 from coterie.models.model import Model, cross_entropy
 from toys import net

@@ -314,7 +314,7 @@ def test_the_installed_script_and_a_shell(cli: Cli, tmp_path: Path) -> None:
     cli.succeed(*typed, "--out", "whole run", cwd=tmp_path)
     metrics = tmp_path / "a run" / "metrics.jsonl"
     with subprocess.Popen(
-        ["coterie", *typed, "--out", "a run"],
+        ["coterie", *typed, "--data-dir", "a disk", "--out", "a run"],
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
@@ -327,7 +327,7 @@ def test_the_installed_script_and_a_shell(cli: Cli, tmp_path: Path) -> None:
         said = under_way.communicate()[1]
     stopped = Finished(under_way.returncode, "", said, [])
     assert stopped.status == 130, said
-    assert stopped.continuation == "coterie run 'a run' --resume"
+    assert stopped.continuation == "coterie run 'a run' --resume --data-dir 'a disk'"
     subprocess.run(stopped.continuation, shell=True, cwd=tmp_path, env=ENVIRONMENT, check=True, capture_output=True)
     assert_same_run(tmp_path / "a run", tmp_path / "whole run")
 

@@ -12,8 +12,9 @@ import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
 from coterie.algorithms.used import RULES, check_used, defaults
+from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
-from coterie.cli.request import RunOptions, RunPlan, check_settings
+from coterie.cli.request import RunPlan, check_settings
 from coterie.core.errors import UserError
 from coterie.core.tensors import leaves
 from coterie.recipes import load, names
@@ -322,11 +323,11 @@ def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> N
         ("capacities", "capacities", "b1"),
         ("drop_messages", "topology", 0.5),
     ):
-        wishes = RunOptions(**{flag: value})
+        options = RunOptions(**{flag: value})
         if needed not in known:
-            with pytest.raises(UserError, match=f"leave --{flag} out"):
-                check_settings([method], wishes)
+            with pytest.raises(UserError, match=f"leave --{flag.replace('_', '-')} out"):
+                check_settings([method], options)
         elif flag == "topology":
-            assert RunPlan.of(wishes).algorithm(method, [method]).settings[flag] == value
+            assert RunPlan.of(options).algorithm(method, [method]).settings[flag] == value
         else:
-            check_settings([method], wishes)
+            check_settings([method], options)

@@ -1,6 +1,7 @@
 """Data of one's own in files, sources that know their clients, and where data lie."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.data import Transform, federate
 from coterie.data.place import choose, config_file, data_dir
 from coterie.data.readers.text import END, UNKNOWN
-from published import images
+from published import images, write_idx
 from test_surface import coterie
 
 Image = pytest.importorskip("PIL.Image")
@@ -360,6 +361,26 @@ def test_the_data_dir_as_typed(
     status, _, err = coterie(capsys, monkeypatch, *typed)
     assert status == 2
     assert f"cifar10 is not in {tmp_path / 'sets'}" in err.splitlines()[-1]
+
+
+def test_the_data_dir_reaches_everybody_who_reads_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two methods, the page about them, a saved configuration and a recipe; the variable stays what it was."""
+    y = np.arange(40, dtype=np.uint8) % 10
+    write_idx(tmp_path / "sets" / "mnist", [images(40, 28, 28), y, images(20, 28, 28), y[:20]], compressed=True)
+    monkeypatch.setenv("COTERIE_DATA", "/nowhere/at/all")
+    monkeypatch.chdir(tmp_path)
+    there, small = ["--data-dir", "sets"], ["--data", "mnist", "--model", "logreg", "--clients", "2", "--rounds", "1"]
+    compared = ["compare", "fedsam", "dfedavg", *small, "--partition", "iid", "--set", "epochs=1", "--out", "c"]
+    published = ["recipe", "run", "dfedalt-t1", "--case", "1", "--methods", "local", "--seeds", "1", "--out", "r"]
+    for typed in (compared, ["run", "c/dfedavg-seed0", "--out", "again"], [*published, *small, "--set", "epochs=1"]):
+        status, _, err = coterie(capsys, monkeypatch, *typed, *there)
+        assert status == 0, err
+    page = Path("c/report.html").read_text(encoding="utf-8")
+    assert "The loss around the clients" in page
+    assert "It is left out" not in page
+    assert os.environ["COTERIE_DATA"] == "/nowhere/at/all"
 
 
 def test_a_model_that_does_not_fit_names_both_shapes(tmp_path: Path) -> None:

@@ -4,16 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 from torch import nn
 
 import coterie as ct
 from coterie import cli
 from coterie.algorithms.settings import settings_of
+from coterie.cli.options import Output, RunOptions, TrainingOptions
 from coterie.core.errors import UserError
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "2"]
@@ -238,6 +242,20 @@ class TestCommandLine:
         assert coterie(capsys, monkeypatch, "--version")[1] == f"coterie {ct.__version__}\n"
         out = coterie(capsys, monkeypatch, "--help")[1]
         assert all(word in out for word in ("run", "compare", "list", "topology", "bench"))
+
+
+def test_commands_that_train_share_their_options() -> None:
+    """The same name, default and help in each; an option that all have is one of the shared ones."""
+    groups: Any = typer.main.get_command(import_module("coterie.cli.app").app)
+    train = (groups.commands["run"], groups.commands["compare"], groups.commands["recipe"].commands["run"])
+    run, compare, recipe = (
+        {p.name: (p.opts, p.default, p.help) for p in command.params if p.opts[0][0] == "-"} for command in train
+    )
+    shared = {f.name for kind in (TrainingOptions, Output) for f in fields(kind)}
+    assert shared == run.keys() & compare.keys() & recipe.keys() - {"help"}
+    assert {f.name for f in fields(RunOptions)} | shared == run.keys() & compare.keys() - {"help"}
+    assert {k: run[k] for k in run.keys() & compare.keys()} == {k: compare[k] for k in run.keys() & compare.keys()}
+    assert {k: run[k] for k in shared} == {k: recipe[k] for k in shared}
 
 
 def test_help_does_not_wait_for_torch() -> None:

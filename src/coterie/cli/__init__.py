@@ -1,5 +1,6 @@
 """Commands for people."""
 
+import os
 import signal
 import sys
 from io import TextIOWrapper
@@ -10,10 +11,15 @@ WRONG_REQUEST = 2
 
 
 def main() -> NoReturn:
-    """The ``coterie`` command: 0 when done, 2 with one sentence where the request must change, 130 when interrupted.
+    """Run the ``coterie`` command: 0 when done, 2 with one sentence where the request must change.
 
-    Anything else is a defect of ours and ends with a traceback and status 1.
+    The status is 130 when it is interrupted. Anything else is a defect of ours and ends with a traceback and status 1.
     """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Before torch is loaded. Training goes on for long beside other work; OpenMP threads that spin while they wait
+        # gain little on an empty machine and are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside
+        # two other torch processes, 3 s this way.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from ..core.errors import UserError
     from .app import app
 

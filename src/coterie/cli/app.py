@@ -1,18 +1,13 @@
 """The commands and their options. What they do is imported when they run, so that help comes at once."""
 
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .. import __version__
-from .options import MLflow, Quiet, Record, Set, TensorBoard, WandB
-from .process import look_in, share_cores
+from .options import DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
 from .recipe import recipe
-
-if TYPE_CHECKING:
-    from .request import RunOptions
 
 app = typer.Typer(
     name="coterie",
@@ -23,78 +18,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(recipe, name="recipe")
-
-Data = Annotated[
-    str | None,
-    typer.Option(help="The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`)."),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
-    ),
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        help="Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`)."
-    ),
-]
-Clients = Annotated[int | None, typer.Option(help="How many clients.", min=1)]
-Rounds = Annotated[int | None, typer.Option(help="How many rounds.", min=1)]
-TopologyText = Annotated[
-    str | None, typer.Option(help="Who mixes with whom, where there is no server: ring, grid, random:5, ...")
-]
-EngineText = Annotated[
-    str | None,
-    typer.Option(help="auto, serial, vectorized, vectorized:16 for 16 clients at once, or ray for a cluster."),
-]
-RayAddress = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster, auto for this machine's; by default one is started for the run.")
-]
-Workers = Annotated[int | None, typer.Option(help="Of --engine ray; by default as many as there are cores.", min=1)]
-GpusPerWorker = Annotated[float | None, typer.Option(help="Of --engine ray, such as 1 or 0.5; by default none.", min=0)]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Seed = Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")]
-Out = Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")]
-EvaluateEvery = Annotated[
-    int | None,
-    typer.Option(
-        help="Rounds between two evaluations; by default as many as keep them under a tenth of the time.", min=1
-    ),
-]
-Trust = Annotated[
-    list[str] | None,
-    typer.Option(help="Code of your own that a saved config.json names and may run: module:function."),
-]
-Init = Annotated[
-    str | None, typer.Option(help="What clients begin with: common for one model, per-client for draws of their own.")
-]
-Silent = Annotated[float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")]
-Offline = Annotated[float | None, typer.Option(help="How likely a client is not there for a whole round, such as 0.2.")]
-Capacities = Annotated[
-    str | None,
-    typer.Option(
-        help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
-        "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
-    ),
-]
-Precision = Annotated[
-    str | None, typer.Option(help="fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")
-]
-
-
-def _options(typed: dict[str, Any]) -> "RunOptions":
-    """The options that ``run`` and ``compare`` have in common, from all that was typed."""
-    from .request import RunOptions
-
-    known = {k.rstrip("_"): v for k, v in typed.items()}
-    return RunOptions(**{f.name: known[f.name] for f in fields(RunOptions) if known[f.name] is not None})
 
 
 def _version(wanted: bool) -> None:
@@ -112,7 +35,8 @@ def root(
     """Train together, keep what is yours."""
 
 
-@app.command()
+@app.command(cls=TrainingCommand)
+@with_options
 def run(
     method: Annotated[
         str,
@@ -120,96 +44,41 @@ def run(
             help="A method (see `coterie list`), module:function of your own, or a run folder or its config.json."
         ),
     ],
-    data: Data = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    topology: TopologyText = None,
-    engine: EngineText = None,
-    device: Device = None,
-    seed: Seed = None,
-    out: Out = None,
-    resume: Resume = False,
-    set_: Set = None,
-    evaluate_every: EvaluateEvery = None,
-    init: Init = None,
-    drop_messages: Silent = None,
-    offline: Offline = None,
-    capacities: Capacities = None,
-    record: Record = None,
-    precision: Precision = None,
-    ray_address: RayAddress = None,
-    workers: Workers = None,
-    gpus_per_worker: GpusPerWorker = None,
-    trust: Trust = None,
-    quiet: Quiet = False,
-    tensorboard: TensorBoard = False,
-    mlflow: MLflow = False,
-    wandb: WandB = False,
+    options: RunOptions,
+    output: Output,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="Code of your own that a saved config.json names and may run: module:function."),
+    ] = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
-    typed = locals()
-    share_cores()
-    look_in(data_dir)
-    from .output import Output
     from .train import run_method
 
-    run_method(method, _options(typed), out, resume, trust or [], Output(quiet, tensorboard, mlflow, wandb))
+    run_method(method, options, trust or [], output)
 
 
-@app.command()
+@app.command(cls=TrainingCommand)
+@with_options
 def compare(
     methods: Annotated[
         list[str], typer.Argument(help="Two or more methods (see `coterie list`), or module:function of your own.")
     ],
-    data: Data = None,
-    data_dir: DataDir = None,
-    model: Model = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    rounds: Rounds = None,
-    topology: TopologyText = None,
-    engine: EngineText = None,
-    device: Device = None,
-    seed: Seed = None,
+    options: RunOptions,
+    output: Output,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1)] = 1,
-    out: Out = None,
-    resume: Resume = False,
-    set_: Set = None,
-    evaluate_every: EvaluateEvery = None,
-    init: Init = None,
-    drop_messages: Silent = None,
-    offline: Offline = None,
-    capacities: Capacities = None,
-    record: Record = None,
-    precision: Precision = None,
-    ray_address: RayAddress = None,
-    workers: Workers = None,
-    gpus_per_worker: GpusPerWorker = None,
     format: Annotated[
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",
     target: Annotated[
         float, typer.Option(help="The personal accuracy in % that rounds are counted to, here and on the page.")
     ] = 80.0,
-    quiet: Quiet = False,
-    tensorboard: TensorBoard = False,
-    mlflow: MLflow = False,
-    wandb: WandB = False,
 ) -> None:
     """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
     for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
-    typed = locals()
-    share_cores()
-    look_in(data_dir)
-    from .output import Output
     from .show import TableStyle
     from .train import compare_methods
 
-    output = Output(quiet, tensorboard, mlflow, wandb)
-    compare_methods(methods, _options(typed), seeds, out, resume, TableStyle(format, target), output)
+    compare_methods(methods, options, seeds, TableStyle(format, target), output)
 
 
 @app.command()
@@ -228,7 +97,6 @@ def report(
     ] = None,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
-    share_cores()
     from .report import show_report
 
     show_report(runs, out, landscape, target)
@@ -246,14 +114,13 @@ def watch(
     Only files are read: the folder may be mounted, or copied here again and again, from another machine. Ends when all
     runs are finished.
     """
-    share_cores()
     from .watch import watch_runs
 
     watch_runs(run, every, out, once)
 
 
 @app.command(name="list")
-def list_(
+def list_names(
     method: Annotated[
         str | None, typer.Argument(help="Show this one with its recurrence and settings; module:function of your own.")
     ] = None,
@@ -295,14 +162,13 @@ def theory(
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the problem, the batches and the graphs.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1)] = 1,
-    set_: Set = None,
+    set: Settings = [],  # noqa: B006
     png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
 ) -> None:
     """Hold a paper's theorem beside runs on a small problem: constants, assumptions, measured norms, bound."""
-    share_cores()
     from .theory import show_theory
 
-    show_theory(method, clients, rounds, topology, problem, seed, seeds, set_ or [], png)
+    show_theory(method, clients, rounds, topology, problem, seed, seeds, set, png)
 
 
 @app.command()
@@ -324,7 +190,6 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
 ) -> None:
     """Measure Coterie against a plain PyTorch loop, side by side in one process."""
-    share_cores()
     from .bench import show_bench
 
     show_bench(workloads or [], repeats, out)
@@ -355,7 +220,6 @@ def export(
 
     ONNX needs pip install 'coterie\\[export]'.
     """
-    share_cores()
     from .export import export_models
 
     export_models(run, client, format, out, form, force)
@@ -366,7 +230,7 @@ app.add_typer(data_app, name="data")
 
 
 @data_app.command(name="dir")
-def data_dir_(
+def data_dir(
     folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
 ) -> None:
     """Choose once where data sets lie, or show it."""
@@ -387,10 +251,9 @@ def data_show(
     data_dir: DataDir = None,
 ) -> None:
     """Draw who holds which classes, without training anything."""
-    look_in(data_dir)
     from .split import show_split
 
-    show_split(source, clients, partition, seed, png)
+    show_split(source, clients, partition, seed, data_dir, png)
 
 
 @data_app.command(name="list")

@@ -1,38 +1,226 @@
-"""Options that several commands have: settings of methods, and what is seen of a run while it trains."""
+"""The options that several commands have. Each is typed once, as a field of the value that its commands get."""
 
-from typing import Annotated
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more."),
+from ..core.errors import UserError
+
+if TYPE_CHECKING:
+    from ..measure import MeasureName
+    from ..models.model import Precision
+    from ..track import Tracker
+    from ..training.first import Init
+else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
+    Init = MeasureName = Precision = str
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
 ]
-Record = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Measure this too: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
-        "constants; repeat for more."
-    ),
+TopologyText = Annotated[
+    str | None, typer.Option(help="Who mixes with whom, where there is no server: ring, grid, random:5, ...")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks: errors and results only.")]
-TensorBoard = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard", help="Write every round into RUN/tensorboard too; pip install 'coterie\\[tensorboard]'."
-    ),
+Settings = Annotated[
+    list[str], typer.Option(metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more.")
 ]
-MLflow = Annotated[
-    bool,
-    typer.Option(
-        "--mlflow",
-        help="Log every round to MLFLOW_TRACKING_URI, by default ./mlflow.db; pip install 'coterie\\[mlflow]'.",
-    ),
-]
-WandB = Annotated[
-    bool,
-    typer.Option(
-        "--wandb",
-        help="Log every round to Weights & Biases (WANDB_MODE=offline works); pip install 'coterie\\[wandb]'.",
-    ),
-]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
+
+    data: Annotated[
+        str | None,
+        typer.Option(help="The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`)."),
+    ] = None
+    data_dir: DataDir = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
+        ),
+    ] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... "
+            "(see `coterie list`)."
+        ),
+    ] = None
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients; by default as many as suit the data, or are published.", min=1)
+    ] = None
+    rounds: Annotated[
+        int | None, typer.Option(help="How many rounds; by default as many as suit the data, or are published.", min=1)
+    ] = None
+    set: Settings = field(default_factory=list)
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(
+            help="Rounds between two evaluations; by default as many as keep them under a tenth of the time, for a "
+            "recipe 1.",
+            min=1,
+        ),
+    ] = None
+    record: Annotated[
+        list[MeasureName],
+        typer.Option(
+            help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, "
+            "mass, constants; repeat for more."
+        ),
+    ] = field(default_factory=list)
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, serial, vectorized, vectorized:16 for 16 clients at once, graphed, or ray for a cluster."
+        ),
+    ] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
+    precision: Annotated[
+        Precision | None,
+        typer.Option(help="fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision."),
+    ] = None
+    out: Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")] = (
+        None
+    )
+    resume: Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")] = False
+
+
+@dataclass(frozen=True)
+class RunOptions(TrainingOptions):
+    """The options of ``run`` and ``compare``."""
+
+    topology: TopologyText = None
+    seed: Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")] = None
+    init: Annotated[
+        Init | None,
+        typer.Option(help="What clients begin with: common for one model, per-client for draws of their own."),
+    ] = None
+    drop_messages: Annotated[
+        float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")
+    ] = None
+    offline: Annotated[
+        float | None, typer.Option(help="How likely a client is not there for a whole round, such as 0.2.")
+    ] = None
+    capacities: Annotated[
+        str | None,
+        typer.Option(
+            help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
+            "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Of the Ray cluster, auto for this machine's; by default one is started for the run."),
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option(help="Of --engine ray; by default as many as there are cores.", min=1)
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="Of --engine ray, such as 1 or 0.5; by default none.", min=0)
+    ] = None
+
+
+@dataclass(frozen=True)
+class RecipeOptions(TrainingOptions):
+    """The options of ``recipe run``."""
+
+    methods: Annotated[
+        str | None, typer.Option(help="Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
+    ] = None
+    case: Annotated[str | None, typer.Option(help="Only this case: its number, or a part of its label.")] = None
+    seeds: Annotated[int | None, typer.Option(help="Other than the published number of seeds.", min=1)] = None
+    reading: Annotated[
+        str | None, typer.Option(help="paper or code, where they differ; by default our choice (see show).")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is seen of runs while they train: progress or quiet, and who else is told of every round."""
+
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress and no remarks: errors and results only.")
+    ] = False
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Write every round into RUN/tensorboard too; pip install 'coterie\\[tensorboard]'."
+        ),
+    ] = False
+    mlflow: Annotated[
+        bool,
+        typer.Option(
+            "--mlflow",
+            help="Log every round to MLFLOW_TRACKING_URI, by default ./mlflow.db; pip install 'coterie\\[mlflow]'.",
+        ),
+    ] = False
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb",
+            help="Log every round to Weights & Biases (WANDB_MODE=offline works); pip install 'coterie\\[wandb]'.",
+        ),
+    ] = False
+
+    def trackers(self) -> "list[Tracker]":
+        """Make the trackers, once for all runs of a command; refuse those whose package or server is missing."""
+        from ..track import MLflow, TensorBoard, WandB
+
+        kinds = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+        return [kind() for name, kind in kinds.items() if getattr(self, name)]
+
+    @property
+    def flags(self) -> list[str]:
+        """The options as they were typed."""
+        return [f"--{f.name}" for f in fields(self) if getattr(self, f.name)]
+
+    def say(self, text: str) -> None:
+        """Print a remark that is no result."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
+
+    def titled(self, name: str, number: int, of: int) -> str | bool:
+        """Return the title of the progress of one of several runs; False where no progress is shown."""
+        return not self.quiet and f"{name} ({number} of {of})"
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per field of each dataclass among its parameters, and hand it those dataclasses."""
+    parameters = signature(command).parameters
+    groups: dict[str, Any] = {p.name: p.annotation for p in parameters.values() if is_dataclass(p.annotation)}
+
+    @wraps(command)
+    def called(**typed: Any) -> None:
+        values = {n: kind(**{f.name: typed.pop(f.name) for f in fields(kind)}) for n, kind in groups.items()}
+        command(**typed, **values)
+
+    each = ([_parameter(f) for f in fields(groups[n])] if n in groups else [p] for n, p in parameters.items())
+    named = [p.replace(kind=Parameter.KEYWORD_ONLY) for some in each for p in some]
+    called.__signature__ = Signature(named)  # type: ignore[attr-defined]  # which Typer reads
+    return called
+
+
+def _parameter(option: "Field[Any]") -> Parameter:
+    default = option.default if option.default_factory is MISSING else option.default_factory()
+    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=option.type)
+
+
+class TrainingCommand(TyperCommand):
+    """A command that trains. It knows what those may mean who type an option as other programs have it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse ``--silent``, whose nearest names would mislead, then parse."""
+        if any(word.partition("=")[0] == "--silent" for word in args):
+            raise UserError(
+                "there is no --silent: messages are dropped by --drop-messages 0.2, and --quiet prints no progress"
+            )
+        return super().parse_args(ctx, args)

@@ -13,54 +13,49 @@ from ..core.files import write_json
 from ..core.spec import scaled
 from ..engines import Serial
 from ..measure import MeasureName
-from ..models.model import Model, Precision, cross_entropy
+from ..models.model import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
-from ..recipes.changes import Changes, add_own_methods, apply_changes, shortenings
+from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings, shortenings
 from ..recipes.costs import SPEED_OF, cost, duration
 from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
+from ..track import Tracker
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
-from .output import Output
-from .recipe_still import run_still
+from .options import Output, RecipeOptions
+from .recipe_show import wide_console
 from .recipe_table import saved, show
 from .report import begin_several, leave_report
-from .train import fresh_folder, interruptible, typed_command
+from .split import class_counts, draw_split, print_split
+from .train import folder_of_several, fresh_folder, interruptible
+
+SPLITS = "splits"
 
 
-@dataclass(frozen=True)
-class RecipeOptions:
-    """The options of ``recipe run`` as typed; None where nothing was said."""
-
-    name: str
-    methods: str | None
-    case: str | None
-    rounds: int | None
-    seeds: int | None
-    reading: str | None
-    clients: int | None
-    data: str | None
-    model: str | None
-    partition: str | None
-    set: Sequence[str]
-    record: Sequence[MeasureName]
-    evaluate_every: int | None
-    out: Path | None
-    resume: bool
-    engine: str
-    device: str
-    precision: Precision
-
-    @property
-    def named(self) -> list[str]:
-        """The methods of ``--methods``."""
-        return [proper(m.strip()) for m in (self.methods or "").split(",") if m.strip()]
-
-    @property
-    def changes(self) -> Changes:
-        """What is other than published."""
-        return Changes(self.rounds, self.clients, self.data, self.model, self.partition, self.set)
+def run_recipe(name: str, options: RecipeOptions, output: Output) -> None:
+    """Train every method of every chosen case with every seed, and print one table."""
+    recipe = load(name)
+    if not recipe.trains:
+        _show_untrained(recipe, options, output)
+        return
+    named = [proper(m.strip()) for m in (options.methods or "").split(",") if m.strip()]
+    plan = RecipePlan(add_own_methods(recipe, [m for m in named if is_own(m)]), named, options)
+    folder = folder_of_several(options, recipe.name, "run")
+    plan.check()
+    trackers = output.trackers()
+    _announce(plan, output)
+    with interruptible(folder, options, output):
+        begin_several(folder, plan.runs)
+        runs: Runs = {(n, m): _histories(plan, n, m, folder, output, trackers) for n, m in plan.cells}
+        every = options.evaluate_every or 1
+        shortened = shortenings(plan.read, plan.recipe, plan.cells, plan.seeds)
+        shortened += [f"evaluated every {every} rounds"] if every > 1 else []
+        results = recipe_results(plan.read, runs)
+        write_json(folder / RECIPE, saved(plan.read, results, options.reading, plan.seeds, shortened))
+        show(plan.read, results, options.reading, plan.seeds, shortened)
+        print(f"results: {folder}")
+        leave_report(folder, sys.stdout, output, options.data_dir)
 
 
 @dataclass(frozen=True)
@@ -68,8 +63,8 @@ class RecipePlan:
     """Which runs make up the answer."""
 
     published: Recipe
+    named: Sequence[str]  # the methods of --methods
     options: RecipeOptions
-    output: Output
 
     @cached_property
     def read(self) -> Recipe:
@@ -79,11 +74,13 @@ class RecipePlan:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it will be run."""
-        return apply_changes(self.read, self.options.changes, dict.fromkeys(m for _, m in self.cells))
+        options = self.options
+        changes = Changes(options.rounds, options.clients, options.data, options.model, options.partition, options.set)
+        return apply_changes(self.read, changes, dict.fromkeys(m for _, m in self.cells))
 
     @property
     def record(self) -> list[MeasureName]:
-        """What is measured besides: what the experiment needs, and what was asked for."""
+        """The further metrics: what the experiment needs, and what was asked for."""
         return list(dict.fromkeys([*self.recipe.record, *self.options.record]))
 
     @property
@@ -98,19 +95,23 @@ class RecipePlan:
         pairs = [(n, m) for n in recipe.find(self.options.case) for m in recipe.cases[n - 1].methods]
         if self.options.methods is None:
             return pairs
-        typed = self.options.named
-        if not typed:
+        if not self.named:
             raise UserError(f"--methods names none: choose among {', '.join(recipe.methods)}, or leave it out")
-        for method in typed:
+        for method in self.named:
             why = recipe.entry(method).differs or "it was not run there"
             if method not in (m for _, m in pairs):
                 raise UserError(f"{method} cannot be run in this case ({why}): choose another --case or method")
-        return [(n, m) for n, m in pairs if m in typed]
+        return [(n, m) for n, m in pairs if m in self.named]
+
+    @cached_property
+    def runs(self) -> list[str]:
+        """The folders of all runs, in the order in which they are trained."""
+        return [_name(n, m, seed) for n, m in self.cells for seed in range(self.seeds)]
 
     def check(self) -> None:
-        """Refuses whatever cannot be run before the first run begins."""
+        """Refuse whatever cannot be run before the first run begins."""
         for number in dict.fromkeys(n for n, _ in self.cells):
-            federation = self.recipe.federation(number)
+            federation = self.recipe.federation(number, data_dir=self.options.data_dir)
             module = self.recipe.model(number, federation)
             model, rounds = Model(module, cross_entropy), self.recipe.cases[number - 1].rounds
             for method in (m for n, m in self.cells if n == number):
@@ -120,86 +121,54 @@ class RecipePlan:
                 first = first_models(module, model, algorithm, 0) if apart else None
                 replace(experiment, first=first).check()
 
-    def train(self, number: int, method: str, seed: int, folder: Path, shown: str | bool) -> list[dict[str, Any]]:
-        """The history of one run."""
-        federation = self.recipe.federation(number, seed)
+    def train(
+        self, number: int, method: str, seed: int, folder: Path, shown: str | bool, trackers: Sequence[Tracker]
+    ) -> list[dict[str, Any]]:
+        """Train one run and return its history."""
+        federation = self.recipe.federation(number, seed, self.options.data_dir)
         return fit(
             self.recipe.model(number, federation, seed),
             federation,
             self.recipe.algorithm(method, number),
             rounds=self.recipe.cases[number - 1].rounds,
             seed=seed,
-            engine=self.options.engine,
-            device=self.options.device,
+            engine=self.options.engine or "auto",
+            device=self.options.device or "auto",
             out=folder,
             resume=self.options.resume,
             evaluate_every=self.options.evaluate_every or 1,
             init=self.recipe.init(method, number),
             record=self.record,
-            precision=self.options.precision,
+            precision=self.options.precision or "fp32",
             progress=shown,
-            trackers=self.output.trackers,
+            trackers=trackers,
         ).history
-
-    @cached_property
-    def runs(self) -> list[str]:
-        """The folders of all runs, in the order in which they are trained."""
-        return [_name(n, m, seed) for n, m in self.cells for seed in range(self.seeds)]
 
 
 def _name(number: int, method: str, seed: int) -> str:
     return f"case{number}-{folder_name(method)}-seed{seed}"
 
 
-def run_recipe(options: RecipeOptions, output: Output) -> None:
-    """Trains every method of every chosen case with every seed, and prints one table."""
-    recipe = load(options.name)
-    if not recipe.trains:
-        run_still(recipe, options, output)
-        return
-    plan = RecipePlan(add_own_methods(recipe, [m for m in options.named if is_own(m)]), options, output)
-    folder = _folder(plan)
-    plan.check()
-    output.check()
-    _announce(plan)
-    with interruptible(folder, options.out, options.resume, output):
-        begin_several(folder, typed_command(), plan.runs)
-        runs: Runs = {(n, m): _histories(plan, n, m, folder) for n, m in plan.cells}
-        results, shortened = recipe_results(plan.read, runs), _shortened(plan)
-        write_json(folder / RECIPE, saved(plan.read, results, options.reading, plan.seeds, shortened))
-        show(plan.read, results, options.reading, plan.seeds, shortened)
-        print(f"results: {folder}")
-        leave_report(folder, sys.stdout, output)
-
-
-def _histories(plan: RecipePlan, number: int, method: str, folder: Path) -> list[list[dict[str, Any]]]:
-    """All seeds of one method in one case."""
+def _histories(
+    plan: RecipePlan, number: int, method: str, folder: Path, output: Output, trackers: Sequence[Tracker]
+) -> list[list[dict[str, Any]]]:
+    """Train all seeds of one method in one case."""
     histories = []
     for seed in range(plan.seeds):
         name = _name(number, method, seed)
         title = f"case {number}, {method}, seed {seed}"
-        shown = plan.output.titled(title, plan.runs.index(name) + 1, len(plan.runs))
-        histories.append(plan.train(number, method, seed, folder / name, shown))
+        shown = output.titled(title, plan.runs.index(name) + 1, len(plan.runs))
+        histories.append(plan.train(number, method, seed, folder / name, shown, trackers))
     return histories
 
 
-def _folder(plan: RecipePlan) -> Path:
-    options = plan.options
-    if options.resume and options.out is None:
-        raise UserError("--resume needs to know which run: add --out FOLDER")
-    folder = options.out or fresh_folder(plan.published.name)
-    if folder.exists() and not options.resume:
-        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
-    return folder
-
-
-def _announce(plan: RecipePlan) -> None:
-    """What will be run, and what the published size would take."""
+def _announce(plan: RecipePlan, output: Output) -> None:
+    """Say what will be run, and what the published size would take."""
     recipe = plan.published
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
     spent = cost(recipe, numbers, methods)
     reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
-    plan.output.say(
+    output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
         f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
         f"{duration(spent.seconds)} on {SPEED_OF}"
@@ -207,11 +176,52 @@ def _announce(plan: RecipePlan) -> None:
     for number, method in plan.cells:
         if is_own(method):
             told = ", ".join(f"{k}={v}" for k, v in plan.recipe.settings(method, number).items() if v is not None)
-            plan.output.say(f"{method} in case {number}, with what the published methods of the case agree on: {told}")
+            output.say(f"{method} in case {number}, with what the published methods of the case agree on: {told}")
 
 
-def _shortened(plan: RecipePlan) -> list[str]:
-    """What makes this another experiment, each once."""
-    every = plan.options.evaluate_every or 1
-    seldom = [f"evaluated every {every} rounds"] if every > 1 else []
-    return [*shortenings(plan.read, plan.recipe, plan.cells, plan.seeds), *seldom]
+def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> None:
+    """Count or draw what a paper shows without training, beside its numbers where it has any."""
+    _refuse_training(recipe, options)
+    folder = options.out or fresh_folder(recipe.name)
+    if folder.exists():
+        raise UserError(f"{folder} already exists: choose another --out")
+    if recipe.draws == SPLITS:
+        results = _drawn(recipe, options, folder, output)
+    else:
+        numbers = recipe_results(recipe, {})
+        show(recipe, numbers, None, 1, [])
+        results = saved(recipe, numbers, None, 1, [])
+    begin_several(folder, [])
+    write_json(folder / RECIPE, results)
+    print(f"results: {folder}")
+    leave_report(folder, sys.stdout, output, options.data_dir)
+
+
+def _refuse_training(recipe: Recipe, options: RecipeOptions) -> None:
+    """Refuse what asks for training, and other data or models where the paper's own are counted."""
+    of_use = {"out"} | ({"case", "clients", "data", "data_dir", "partition"} if recipe.draws == SPLITS else set())
+    for name, given in vars(options).items():
+        if given and name not in of_use:
+            other = "" if recipe.draws == SPLITS else ", or count another model with coterie capacity --model"
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} is of no use to {recipe.name}, which trains nothing: leave it out{other}")
+
+
+def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output) -> dict[str, Any]:
+    """Draw the splits of the chosen cases in the terminal and as pictures, and return them as data."""
+    changes = Changes(clients=options.clients, data=options.data, partition=options.partition)
+    small, numbers = apply_changes(recipe, changes), recipe.find(options.case)
+    splits = {n: class_counts(small.federation(n, data_dir=options.data_dir)) for n in numbers}
+    console = wide_console()
+    for n, counts in splits.items():
+        case = small.cases[n - 1]
+        title = f"case {n}: {case.data}, divided by {case.partition} among {case.clients} clients"
+        print_split(console, counts, title, drawn=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            draw_split(counts, folder / f"case{n}.png", title)
+        except UserError as error:  # the terminal has shown it
+            output.say(f"no picture: {error}")
+    shortened = case_shortenings(recipe, small, numbers, 1)
+    titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
+    return saved(recipe, [], None, 1, shortened) | {SPLITS: titled}

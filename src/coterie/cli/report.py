@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ..core.errors import UserError
 from ..core.files import replace, write_json
@@ -12,9 +12,7 @@ from ..measure.compare import TARGET
 from ..report import write
 from ..report.collect import COMMAND, PLAN
 from ..report.library import compressed_library
-
-if TYPE_CHECKING:
-    from .output import Output
+from .options import Output
 
 PAGE = "report.html"
 NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
@@ -28,24 +26,24 @@ def show_report(runs: Sequence[Path], out: Path | None, landscape: bool, target:
     print(f"report: {write(list(runs), path, _say, landscape, target)}")
 
 
-def begin_several(folder: Path, typed: Sequence[str], runs: Sequence[str], target: float = TARGET) -> None:
+def begin_several(folder: Path, runs: Sequence[str], target: float = TARGET) -> None:
     """Before the first of several runs: the typed command, the folders there will be, and what rounds are counted to.
 
     Whoever watches or makes a page of the folder reads it.
     """
-    command = shlex.join(["coterie", *repeating(typed)])
+    command = shlex.join(["coterie", *repeating(sys.argv[1:])])
     replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
     write_json(folder / PLAN, {"runs": list(runs), "target": target})
 
 
-def leave_report(folder: Path, where: TextIO, output: "Output") -> None:
+def leave_report(folder: Path, where: TextIO, output: Output, data_dir: Path | None) -> None:
     """At the end of several runs: the page, its path printed to ``where``; without plotly a sentence instead."""
     try:
         compressed_library()
     except UserError as error:
         output.say(f"no report: {error}, then coterie report {shlex.quote(str(folder))}")
         return
-    print(f"report: {write([folder], folder / PAGE, output.say)}", file=where)
+    print(f"report: {write([folder], folder / PAGE, output.say, data_dir=data_dir)}", file=where)
 
 
 def repeating(typed: Sequence[str]) -> list[str]:

@@ -18,9 +18,9 @@ _CLASSES = 40  # rows in a terminal at most
 _INK = "#1f2937"
 
 
-def show_split(source: str, clients: int, partition: str, seed: int, png: Path | None) -> None:
+def show_split(source: str, clients: int, partition: str, seed: int, data_dir: Path | None, png: Path | None) -> None:
     """Prints what every client holds, or draws it to a file."""
-    counts = class_counts(federate(source, clients, partition, seed))
+    counts = class_counts(federate(source, clients, partition, seed, data_dir))
     title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
     print_split(Console(highlight=False), counts, title, drawn=png is None)
     if png is not None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from .. import algorithms
+from ..algorithms import Algorithm
 from ..core.custom import folder_name, is_own, trusting
 from ..core.errors import UserError
 from ..core.files import write_json
@@ -26,31 +26,29 @@ from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.run import Run
-from .output import Output
+from .options import Output, RunOptions, TrainingOptions
 from .report import begin_several, leave_report
-from .request import RunOptions, RunPlan, check_settings, known_options
+from .request import RunPlan, check_settings, refuse_beside_config
 from .show import TABLE, TableStyle, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def run_method(
-    method: str, options: RunOptions, out: Path | None, resume: bool, trusted: Sequence[str], output: Output
-) -> None:
-    """Trains one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
+def run_method(method: str, options: RunOptions, trusted: Sequence[str], output: Output) -> None:
+    """Train one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
     saved = _saved_config(method)
     if saved is not None:
-        run, folder = _run_again(saved, options, out, resume, trusted, output)
+        run, folder = _run_again(saved, options, trusted, output)
+    elif trusted:
+        raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
-        if trusted:
-            raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
-        run, folder = _run_new(method, options, out, resume, output)
-    show(Comparison([_method(run.summary["method"], [run])]), folder)
+        run, folder = _run_new(method, options, output)
+    show(Comparison([_method_runs(run.summary["method"], [run])]), folder)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
 def _saved_config(text: str) -> Path | None:
-    """The configuration a text points to, unless it is the name of a method."""
+    """Return the configuration that a text points to, None where it is the name of a method."""
     path = Path(text)
     if algorithms.known(text) or is_own(text):
         return None
@@ -59,17 +57,16 @@ def _saved_config(text: str) -> Path | None:
     return path if path.suffix == ".json" or path.exists() else None
 
 
-def _run_again(
-    config_path: Path, options: RunOptions, out: Path | None, resume: bool, trusted: Sequence[str], output: Output
-) -> tuple[Run, Path]:
+def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:
     config = read_json(config_path)
-    known_options(config, options, resume)
-    module, federation, algorithm = rebuild(config, trusted)
-    folder = out or (config_path.parent if resume else fresh_folder(f"{folder_name(algorithm.name)}-again"))
-    output.check()
+    refuse_beside_config(options, config)
+    module, federation, algorithm = rebuild(config, trusted, options.data_dir)
+    again = config_path.parent if options.resume else fresh_folder(f"{folder_name(algorithm.name)}-again")
+    folder = options.out or again
+    trackers = output.trackers()
     said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
     output.say(f"{algorithm.name} as saved: {said}")
-    with interruptible(folder, out, resume, output):
+    with interruptible(folder, options, output):
         run = fit(
             module,
             federation,
@@ -79,7 +76,7 @@ def _run_again(
             engine=options.engine or config["engine"],
             device=config["device"],
             out=folder,
-            resume=resume,
+            resume=options.resume,
             evaluate_every=config["evaluate_every"],
             init=config["init"],
             drop_messages=config["drop_messages"],
@@ -88,30 +85,24 @@ def _run_again(
             precision=config["precision"],
             cluster=cluster(options),
             progress=not output.quiet,
-            trackers=output.trackers,
+            trackers=trackers,
         )
-    _warn_if_other(config, run)
+    if config.get("fingerprints") != run.config["fingerprints"]:
+        print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
     return run, folder
 
 
-def _warn_if_other(config: dict[str, Any], run: Run) -> None:
-    if config.get("fingerprints") != run.config["fingerprints"]:
-        print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
-
-
-def _run_new(method: str, options: RunOptions, out: Path | None, resume: bool, output: Output) -> tuple[Run, Path]:
+def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Path]:
     check_settings([method], options)
     plan = RunPlan.of(options)
-    folder = out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
-    if resume and out is None:
+    if options.resume and options.out is None:
         raise UserError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
+    folder = options.out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
     algorithm = plan.algorithm(method, [method])
-    output.check()
+    trackers = output.trackers()
     output.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
-    with interruptible(folder, out, resume, output):
-        return train(
-            plan, method, [method], options.seed or 0, folder, resume, not output.quiet, output.trackers
-        ), folder
+    with interruptible(folder, options, output):
+        return train(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
 
 
 def train(
@@ -120,11 +111,10 @@ def train(
     among: Sequence[str],
     seed: int,
     folder: Path,
-    resume: bool,
     progress: bool | str,
     trackers: Sequence[Tracker],
 ) -> Run:
-    """One method with one seed."""
+    """Train one method with one seed; ``among``: all methods of this command."""
     federation = plan.federation(seed)
     module, algorithm = plan.module(federation, seed, among), plan.algorithm(method, among)
     missing = plan.missing(module, federation, algorithm, among)
@@ -137,7 +127,7 @@ def train(
         engine=plan.options.engine or "auto",
         device=plan.options.device or "auto",
         out=folder,
-        resume=resume,
+        resume=plan.options.resume,
         evaluate_every=plan.options.evaluate_every or "auto",
         init=plan.init(module, federation, algorithm, among),
         drop_messages=missing.drop_messages,
@@ -156,27 +146,27 @@ def cluster(options: RunOptions) -> Cluster | None:
     return None if typed == Cluster() else typed
 
 
-def compare_methods(
-    methods: Sequence[str],
-    options: RunOptions,
-    seeds: int,
-    out: Path | None,
-    resume: bool,
-    style: TableStyle,
-    output: Output,
-) -> None:
-    """Trains all methods on the same clients, seed by seed, and prints one table."""
+def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, style: TableStyle, output: Output) -> None:
+    """Train all methods on the same clients, seed by seed, and print one table."""
     if len(set(methods)) != len(methods):
         raise UserError("a method is named twice: name each once")
     check_settings(methods, options)
     plan = RunPlan.of(options)
-    if resume and out is None:
-        raise UserError("--resume needs to know which comparison: add --out FOLDER")
-    folder = out or fresh_folder("compare-" + plan.source.partition(":")[0])
-    if folder.exists() and not resume:
-        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
+    folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
+    plan, chosen, remark = _checked(plan, methods)
+    trackers = output.trackers()
+    output.say("\n".join([remark, *(f"  {a.name}: {plan.preset_text(a)}" for a in chosen)]))
+    with interruptible(folder, options, output):
+        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, style.target, output, trackers)
+        write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
+        show(Comparison(trained, style.target), folder, style.format)
+        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
+
+
+def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str]:
+    """Find every mistake before the first run; return the plan, the methods and what to say of them."""
+    options, federation = plan.options, plan.federation(plan.options.seed or 0)
     chosen = [plan.algorithm(m, methods) for m in methods]
-    federation = plan.federation(options.seed or 0)
     model = Model(plan.module(federation, 0, methods), cross_entropy)
     missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
     plan.check_missing(methods, missing)
@@ -187,76 +177,80 @@ def compare_methods(
         )
         for a, some in zip(chosen, missing, strict=True)
     ]
-    for experiment in experiments:  # every mistake is found before the first run
+    for experiment in experiments:
         experiment.check()
     plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
     every = options.evaluate_every or max(map(evaluation_interval, experiments))
-    plan = replace(plan, options=replace(options, evaluate_every=every))
     size = entries(model.start.values())
-    output.check()
-    output.say(
+    remark = (
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
         f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
     )
-    for algorithm in chosen:
-        output.say(f"  {algorithm.name}: {plan.preset_text(algorithm)}")
-    with interruptible(folder, out, resume, output):
-        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, resume, style.target, output)
-        write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
-        show(Comparison(trained, style.target), folder, style.format)
-        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output)
+    return replace(plan, options=replace(options, evaluate_every=every)), chosen, remark
 
 
 def _train_all(
-    plan: RunPlan, methods: Sequence[str], seeds: int, folder: Path, resume: bool, target: float, output: Output
+    plan: RunPlan,
+    methods: Sequence[str],
+    seeds: int,
+    folder: Path,
+    target: float,
+    output: Output,
+    trackers: Sequence[Tracker],
 ) -> list[MethodRuns]:
-    """What came of every method, with all seeds."""
     first = plan.options.seed or 0
     every = [f"{folder_name(m)}-seed{s}" for m in methods for s in range(first, first + seeds)]
-    begin_several(folder, typed_command(), every, target)
+    begin_several(folder, every, target)
     trained = []
     for method in methods:
         runs = []
         for seed in range(first, first + seeds):
             name = f"{folder_name(method)}-seed{seed}"
             shown = output.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
-            runs.append(train(plan, method, methods, seed, folder / name, resume, shown, output.trackers))
-        trained.append(_method(method, runs))
+            runs.append(train(plan, method, methods, seed, folder / name, shown, trackers))
+        trained.append(_method_runs(method, runs))
     return trained
 
 
-def _method(name: str, runs: Sequence[Run]) -> MethodRuns:
-    """The runs of a method without their models, which would fill the memory."""
+def _method_runs(name: str, runs: Sequence[Run]) -> MethodRuns:
+    """Return the runs of a method without their models, which would fill the memory."""
     return MethodRuns(name, [RunData(r.config, r.history, r.summary, r.client_summary) for r in runs])
 
 
-def typed_command() -> list[str]:
-    """The words after ``coterie``."""
-    return sys.argv[1:]
+def folder_of_several(options: TrainingOptions, name: str, what: str) -> Path:
+    """Return the folder for the runs of one command; refuse one that exists, unless it is to be continued."""
+    if options.resume and options.out is None:
+        raise UserError(f"--resume needs to know which {what}: add --out FOLDER")
+    folder = options.out or fresh_folder(name)
+    if folder.exists() and not options.resume:
+        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
+    return folder
 
 
 def fresh_folder(name: str) -> Path:
-    """A folder under runs/ that does not exist yet."""
+    """Return a folder under runs/ that does not exist yet."""
     numbers = (Path("runs") / f"{name}-{i}" for i in range(1, 1_000_000))
     return next(path for path in numbers if not path.exists())
 
 
 @contextmanager
-def interruptible(folder: Path, out: Path | None, resume: bool, output: Output) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM: what is saved stays, and the command that continues is printed."""
+def interruptible(folder: Path, options: TrainingOptions, output: Output) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, keep what is saved and print the command that continues."""
     try:
         yield
     except KeyboardInterrupt:
-        command = shlex.join(_continuation(folder, out, resume, output))
+        command = shlex.join(_continuation(folder, options, output))
         print(f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {command}", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def _continuation(folder: Path, out: Path | None, resume: bool, output: Output) -> list[str]:
-    """The folder alone where a run has begun in it, else the same command once more."""
+def _continuation(folder: Path, options: TrainingOptions, output: Output) -> list[str]:
+    """Return the words that name the folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
         named = algorithms.known(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
         trusted = trusting(RunFolder(folder).config())
-        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *output.flags]
-    return [*typed_command(), *([] if out else ["--out", str(folder)]), *([] if resume else ["--resume"])]
+        where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
+        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *where, *output.flags]
+    again = [] if options.resume else ["--resume"]
+    return [*sys.argv[1:], *([] if options.out else ["--out", str(folder)]), *again]

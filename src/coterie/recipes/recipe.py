@@ -13,6 +13,8 @@ from .reading import READINGS, Reading, Statement, merge
 from .sources import source
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from ..algorithms import Algorithm
@@ -181,12 +183,12 @@ class Recipe:
         """
         return self.case(case).init if self.settings(method, case).get("topology") else "common"
 
-    def federation(self, case: int | str | Case = 1, seed: int = 0) -> "Federation":
-        """Return the clients' data, with the images prepared as in the experiment."""
+    def federation(self, case: int | str | Case = 1, seed: int = 0, data_dir: "Path | None" = None) -> "Federation":
+        """Return the clients' data, with the images transformed as in the experiment."""
         from ..data import Transform, federate
 
         chosen = self.case(case)
-        federation = federate(chosen.data, chosen.clients, chosen.partition, seed)
+        federation = federate(chosen.data, chosen.clients, chosen.partition, seed, data_dir)
         if chosen.transform is None or federation.transform is None:
             return federation
         return replace(federation, transform=Transform(**chosen.transform))

@@ -29,17 +29,18 @@ def write(
     say: Callable[[str], object] | None = None,
     landscape: bool = False,
     target: float | None = None,
+    data_dir: str | Path | None = None,
 ) -> Path:
     """Writes the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
 
     ``say`` is told what takes more than a moment; ``landscape``: draw the loss around the one model that the clients of
     each method agree on; ``target``: the mean personal accuracy in % that rounds are counted to (else that of the
-    comparison, or 80).
+    comparison, or 80); ``data_dir``: where the data of the runs are, as in ``coterie.data.federate``.
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    text = html(runs, say, landscape=landscape, target=target)
+    text = html(runs, say, landscape=landscape, target=target, data_dir=data_dir)
     replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return file
 
@@ -50,10 +51,11 @@ def html(
     reload: float | None = None,
     landscape: bool = False,
     target: float | None = None,
+    data_dir: str | Path | None = None,
 ) -> str:
     """The page as a text; ``reload``: that of runs under way, which loads itself again after so many seconds."""
     if target is not None:
         check_target(target)
     library = compressed_library()
     sources: list[Source] = list(runs)
-    return page(collect(sources), library, say or (lambda _: None), reload, landscape, target)
+    return page(collect(sources, data_dir), library, say or (lambda _: None), reload, landscape, target)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ class Record(RunData):
     name: str | None = None  # of the method, where a recipe gives it one of its own
     case: str | None = None  # of the recipe
     held: Run | None = None
+    data_dir: str | Path | None = None  # where its data are; None: where `coterie data dir` says
 
     def run(self) -> Run:
         """With every client's own model, loaded now."""
@@ -61,8 +62,8 @@ class _Found:
     targets: set[float] = field(default_factory=set)
 
 
-def collect(sources: Sequence[Source]) -> Collected:
-    """The runs behind folders and Runs, in the order in which they are named."""
+def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Collected:
+    """Return the runs behind folders and Runs, in the order in which they are named; ``data_dir``: of their data."""
     if not sources:
         raise UserError("a report needs at least one run: name its folder")
     found = _Found()
@@ -74,7 +75,8 @@ def collect(sources: Sequence[Source]) -> Collected:
         else:
             _look_into(Path(source), found)
     target = found.targets.pop() if len(found.targets) == 1 else None
-    return Collected(list(found.records.values()), list(found.recipes.values()), list(found.commands), target)
+    records = [replace(record, data_dir=data_dir) for record in found.records.values()]
+    return Collected(records, list(found.recipes.values()), list(found.commands), target)
 
 
 def _look_into(path: Path, found: _Found) -> None:

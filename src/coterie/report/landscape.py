@@ -152,7 +152,7 @@ def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, E
     """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
     if code := code_of(record.config):  # somebody's runs do not say what runs here
         raise UserError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
-    module, federation, algorithm = rebuild(record.config)
+    module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise UserError("the data are not those of the run any more")
     here = federation.to(device)

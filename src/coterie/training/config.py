@@ -4,6 +4,7 @@ import hashlib
 import platform
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,8 +72,13 @@ _NEEDED: dict[str, Any] = {
 }
 
 
-def rebuild(config: Mapping[str, Any], trusted: Collection[str] = ()) -> tuple[Any, Federation, Algorithm]:
-    """(module, federation, algorithm) that a configuration describes; ``trusted``: the code it may run."""
+def rebuild(
+    config: Mapping[str, Any], trusted: Collection[str] = (), data_dir: str | Path | None = None
+) -> tuple[Any, Federation, Algorithm]:
+    """Return the (module, federation, algorithm) that a configuration describes.
+
+    ``trusted``: the code it may run; ``data_dir``: where its data are, as in ``federate``.
+    """
     for key, kind in _NEEDED.items():
         if not isinstance(config.get(key), kind):
             raise UserError(f"the configuration is not complete ({key!r}): give the config.json of a run")
@@ -82,7 +88,7 @@ def rebuild(config: Mapping[str, Any], trusted: Collection[str] = ()) -> tuple[A
                 "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
             )
         check_trusted(config, trusted)
-        federation = data.federate(**config["data"])
+        federation = data.federate(**config["data"], data_dir=data_dir)
         if config.get("transform"):
             federation = replace(federation, transform=data.Transform(**config["transform"]))
         module = models.named(config["model"])
