@@ -36,7 +36,7 @@ LOW_RANK = (
 )
 
 
-class Row(NamedTuple):
+class CapacityRow(NamedTuple):
     """One form of a model; counts are None where the model has no such form, and ``why`` says why."""
 
     family: str
@@ -50,7 +50,7 @@ Form = tuple[str, str, Callable[[], nn.Module]]
 """Family, setting, and how to make the model of it."""
 
 
-def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[Row]:
+def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[CapacityRow]:
     """Every smaller form of the model of that name, with its parameters and FLOPs as they are counted.
 
     ``input_shape``: of one sample. Nothing is computed and no memory taken: the models have shapes only.
@@ -58,7 +58,7 @@ def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[
     >>> [row.parameters for row in capacity_table("resnet8-bn", 10, (3, 32, 32)) if row.family == "stages"]
     [5306, 19994, 78042]
     >>> capacity_table("mlp", 10, (64,))[-1]
-    Row(family='stages', setting='any', parameters=None, flops=None, why='the model is not built in stages')
+    CapacityRow(family='stages', setting='any', parameters=None, flops=None, why='the model is not built in stages')
     """
     with torch.device("meta"):
         module = models.build(name, classes=classes, input_shape=input_shape)
@@ -126,10 +126,10 @@ def _low_rank(module: nn.Module, ratio: float, keep: int, mode: str) -> nn.Modul
     return low
 
 
-def _row(form: Form, samples: Tensor) -> Row:
+def _row(form: Form, samples: Tensor) -> CapacityRow:
     family, setting, make = form
     try:
         module = make()
     except UserError as refused:
-        return Row(family, setting, why=str(refused).partition(":")[0])  # what is wrong, without the fix
-    return Row(family, setting, entries(module.parameters()), models.cost(module, samples).flops)
+        return CapacityRow(family, setting, why=str(refused).partition(":")[0])  # what is wrong, without the fix
+    return CapacityRow(family, setting, entries(module.parameters()), models.cost(module, samples).flops)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import BUILDERS
-from ..algorithms.costs import Row, capacity_table
+from ..algorithms.costs import CapacityRow, capacity_table
 from ..algorithms.method import facts
 from ..core.errors import UserError
 
@@ -53,14 +53,14 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
         console.print(f"{family}: {', '.join(methods)}")
 
 
-def _held(rows: Sequence[Row]) -> dict[str, list[str]]:
+def _held(rows: Sequence[CapacityRow]) -> dict[str, list[str]]:
     """The methods whose clients hold a form, as they say themselves."""
     forms = {name: facts(build).form for name, build in BUILDERS.items()}
     families = dict.fromkeys(row.family for row in rows)
     return {f: methods for f in families if (methods := [name for name, form in forms.items() if form == f])}
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[CapacityRow]) -> Table:
     """A family's name stands in its first row only."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
     table.add_column("form", style="bold", no_wrap=True)
@@ -75,7 +75,7 @@ def _table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _cells(row: Row) -> tuple[str, str, str]:
+def _cells(row: CapacityRow) -> tuple[str, str, str]:
     if row.parameters is None or row.flops is None:
         return "-", "-", row.why
     return f"{row.parameters:,}", _short(row.flops), ""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..core.custom import folder_name
 from ..core.errors import UserError
+from ..core.schema import Row
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
 from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
 from ..track.progress import LatestMeasures, Pace
@@ -41,7 +42,7 @@ class Followed:
         self.folder, self.now = folder, now
         self.config: dict[str, Any] | None = None
         self.measured = LatestMeasures()
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Row] = []
         self.pace: Pace | None = None
         self.stamp: tuple[int, int] | None = None  # of the metrics as they were last read
         self.changed = 0.0  # when something was last seen to change

@@ -14,10 +14,8 @@ from typer.core import TyperCommand
 from ..core.errors import UserError
 
 if TYPE_CHECKING:
-    from ..measure import MeasureName
-    from ..models.model import Precision
+    from ..core.schema import Init, MeasureName, Precision
     from ..track import Tracker
-    from ..training.first import Init
 else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
     Init = MeasureName = Precision = str
 

@@ -10,9 +10,9 @@ from typing import Any
 from ..core.custom import folder_name, is_own, proper
 from ..core.errors import UserError
 from ..core.files import write_json
+from ..core.schema import MeasureName, Row
 from ..core.spec import scaled
 from ..engines import Serial
-from ..measure import MeasureName
 from ..models.model import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings, shortenings
@@ -123,7 +123,7 @@ class RecipePlan:
 
     def train(
         self, number: int, method: str, seed: int, folder: Path, shown: str | bool, trackers: Sequence[Tracker]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Row]:
         """Train one run and return its history."""
         federation = self.recipe.federation(number, seed, self.options.data_dir)
         return fit(
@@ -151,7 +151,7 @@ def _name(number: int, method: str, seed: int) -> str:
 
 def _histories(
     plan: RecipePlan, number: int, method: str, folder: Path, output: Output, trackers: Sequence[Tracker]
-) -> list[list[dict[str, Any]]]:
+) -> list[list[Row]]:
     """Train all seeds of one method in one case."""
     histories = []
     for seed in range(plan.seeds):

@@ -16,6 +16,7 @@ from ..algorithms.settings import meant, settings_of
 from ..algorithms.used import unused
 from ..core.custom import proper
 from ..core.errors import UserError
+from ..core.schema import Init
 from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
@@ -24,7 +25,7 @@ from ..models.model import Model, cross_entropy
 from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
-from ..training.first import COMMON, PER_CLIENT, Init, check_init, first_models
+from ..training.first import COMMON, PER_CLIENT, check_init, first_models
 from .options import RunOptions
 from .presets import PRESETS, Preset
 

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
+from ..core.schema import Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data.batches import Integers
-from ..measure.rows import Row
 from ..measure.shards import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.cluster import Cluster

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UserError
+from ..core.schema import ClientSummary, Config
 from ..data import Transform
 from ..measure.rows import FINETUNED
 from ..training.run import Client, Modules, Run, client_of, finished, model_of
@@ -18,8 +19,8 @@ from .forms import formed
 class Opened:
     """What is known of a run, and a way to its clients."""
 
-    config: Mapping[str, Any]
-    client_summary: Mapping[str, Any]
+    config: Config
+    client_summary: ClientSummary
     client: Callable[[int], Client]
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from .accuracy import Correct, count_correct, global_accuracy, personal_accuracies
 from .consensus import averaged, consensus_distance
-from .convergence import CHANGES, MEASURES, MeasureName, check_measure, recorded
+from .convergence import CHANGES, MEASURES, check_measure, recorded
 from .rows import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarize, unmeasured
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "FINETUNED",
     "MEASURES",
     "Correct",
-    "MeasureName",
     "accuracy_row",
     "averaged",
     "check_measure",

@@ -1,12 +1,13 @@
 """How far the clients are from a stationary point, and what can be recorded about it in every round."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..core.errors import UserError, unknown
+from ..core.schema import MeasureName
 from ..core.tensors import Tensors, add, floating, replicate, split
 from ..data.batches import Samples, Stream
 from ..engines.base import Engine
@@ -20,10 +21,6 @@ from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope
 from .singular import record_singular_values
 
-MeasureName = Literal[
-    "gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass", "deltas"
-]
-"""What can be recorded in every evaluated round."""
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
 
 

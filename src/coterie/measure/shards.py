@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.schema import Row
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..data.batches import Integers
 from .accuracy import Correct
-from .rows import Row, accuracy_row, unmeasured
+from .rows import Columns, accuracy_row, unmeasured
 
 
 class ShardMeasures(NamedTuple):
@@ -28,7 +29,7 @@ class ShardMeasures(NamedTuple):
     distance: float | None  # to the consensus, the mean over who lies there
     accuracies: Tensors | None  # of all who lie there, by protocol
     right: Correct | None  # answers of the consensus
-    recorded: Row
+    recorded: dict[str, float]
 
 
 def joined(
@@ -40,7 +41,7 @@ def joined(
     order = torch.from_numpy(np.argsort(np.concatenate([p.cohort for p in parts])))
     known = loss[order][steps[order] > 0]
     sent = next(p.sent for p in parts if p.sent is not None)
-    row = {
+    row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
         "round": t + 1,
         **_accuracy_row(parts, accuracies, federation, finetuned),
         "train_loss": float(known.mean()) if len(known) else None,
@@ -72,7 +73,7 @@ def _accuracies(parts: Sequence[ShardMeasures]) -> Tensors | None:
 
 def _accuracy_row(
     parts: Sequence[ShardMeasures], accuracies: Tensors | None, federation: Federation, finetuned: bool
-) -> Row:
+) -> Columns:
     """The accuracies of a round over the clients, and that of the one model they agree on."""
     if accuracies is None:
         return unmeasured(finetuned)
@@ -80,7 +81,7 @@ def _accuracy_row(
     return {**over_clients, **_global(parts, federation)}
 
 
-def _global(parts: Sequence[ShardMeasures], federation: Federation) -> Row:
+def _global(parts: Sequence[ShardMeasures], federation: Federation) -> Columns:
     """The one model's accuracy on all test samples, and the mean over the clients of that on each one's own."""
     answers = federation.test_y[:1].numel()
     known = [p.right for p in parts if p.right is not None]

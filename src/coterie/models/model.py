@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from ..core.schema import Precision
 from ..core.tensors import SIMD_WIDTH, Tensors, split
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
@@ -23,7 +24,6 @@ from ..engines.watch import WatchDraws
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
 
-Precision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """All of single precision; its products rounded to 10 bits on a GPU; products in bfloat16."""
 

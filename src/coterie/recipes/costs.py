@@ -8,7 +8,7 @@ from .recipe import Recipe
 from .sources import source
 
 if TYPE_CHECKING:
-    from ..algorithms.costs import Row
+    from ..algorithms.costs import CapacityRow
 
 SPEED = 8.8e13  # multiply-adds per second: a DFedAlt round of 100 ResNet-18 in 5.7 s on one H200 in bf16
 SPEED_OF = "one H200 in bf16 at 88e12 multiply-adds a second, as measured with ResNet-18"
@@ -102,7 +102,7 @@ def _split_level(metric: str) -> tuple[str, int]:
 
 
 @cache
-def _capacity_table(model: str, data: str) -> "list[Row]":
+def _capacity_table(model: str, data: str) -> "list[CapacityRow]":
     from ..algorithms.costs import capacity_table
 
     known = source(data)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.custom import proper
 from ..core.errors import UserError, unknown
+from ..core.schema import Init, MeasureName
 from .reading import READINGS, Reading, Statement, merge
 from .sources import source
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
     from ..algorithms import Algorithm
     from ..data import Federation
-    from ..measure import MeasureName
-    from ..training.first import Init
 
 _FILES = files(__package__).joinpath("files")
 
@@ -69,7 +68,7 @@ class Case:
     settings: Mapping[str, Mapping[str, Any]]  # by method, instead of its own
     note: str | None
     estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
-    init: "Init" = "common"  # what clients begin with who have no server: one model, or "per-client" draws
+    init: Init = "common"  # what clients begin with who have no server: one model, or "per-client" draws
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Recipe:
     about: str
     seeds: int
     protocol: Protocol
-    record: "Sequence[MeasureName]"  # further measures it needs
+    record: Sequence[MeasureName]  # further measures it needs
     cases: Sequence[Case]
     methods: Mapping[str, RecipeMethod]
     readings: Sequence[Reading]
@@ -174,7 +173,7 @@ class Recipe:
 
         return algorithms.build(self.entry(method).builder, **self.settings(method, case))
 
-    def init(self, method: str, case: int | str | Case = 1) -> "Init":
+    def init(self, method: str, case: int | str | Case = 1) -> Init:
         """Return what the clients begin with; those that have a server begin with its model.
 
         >>> paper = load("dfedalt-t1").read("paper")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..measure.rows import Row
+from ..core.schema import Row, number
 from .groups import Curve, Method, Setup
 
 Figure = dict[str, Any]
@@ -55,7 +55,7 @@ class Measure:
 
     def __call__(self, row: Row) -> float | None:
         """Its value in a round; on a logarithmic axis there is no 0."""
-        value, over = row.get(self.field), 1 if self.per is None else row[self.per]
+        value, over = number(row, self.field), 1 if self.per is None else number(row, self.per)
         return None if value is None or not over or (self.log and value <= 0) else self.factor * value / over
 
 

@@ -5,15 +5,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..core.custom import folder_name, is_own
 from ..core.errors import UserError
+from ..core.schema import Row, Summary
 from ..measure import summarize
 from ..measure.compare import TARGET, RunData
-from ..measure.rows import Row
 from ..store import RunFolder, read_json
-from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+from ..store.folder import CONFIG, METRICS, SUMMARY
 from ..training.run import Run, load
 
 COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
@@ -138,7 +138,7 @@ def planned(path: Path) -> list[str]:
 
 
 def _record(folder: Path, from_recipe: bool) -> Record:
-    config = read_json(folder / CONFIG)
+    config = RunFolder(folder).config()
     lacking = [key for key in _NEEDED if key not in config]
     if lacking:
         raise UserError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
@@ -151,8 +151,8 @@ def _record(folder: Path, from_recipe: bool) -> Record:
     return Record(
         config,
         history,
-        read_json(folder / SUMMARY) if finished else summarize(config, history),
-        read_json(folder / CENSUS) if (folder / CENSUS).exists() else {},
+        cast(Summary, read_json(folder / SUMMARY)) if finished else summarize(config, history),
+        RunFolder(folder).client_summary(),
         finished,
         folder,
         method if from_recipe and match else None,

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.schema import Graph
 from ..topology import spectral_gap
 from .charts import INK, SCALE, Chart, Figure
-from .groups import Method, Setup, grouped
+from .groups import Method, Setup
 
 DRAWN = 1500  # links; above it only those of client 0, as single lines could not be told apart
 NUMBERED = 50  # clients whose numbers fit on the circle
@@ -28,15 +29,16 @@ class Edge(NamedTuple):
 
 def topology(setup: Setup) -> Chart | None:
     """A view for every graph that occurs, with the methods that use it."""
-    peers = [m for m in setup.methods if (m.first.client_summary.get("graph") or {}).get("edges")]
-    if not peers:
+    alike: dict[str, tuple[Graph, list[Method]]] = {}
+    for m in setup.methods:
+        graph = m.first.client_summary.get("graph")
+        if graph is not None and graph["edges"]:
+            alike.setdefault(repr(graph), (graph, []))[1].append(m)
+    if not alike:
         return None
-    alike = grouped(peers, lambda m: repr(m.first.client_summary["graph"])).values()
-    views = {f"{', '.join(m.label for m in methods)}": _figure(methods) for methods in alike}
-    captions = dict.fromkeys(
-        _facts(methods[0].first.client_summary["graph"], _clients(methods[0])) for methods in alike
-    )
-    others = [m.label for m in setup.methods if m not in peers]
+    views = {", ".join(m.label for m in methods): _figure(graph, methods) for graph, methods in alike.values()}
+    captions = dict.fromkeys(_facts(graph, _clients(methods[0])) for graph, methods in alike.values())
+    others = [m.label for m in setup.methods if not any(m in methods for _, methods in alike.values())]
     apart = f" No links: {', '.join(others)} (around a server, or alone)." if others else ""
     point = " Point at a link for its weights, at a client for its accuracy after mixing."
     caption = " ".join(captions) + point + apart
@@ -47,7 +49,7 @@ def _clients(method: Method) -> int:
     return len(method.first.client_summary["train_samples"])
 
 
-def _facts(graph: dict[str, Any], n: int) -> str:
+def _facts(graph: Graph, n: int) -> str:
     """The graph in words."""
     when = "the same in every round" if graph["fixed"] else f"another one every round, here round {graph['round']}"
     alone = "" if graph["fixed"] else " of this one alone"
@@ -57,27 +59,27 @@ def _facts(graph: dict[str, Any], n: int) -> str:
     return f"{graph['name']}: {when}{gap}, {graph['messages']:,} messages a round{few}.{ways}"
 
 
-def gap_of(graph: dict[str, Any], n: int) -> float:
+def gap_of(graph: Graph, n: int) -> float:
     """The spectral gap of the round's mixing matrix; what sums lack to 1 is what a client keeps of its own."""
     W = torch.zeros(n, n, dtype=torch.float64)
-    for sender, receiver, weight in graph["edges"]:
+    for sender, receiver, weight in graph["edges"] or ():
         W[receiver, sender] = weight
     kept = 1 - W.sum(0 if graph["stochastic"] == "column" else 1)
     return spectral_gap(W + torch.diag(kept))
 
 
-def links(graph: dict[str, Any]) -> list[Edge]:
+def links(graph: Graph) -> list[Edge]:
     """Every link once; of one that goes both ways, from the lower number."""
-    weights = {(j, i): w for j, i, w in graph["edges"]}
+    weights = {(j, i): w for j, i, w in graph["edges"] or ()}
     return [Edge(j, i, w, weights.get((i, j))) for (j, i), w in weights.items() if j < i or (i, j) not in weights]
 
 
-def _crowded(graph: dict[str, Any]) -> bool:
-    return len(graph["edges"]) > 2 * DRAWN
+def _crowded(graph: Graph) -> bool:
+    return len(graph["edges"] or ()) > 2 * DRAWN
 
 
-def _figure(methods: Sequence[Method]) -> Figure:
-    graph, n = methods[0].first.client_summary["graph"], _clients(methods[0])
+def _figure(graph: Graph, methods: Sequence[Method]) -> Figure:
+    n = _clients(methods[0])
     places = [(sin(2 * pi * i / n), cos(2 * pi * i / n)) for i in range(n)]
     drawn = [k for k in links(graph) if not _crowded(graph) or 0 in k[:2]]
     axis = {"visible": False, "range": [-1.15, 1.15]}
@@ -146,7 +148,7 @@ def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]
     n = len(places)
     known = {m.label: m.first.client_summary["accuracy"].get("after_mix") or [None] * n for m in methods}
     means = [_mean([each[i] for each in known.values()]) for i in range(n)]
-    fared = [[f"{m}: {100 * each[i]:.1f} %" for m, each in known.items() if each[i] is not None] for i in range(n)]
+    fared = [[f"{m}: {100 * v:.1f} %" for m, each in known.items() if (v := each[i]) is not None] for i in range(n)]
     told = ["<br>".join([f"client {i}", *lines]) for i, lines in enumerate(fared)]
     size = max(6, min(26, 700 / n))
     numbered = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step <= NUMBERED)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from ..core.schema import Config, Row
 from ..measure.compare import MethodRuns
-from ..measure.rows import Row
 from .collect import Record
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Setup:
     methods: Sequence[Method]
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """Of any of its runs: what they have in common is the set-up."""
         return self.methods[0].first.config
 
@@ -148,11 +148,11 @@ def _own(record: Record) -> dict[str, Any]:
     """What makes two runs of one set-up the same but for the seed."""
     c = record.config
     around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
-    around |= {k: c.get(k, 0.0) for k in ("drop_messages", "offline")}
-    return {"method": c["method"], **c["settings"], **around}
+    missing = {"drop_messages": c.get("drop_messages", 0.0), "offline": c.get("offline", 0.0)}
+    return {"method": c["method"], **c["settings"], **around, **missing}
 
 
-def _title(config: Mapping[str, Any]) -> str:
+def _title(config: Config) -> str:
     """The set-up in words."""
     data, model = config["data"], config["model"]
     name = data.get("source", "data of its own")

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.custom import trusting
+from ..core.schema import Config
 from ..measure.compare import TARGET, Comparison
 from ..training.config import repeatable
 from .charts import Chart, consensus, progress, recorded
@@ -182,7 +183,7 @@ def _configuration(method: Method) -> str:
 <pre>{escape(json.dumps(method.first.config, indent=2))}</pre></details>"""
 
 
-def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
+def _repeats(folder: Path | None, config: Config) -> str:
     """The command that repeats a run, to the last bit."""
     if not repeatable(config):
         return "# made in Python with data, a module, a method or a loss of its own: repeat it from there"
@@ -191,7 +192,7 @@ def _repeats(folder: Path | None, config: dict[str, Any]) -> str:
     return _command(f"{folder}/config.json", config)
 
 
-def _command(path: str, config: dict[str, Any]) -> str:
+def _command(path: str, config: Config) -> str:
     return join(["coterie", "run", path, *trusting(config)])
 
 

@@ -72,8 +72,8 @@ def labels(setup: Setup) -> Chart | None:
     """Who holds how many training samples of which class."""
     views: dict[str, Figure] = {}
     for run in (run for m in setup.methods for run in m.runs):
-        if run.client_summary.get("labels"):
-            views.setdefault(f"seed {run.seed}", heat_map(run.client_summary["labels"]))
+        if counts := run.client_summary.get("labels"):
+            views.setdefault(f"seed {run.seed}", heat_map(counts))
     if not views:
         return None
     caption = (

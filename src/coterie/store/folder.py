@@ -1,12 +1,13 @@
 """A run's folder: config.json, metrics.jsonl, summary.json, clients.json, checkpoint/ and clients/."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..core.errors import UserError
 from ..core.files import append_line, disk, replace, to_disk, write_json
+from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
 from .saving import save_tensors
@@ -19,8 +20,6 @@ UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begu
 
 # These may differ between a run and its continuation: they do not change what is computed.
 _FREE = ("versions", "engine", "engine_reason")
-
-Row = dict[str, Any]
 
 
 class RunFolder:
@@ -35,18 +34,18 @@ class RunFolder:
         with disk(self.path):
             return (self.path / CONFIG).exists()
 
-    def begin(self, config: Mapping[str, Any]) -> None:
+    def begin(self, config: Config) -> None:
         """A new run; refuses a folder that has anything in it."""
         with disk(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(p.name != UNBEGUN for p in self.path.iterdir())):
                 raise UserError(f"{self.path} already exists: choose another --out, or continue that run with --resume")
         write_json(self.path / CONFIG, config)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Config:
         """The configuration the run was begun with."""
-        return read_json(self.path / CONFIG)
+        return cast(Config, read_json(self.path / CONFIG))
 
-    def check_same(self, config: Mapping[str, Any]) -> None:
+    def check_same(self, config: Config) -> None:
         """Refuses to continue with another configuration, and shows the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))
         if differences:
@@ -87,12 +86,12 @@ class RunFolder:
         """The newest whole checkpoint."""
         return checkpoints.newest(self.path / "checkpoint", say)
 
-    def client_summary(self) -> dict[str, Any]:
+    def client_summary(self) -> ClientSummary:
         """What is known of every client after the last round; nothing in folders that were made before it was kept."""
         path = self.path / CENSUS
-        return read_json(path) if path.exists() else {}
+        return cast(ClientSummary, read_json(path)) if path.exists() else {}
 
-    def finish(self, summary: Mapping[str, Any], clients: Sequence[Tensors], client_summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Summary, clients: Sequence[Tensors], client_summary: ClientSummary) -> None:
         """The clients' models, one file each, what is known of them, then the summary that says it is complete."""
         for i, tensors in enumerate(clients):
             save_tensors(client_file(self.path, i), tensors)

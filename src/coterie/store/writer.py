@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 
+from ..core.schema import Row
 from .checkpoint import Saved
-from .folder import Row, RunFolder
+from .folder import RunFolder
 
 SHARE = 0.05  # of the time may be spent on writing
 

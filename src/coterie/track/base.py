@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..core.errors import UserError
 from ..core.files import write_json
-from ..measure.rows import Row
+from ..core.schema import Config, Summary, TrackedRow
 from ..store import read_json
 
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
@@ -25,13 +25,13 @@ class Tracker(Protocol):
     def name(self) -> str:
         """How it is called in sentences, and in the run folder."""
 
-    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+    def begin(self, config: Config, folder: Path | None, history: Sequence[TrackedRow]) -> str:
         """A run begins, or goes on after the rounds of ``history``; returns where to look at it."""
 
-    def round(self, row: Row) -> None:
+    def round(self, row: TrackedRow) -> None:
         """One more round, as in metrics.jsonl, with the bytes of all rounds so far as ``bytes_sent_total``."""
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def end(self, summary: Summary | None) -> None:
         """The run is finished; None: it was interrupted, and may go on later."""
 
 
@@ -74,7 +74,7 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield f"{above}{key}", value
 
 
-def name_of(config: Mapping[str, Any], folder: Path | None) -> str:
+def name_of(config: Config, folder: Path | None) -> str:
     """What a run is called: as its folder, where it has one."""
     return f"{config['method']}-seed{config['seed']}" if folder is None else folder.absolute().name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import UserError
-from ..measure.rows import Row
+from ..core.schema import Config, Row, Summary
 from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 LONGEST = 500  # characters of a parameter that every server takes
@@ -40,7 +40,7 @@ class MLflow:
         self.uri, self.entities = uri, needed("mlflow.entities", self.name)
         self.run, self.last, self.summed = "", 0, False
 
-    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
         """Goes on with the run of this folder where the server has it; what it lacks of the history is added."""
         known = mark(folder, self.name)
         if known is None or not self._found(known):
@@ -56,7 +56,7 @@ class MLflow:
             self._log(scalars(row), row["round"])
             self.last = row["round"]
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def end(self, summary: Summary | None) -> None:
         """What the run comes to, once."""
         if summary is not None and not self.summed:
             self._log({SUMMARY + k: v for k, v in scalars(dict(flat(summary))).items()}, self.last)
@@ -80,7 +80,7 @@ class MLflow:
         self.client.update_run(known, status="RUNNING")
         return True
 
-    def _create(self, config: Mapping[str, Any], name: str) -> None:
+    def _create(self, config: Config, name: str) -> None:
         run = self.client.create_run(self.experiment, run_name=name, tags={"mlflow.source.name": "coterie"})
         self.run, self.last, self.summed = run.info.run_id, 0, False
         for some in _pieces([self.entities.Param(k, str(v)[:LONGEST]) for k, v in flat(config)]):

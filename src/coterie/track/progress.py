@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from ..core.schema import Row
 from ..core.spec import scaled
 
 APART, LONGEST = 10.0, 120.0  # seconds between two plain lines, at least and at most (or a tenth of the rounds)
@@ -75,10 +75,10 @@ class LatestMeasures:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.row: dict[str, Any] | None = None
+        self.row: Row | None = None
         self.accuracy: tuple[float, int] | None = None  # the last one that was measured, and after which round
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: Row) -> None:
         """One more round."""
         self.row = row
         self.bytes += row["bytes_sent"]
@@ -190,7 +190,7 @@ class Progress:
         else:
             print(text, file=sys.stderr)
 
-    def begin(self, history: Iterable[dict[str, Any]]) -> None:
+    def begin(self, history: Iterable[Row]) -> None:
         """The rounds that were played before, by another process; those to come are timed from now on."""
         for row in history:
             self.measured.add(row)
@@ -198,7 +198,7 @@ class Progress:
         self.pace, self.rhythm = Pace(done, now), Rhythm(done, self.rounds, now)
         self._draw(done)
 
-    def update(self, row: dict[str, Any]) -> None:
+    def update(self, row: Row) -> None:
         """One more round is done."""
         self.measured.add(row)
         done, now = row["round"], time.monotonic()

@@ -1,13 +1,13 @@
 """TensorBoard: event files, by default in the run's own folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import join
 from typing import Any
 
 from ..core.errors import UserError
-from ..measure.rows import Row
+from ..core.schema import Config, Row, Summary
 from .base import name_of, needed, scalars
 
 FOLDER = "tensorboard"  # in a run folder
@@ -23,7 +23,7 @@ class TensorBoard:
         self.folder = folder
         self.writer: Any = None
 
-    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
         """Goes on in the same place: what was written of later rounds before an interruption does not count."""
         into = self._place(config, folder)
         begun = any(into.glob("events.out.tfevents.*"))
@@ -42,11 +42,11 @@ class TensorBoard:
             self.writer.add_scalar(name, value, row["round"])
         self.writer.flush()
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def end(self, summary: Summary | None) -> None:
         """The last row has said it all."""
         self.writer.close()
 
-    def _place(self, config: Mapping[str, Any], folder: Path | None) -> Path:
+    def _place(self, config: Config, folder: Path | None) -> Path:
         if self.folder is not None:
             return Path(self.folder) / name_of(config, folder)
         if folder is None:

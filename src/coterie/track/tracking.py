@@ -1,12 +1,11 @@
 """One run and all who track it. Tracking may fail; training goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from ..core.errors import UserError
-from ..measure.rows import Row
+from ..core.schema import Config, Row, Summary, TrackedRow
 from .base import Tracker, reason
 from .progress import Progress
 
@@ -18,12 +17,12 @@ class Tracking:
         self.given, self.bar = trackers, bar
         self.told: list[Tracker] = []  # those who know of the run and have not failed
         self.sent = 0
-        self.summary: dict[str, Any] | None = None  # until the run is finished
+        self.summary: Summary | None = None  # until the run is finished
 
     def __enter__(self) -> "Tracking":
         return self
 
-    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> None:
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> None:
         """The run begins or goes on; what is wrong with the request is refused, it is not too late."""
         rows = [self._with_total(row) for row in history]
 
@@ -36,9 +35,9 @@ class Tracking:
 
     def round(self, row: Row) -> None:
         """One more round."""
-        row = self._with_total(row)
+        tracked = self._with_total(row)
         for tracker in tuple(self.told):
-            self._tell(tracker, lambda tracker: tracker.round(row))
+            self._tell(tracker, lambda tracker: tracker.round(tracked))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -46,7 +45,7 @@ class Tracking:
         for tracker in tuple(self.told):
             self._tell(tracker, lambda tracker: tracker.end(self.summary))
 
-    def _with_total(self, row: Row) -> Row:
+    def _with_total(self, row: Row) -> TrackedRow:
         self.sent += row["bytes_sent"]
         return {**row, "bytes_sent_total": self.sent}
 

@@ -1,12 +1,12 @@
 """Weights & Biases, online or, with WANDB_MODE=offline, in files to be synced later."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import UserError
-from ..measure.rows import Row
+from ..core.schema import Config, Row, Summary
 from .base import flat, mark, name_of, needed, reason, remember, scalars
 
 
@@ -30,7 +30,7 @@ class WandB:
             ) from error
         self.run: Any = None
 
-    def begin(self, config: Mapping[str, Any], folder: Path | None, history: Sequence[Row]) -> str:
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
         """Goes on with the run of this folder; one that is new there gets the whole history."""
         known = mark(folder, self.name)
         place = None if folder is None or "WANDB_DIR" in os.environ else str(folder)
@@ -53,7 +53,7 @@ class WandB:
         """A round that was logged before an interruption is passed over by W&B: steps only grow."""
         self.run.log(scalars(row), step=row["round"], commit=True)  # else it waits for the next round
 
-    def end(self, summary: Mapping[str, Any] | None) -> None:
+    def end(self, summary: Summary | None) -> None:
         """What the run comes to."""
         if summary is not None:
             self.run.summary.update(dict(flat({"summary": summary})))

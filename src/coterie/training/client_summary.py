@@ -1,9 +1,8 @@
 """Who the clients are and how they ended: what ``clients.json`` holds beside the rows of the rounds."""
 
-from typing import Any
-
 from torch import Tensor
 
+from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
 from ..topology.sparse import entries
@@ -11,8 +10,6 @@ from .experiment import Experiment
 
 LABELS = 100_000  # numbers of samples a class that are written down at most; the words of a language are more
 EDGES = 10_000  # of a graph
-
-ClientSummary = dict[str, Any]
 
 
 def client_summary(experiment: Experiment, accuracies: Tensors | None) -> ClientSummary:
@@ -45,7 +42,7 @@ def _labels(experiment: Experiment) -> list[list[int]] | None:
     return counts
 
 
-def _graph(experiment: Experiment, t: int) -> dict[str, Any] | None:
+def _graph(experiment: Experiment, t: int) -> Graph | None:
     """W of round ``t`` as [sender, receiver, weight] off the diagonal; None where there is a server or nobody."""
     topology, Ws = experiment.program.topology, experiment.round(t).Ws
     if topology is None or not Ws:

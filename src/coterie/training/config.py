@@ -5,7 +5,7 @@ import platform
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 import torch
 
@@ -13,6 +13,7 @@ from .. import __version__, algorithms, data, models
 from ..algorithms.base import Algorithm
 from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError
+from ..core.schema import Config, Repeatable
 from ..data import Federation
 from ..models.model import Model, cross_entropy
 from ..topology import Topology
@@ -20,7 +21,7 @@ from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
 
 
-def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> dict[str, Any]:
+def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
     """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     made = federation.transform
@@ -53,25 +54,6 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
     }
 
 
-_NEEDED: dict[str, Any] = {
-    "method": str,
-    "settings": dict,
-    "data": dict,
-    "model": dict,
-    "loss": str,
-    "rounds": int,
-    "seed": int,
-    "init": str,
-    "drop_messages": int | float,
-    "offline": int | float,
-    "evaluate_every": int,
-    "record": list,
-    "precision": str,
-    "device": str,
-    "engine": str,
-}
-
-
 def rebuild(
     config: Mapping[str, Any], trusted: Collection[str] = (), data_dir: str | Path | None = None
 ) -> tuple[Any, Federation, Algorithm]:
@@ -79,8 +61,8 @@ def rebuild(
 
     ``trusted``: the code it may run; ``data_dir``: where its data are, as in ``federate``.
     """
-    for key, kind in _NEEDED.items():
-        if not isinstance(config.get(key), kind):
+    for key, hint in get_type_hints(Repeatable).items():
+        if not isinstance(config.get(key), _kind(hint)):
             raise UserError(f"the configuration is not complete ({key!r}): give the config.json of a run")
     try:
         if not repeatable(config):
@@ -124,6 +106,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Topology):
         return value.name
     return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)
+
+
+def _kind(hint: Any) -> Any:
+    """Return what a value of a configuration is checked against: JSON writes a float without a point as an int."""
+    return str if get_origin(hint) is Literal else int | float if hint is float else get_origin(hint) or hint
 
 
 def _name(f: Any) -> str:

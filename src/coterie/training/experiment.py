@@ -14,12 +14,12 @@ from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
 from ..algorithms.groups import held, model_groups
+from ..core.schema import MeasureName, Row
 from ..core.tensors import Tensors, floating, rows, split
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
 from ..engines.vectorized import pick
-from ..measure.rows import Row
 from ..measure.shards import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
@@ -54,7 +54,7 @@ class Experiment:
     seed: int
     rounds: int
     drop_messages: float = 0.0  # how likely a message between peers is dropped
-    record: Sequence[measure.MeasureName] = ()  # what is measured beside accuracies, costs and consensus
+    record: Sequence[MeasureName] = ()  # what is measured beside accuracies, costs and consensus
     evaluate_every: int = 1  # rounds between two evaluations
     shard: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
@@ -70,7 +70,7 @@ class Experiment:
         seed: int,
         rounds: int,
         drop_messages: float = 0.0,
-        record: Sequence[measure.MeasureName] = (),
+        record: Sequence[MeasureName] = (),
     ) -> "Experiment":
         """With the model as the algorithm wants it, and the algorithm bound to it."""
         adapted = algorithm.adapt(model)

@@ -1,7 +1,7 @@
 """The first model of every client, where each draws its own instead of all starting from one."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -10,11 +10,11 @@ from .. import models
 from ..algorithms.base import Algorithm
 from ..core import rng as rng
 from ..core.errors import UserError, unknown
+from ..core.schema import Init
 from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
 from ..models.model import Model
 
-Init = Literal["common", "per-client"]
 INITS: tuple[Init, ...] = get_args(Init)
 COMMON, PER_CLIENT = INITS
 First = Callable[[int], Tensors]

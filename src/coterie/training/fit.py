@@ -14,13 +14,13 @@ from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng as rng
 from ..core.errors import UserError, unknown
+from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
-from ..measure import MeasureName, summarize
-from ..measure.rows import Row
-from ..models.model import PRECISIONS, Loss, Model, Precision, cross_entropy
+from ..measure import summarize
+from ..models.model import PRECISIONS, Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
@@ -31,7 +31,7 @@ from .cluster import Cluster, check_cluster
 from .config import describe
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
-from .first import COMMON, PER_CLIENT, Init, check_init, drawn, first_models
+from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
 from .history import History
 from .run import Client, Run, client_tensors
 from .select_engine import Choice, select_engine
@@ -180,7 +180,7 @@ def _played(
 
 
 def _begin(
-    backend: Backend, folder: RunFolder | None, continued: bool, config: dict[str, Any], bar: Progress
+    backend: Backend, folder: RunFolder | None, continued: bool, config: Config, bar: Progress
 ) -> tuple[RunState, list[Row]]:
     """Where the run stands: at its start, or after the last round that was saved."""
     if folder is None:
@@ -200,7 +200,7 @@ def _play(
     experiment: Experiment,
     backend: Backend,
     folder: RunFolder | None,
-    config: dict[str, Any],
+    config: Config,
     now: RunState,
     history: list[Row],
     bar: Progress,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..core.errors import UserError
-from ..measure.rows import Row
+from ..core.schema import Row
 
 if TYPE_CHECKING:
     import pandas

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,7 @@ from .. import algorithms, models
 from ..algorithms.groups import final_models
 from ..core.custom import trusting
 from ..core.errors import UserError
+from ..core.schema import ClientSummary, Config, Summary
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file, read_json
@@ -50,12 +51,12 @@ class Client:
 class Run:
     """A finished run; a notebook shows its numbers and its curve."""
 
-    config: dict[str, Any]
-    history: History  # a row a round; history.frame() is a table of pandas
-    summary: dict[str, Any]
+    config: Config
+    history: History  # one row per round; history.frame() is a table of pandas
+    summary: Summary
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
-    client_summary: dict[str, Any]  # samples, labels and accuracies of every client, and the last round's graph
+    client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
 
     def __repr__(self) -> str:
         accuracy = self.summary["personal_accuracy"]["after_mix"]
@@ -96,7 +97,7 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     return Run(
         config=config,
         history=_history(folder.path / METRICS),
-        summary=read_json(folder.path / SUMMARY),
+        summary=cast(Summary, read_json(folder.path / SUMMARY)),
         clients=[client_of(folder.path, i, modules) for i in range(config["data"]["clients"])],
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
@@ -113,7 +114,7 @@ def finished(path: str | Path) -> RunFolder:
     return folder
 
 
-def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
+def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
     """The module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
@@ -127,7 +128,7 @@ def model_of(config: dict[str, Any], model: nn.Module | Callable[[], nn.Module] 
 class Modules:
     """The modules of a run's clients: the common one, and forms of it where clients have their own."""
 
-    config: dict[str, Any]
+    config: Config
     common: Model | None
 
     def of(self, client: int, tensors: Tensors) -> Model | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ...core.errors import UserError
 from ...core.spec import scaled
@@ -104,11 +104,11 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
 
 def accuracy(method: MethodRuns, point: str) -> Cell:
     """The mean over clients and seeds, with both spreads."""
-    known = [run.summary["personal_accuracy"].get(point) for run in method.runs]
-    cell = _over_seeds([a and 100 * a["final"] for a in known])
+    every = [run.summary["personal_accuracy"].get(point) for run in method.runs]
+    cell = _over_seeds([None if a is None else 100 * a["final"] for a in every])
     if cell.value is None:
         return cell
-    over_clients = ("clients", f"{100 * fmean(a['std'] for a in known):.1f}")
+    over_clients = ("clients", f"{100 * fmean(a['std'] for a in every if a is not None):.1f}")
     return cell._replace(spreads=(*cell.spreads, over_clients))
 
 
@@ -131,14 +131,15 @@ def _rounds(method: MethodRuns, target: float) -> Cell:
     return _over_seeds([rounds_to(run.history, target / 100) for run in method.runs], whole=True)
 
 
-def _total(method: MethodRuns, name: str, unit: str) -> Cell:
+def _total(method: MethodRuns, name: Literal["bytes_sent", "flops"], unit: str) -> Cell:
     mean = fmean(run.summary[name] for run in method.runs)
     return Cell(mean, scaled(mean, unit))
 
 
 def _busiest(method: MethodRuns) -> Cell:
     """Up or down, whichever is more; beside it both."""
-    up, down = (max(run.summary[f"busiest_bytes_{way}"] for run in method.runs) for way in ("up", "down"))
+    up = max(run.summary["busiest_bytes_up"] for run in method.runs)
+    down = max(run.summary["busiest_bytes_down"] for run in method.runs)
     parts = (f"up {scaled(up, 'B')}", f"down {scaled(down, 'B')}")
     return Cell(max(up, down), scaled(max(up, down), "B"), parts=parts)
 

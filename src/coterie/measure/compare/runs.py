@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..rows import Row
+from ...core.schema import ClientSummary, Config, Row, Summary, number
 
 
 @dataclass(frozen=True, eq=False)
 class RunData:
     """One run without its models."""
 
-    config: dict[str, Any]
+    config: Config
     history: Sequence[Row]
-    summary: dict[str, Any]
-    client_summary: dict[str, Any]  # {} before the run is finished
+    summary: Summary
+    client_summary: ClientSummary  # {} before the run is finished
     finished: bool = True
 
     @property
@@ -24,7 +23,7 @@ class RunData:
 
     def last(self, name: str) -> float | None:
         """A number of the last round that has measured it."""
-        return next((v for row in reversed(self.history) if (v := row.get(name)) is not None), None)
+        return next((v for row in reversed(self.history) if (v := number(row, name)) is not None), None)
 
     @property
     def evaluated(self) -> int:
