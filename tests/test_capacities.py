@@ -13,7 +13,7 @@ from coterie.algorithms.groups import final_models
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.models.model import Model, cross_entropy
-from coterie.submodels.stages import stage_lengths
+from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, net, play, ragged

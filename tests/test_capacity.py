@@ -19,7 +19,7 @@ from coterie.cli.capacity import show_capacity
 from coterie.core.errors import UserError
 from coterie.core.tensors import entries
 from coterie.submodels import factorize
-from coterie.submodels.stages import stage_lengths
+from coterie.submodels.staged import stage_lengths
 
 FAMILIES = {
     "FedAvg": ["full"] * 4,

@@ -12,8 +12,7 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
-from coterie.submodels.depth import deepest, with_depth
-from coterie.submodels.heads import Gate
+from coterie.submodels.depth import Gate, deepest, with_depth
 from laws import COMMON
 from toys import experiment, net, play, ragged
 

@@ -22,7 +22,7 @@ from coterie.recipes.costs import cost
 from coterie.recipes.metrics import value
 from coterie.recipes.results import across_runs, recipe_results
 from coterie.recipes.sources import SOURCES, source
-from coterie.submodels.stages import stage_lengths
+from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from estimate import estimate
 

@@ -18,8 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.local.personal import head_layer
 from coterie.submodels.depth import deep_supervision, deepest, divergence, mutual, ramp, with_depth
-from coterie.submodels.staged import norm_like, stage_widths
-from coterie.submodels.stages import STAGE, at_stage, stage_lengths, stage_of, staged
+from coterie.submodels.staged import STAGE, at_stage, norm_like, stage_lengths, stage_of, stage_widths, staged
 
 
 class Mine(nn.Module):

@@ -23,7 +23,7 @@ from coterie.submodels import (
     recover_tensors,
     with_depth,
 )
-from coterie.submodels.stages import STAGE
+from coterie.submodels.staged import STAGE
 from coterie.training.experiment import Experiment
 from laws import COMMON
 from toys import experiment, models, net, play, ragged

@@ -23,8 +23,7 @@ from ..core.errors import UserError
 from ..core.tensors import entries
 from ..submodels.basis import composed
 from ..submodels.depth import with_depth
-from ..submodels.staged import check_stages
-from ..submodels.stages import at_stage
+from ..submodels.staged import at_stage, check_stages
 from .capacities import COMMON_RANKS, FRACTIONS, RANKS, WIDTHS
 
 LAST = 9  # layers that stay whole where every client has a rank of its own
@@ -75,7 +74,7 @@ def communication(parameters: int | Sequence[int], participants: int, rounds: in
 
     >>> communication(11_173_962, participants=10, rounds=2000)
     223.47924
-    >>> from coterie.submodels.stages import stage_lengths
+    >>> from coterie.submodels.staged import stage_lengths
     >>> sum(communication(p, 10, T) for p, T in zip([150_474, 676_682, 2_777_674, 11_173_962], stage_lengths(2000, 4)))
     148.686...
     """

@@ -84,7 +84,7 @@ def depthfl(
 
     Reference: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients", 2023.
     Differs from the paper in: its heads, which are those that give the FLOPs of FedLMT's Table 1 unless heads="depthfl"
-    (see ``coterie.submodels.heads``), and no dynamic regularization. distill="deepest" is how FedLMT's experiments
+    (see ``coterie.submodels.depth``), and no dynamic regularization. distill="deepest" is how FedLMT's experiments
     rebuilt it, after Zhang et al., "Be Your Own Teacher", 2019, whose released code has feature_l2 at 1e-6, there times
     the plain distance over the whole batch.
     """

@@ -10,8 +10,7 @@ from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels.staged import check_stages
-from ..submodels.stages import STAGE, at_stage, stage_of, staged
+from ..submodels.staged import STAGE, at_stage, check_stages, stage_of, staged
 from .base import Assigned, Submodel
 from .capacities import Share
 from .depthfl import saying

@@ -1,19 +1,17 @@
 """Other forms of a model: products of low rank, cuts of smaller width or depth, a basis of filters."""
 
 from .basis import bank_names, composed, orthogonality
-from .decay import TERMS, frobenius, kronecker, l2, penalty
 from .depth import with_depth
-from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, spectral
+from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, frobenius, kronecker, l2, spectral
 from .layered import layered
-from .lowrank import Keep, Pair, factor_pairs, factorize, factorize_tensors, front_names, recover, recover_tensors
-from .stages import at_stage, staged
+from .lowrank import Pair, factor_pairs, factorize, factorize_tensors, front_names, penalty, recover, recover_tensors
+from .staged import at_stage, staged
 from .width import Cut, Indices, narrow, permuted, prefix, random, window
 
 __all__ = [
     "TERMS",
     "Cut",
     "Indices",
-    "Keep",
     "LowRank",
     "LowRankConv2d",
     "LowRankEmbedding",

@@ -1,12 +1,12 @@
 """Networks of any width made of the same filters (FLANC).
 
 A 3 x 3 convolution of c_in channels is a bank of m filters of n channels each, applied to every group of n input
-channels, and a 1 x 1 convolution that mixes what comes out:
+channels, and a 1 x 1 convolution that mixes the results:
 
     W[o, g n + c] = sum_b A[o, g m + b] B[b, c]          B: the bank, [m, n, 3, 3];   A: the coefficients
 
-m and n follow the widths of the full network, so that networks of all widths hold banks of the same shapes: those are
-what they share. Coefficients, normalizations, shortcuts, stem and head belong to one width.
+m and n follow the widths of the full network, so that networks of all widths have banks of the same shapes, which they
+share. Coefficients, normalizations, shortcuts, stem and head belong to one width.
 
 Reference: Mei et al. 2022, "Resource-Adaptive Federated Learning with All-In-One Neural Composition".
 Differs from the paper in: input channels that n does not divide are filled up with zeros; every bank is drawn by itself
@@ -14,7 +14,6 @@ where the released code cuts the two banks of a block out of one orthogonal tens
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +22,12 @@ from torch.nn import functional as F
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.resnet import ResidualBlock
+from .lowrank import replace_layers
 from .staged import check_stages, linear_like, norm_like, same_for_all
 
 
 class BasisConv2d(nn.Module):
-    """A 3 x 3 convolution of stride ``stride`` whose filters are mixtures of a bank's.
-
-    ``bank``: [m, n, 3, 3].
-    """
+    """A 3 x 3 convolution of stride ``stride`` whose filters are mixtures of those of a bank [m, n, 3, 3]."""
 
     def __init__(self, before: int, channels: int, stride: int, bank: Tensor) -> None:
         super().__init__()
@@ -48,16 +45,17 @@ class BasisConv2d(nn.Module):
         return self.coefficients(h.reshape(-1, self.groups * m, *h.shape[2:]))  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """The sizes, for printing."""
+        """Return the sizes, for printing."""
         return f"bank={self.size}, groups={self.groups}, stride={self.stride}"
 
 
 def composed(module: nn.Module, fraction: float, n_basis: float = 0.25, basis_fraction: float = 0.125) -> nn.Module:
-    """A residual network of another width whose 3 x 3 convolutions are composed of banks.
+    """Return a residual network of another width whose 3 x 3 convolutions are composed of banks.
 
     A block of c channels gets round(fraction * c); its two banks have m = round(n_basis * c) filters of
-    n = round(basis_fraction * c_in) channels, c_in what enters the block in ``module``. The stem stays as it is. All
-    that is new has initial values of its own, always the same ones: banks of orthonormal rows, equal in all widths.
+    n = round(basis_fraction * c_in) channels, where c_in channels enter the block in ``module``. The stem stays as it
+    is. New layers have initial values of their own, always the same ones: banks of orthonormal rows, equal in all
+    widths.
 
     ``module``: a residual network of ``models``; ``fraction``: above 0, also above 1.
 
@@ -82,13 +80,11 @@ def composed(module: nn.Module, fraction: float, n_basis: float = 0.25, basis_fr
         new[id(module.linear)] = linear_like(module, before)
     for layer in new.values():
         layer.to(module.get_parameter("linear.weight")).train(module.training)
-    changed = deepcopy(module, dict(new))  # what deepcopy finds in its memo, it takes from there
-    changed.__dict__.pop("origin", None)  # models.build would make another module of it
-    return changed
+    return replace_layers(module, new)
 
 
 def bank_names(module: nn.Module) -> tuple[str, ...]:
-    """The names of the banks: what networks of all widths share.
+    """Return the names of the banks, which networks of all widths share.
 
     >>> from coterie import models
     >>> bank_names(composed(models.build("resnet8-bn", classes=10, input_shape=(1, 8, 8)), 0.5))[:2]
@@ -99,9 +95,9 @@ def bank_names(module: nn.Module) -> tuple[str, ...]:
 
 
 def beside(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
-    """The widest of some composed networks with all that is the others' own inside it; it answers as before.
+    """Put the own layers of other composed networks into the widest one, which answers as before.
 
-    What is theirs has the names ``others.KEY.name``. The banks are there once, with the names they have in the widest.
+    Those have the names ``others.KEY.name``. The banks are there once, with the names they have in the widest.
 
     >>> from coterie import models
     >>> net = models.build("resnet8-gn:groups=2", classes=10, input_shape=(1, 8, 8))
@@ -118,9 +114,9 @@ def beside(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
 
 
 def orthogonality(names: Collection[str]) -> Callable[[Tensors], Tensor]:
-    """What is added to the loss: sum over banks of mean((B B^T - I)^2), B a bank as m rows; 0 if all are orthonormal.
+    """Return the regularizer: the sum over banks of mean((B B^T - I)^2), B a bank as m rows; 0 for orthonormal rows.
 
-    ``names``: as ``bank_names`` gives them.
+    ``names``: from ``bank_names``.
 
     >>> bank = torch.zeros(2, 1, 3, 3)
     >>> bank[0, 0, 0, 0] = bank[1, 0, 1, 1] = 1
@@ -155,13 +151,13 @@ def _share(fraction: float, width: int) -> int:
 
 
 def _bank(shape: tuple[int, ...], purpose: str) -> Tensor:
-    """Rows that are orthonormal, if there are no more of them than columns; the same ones for every width."""
+    """Draw rows that are orthonormal, if there are no more of them than columns; the same ones for every width."""
     with same_for_all(purpose):
         return nn.init.orthogonal_(torch.empty(shape))
 
 
 def _block(block: ResidualBlock, before: int, width: int, banks: list[Tensor]) -> dict[int, nn.Module]:
-    """The layers that take the places of a block's, by the identity of those."""
+    """Return the layers that replace those of a block, by the id of the old ones."""
     stride = block.conv1.stride[0]
     shortcut: nn.Module = nn.Identity()
     if stride != 1 or before != width:

@@ -4,11 +4,21 @@ A k x k convolution is a 1 x k convolution V followed by a k x 1 convolution U, 
 
     W[o, i, a, b] = sum_q U[o, q, a, 0] V[q, i, 0, b]
 
-so U is a matrix of k c_out rows, V one of k c_in rows, and both have as many columns as the rank.
+so U is a matrix of k c_out rows, V one of k c_in rows, and both have as many columns as the rank. Weight decay becomes
+
+    frobenius   ||U V^T||_F^2  =  trace((U^T U)(V^T V))
+    l2          ||U||^2 + ||V||^2
+    kronecker   ||U||^2 ||V||^2
+
+frobenius <= kronecker <= (l2 / 2)^2, with equality throughout where U and V have one column of equal length.
+There is no factor 1/2: the gradient of ``frobenius`` in U is 2 U V^T V.
+
+Reference: Khodak et al. 2021, "Initialization and Regularization of Factorized Neural Layers"; Liu et al. 2024.
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +27,7 @@ from torch.nn import functional as F
 
 
 def matrices(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """The factors of a layer as matrices of r columns; those of linear layers and embeddings are already.
+    """Return the factors of a layer as matrices of r columns; those of linear layers and embeddings are matrices.
 
     >>> [tuple(m.shape) for m in matrices(torch.zeros(8, 2, 3, 1), torch.zeros(2, 4, 1, 3))]
     [(24, 2), (12, 2)]
@@ -28,7 +38,7 @@ def matrices(U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def product(U: Tensor, V: Tensor) -> Tensor:
-    """The weight of the ordinary layer that does the same."""
+    """Return the weight of the ordinary layer that computes the same."""
     left, right = matrices(U, V)
     W = left @ right.T
     if U.dim() == 2:
@@ -37,15 +47,15 @@ def product(U: Tensor, V: Tensor) -> Tensor:
 
 
 def unrolled(weight: Tensor) -> Tensor:
-    """The weight of an ordinary layer as the matrix U V^T: (o, i, a, b) stands in row (o, a) and column (i, b)."""
+    """Return the weight of an ordinary layer as the matrix U V^T: (o, i, a, b) is in row (o, a) and column (i, b)."""
     return weight if weight.dim() == 2 else weight.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def spectral(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The nearest factors of that rank, of equal size: U = A S^1/2 and V = B S^1/2 for W = A S B^T.
+    """Return the nearest factors of that rank, of equal size: U = A S^1/2 and V = B S^1/2 for W = A S B^T.
 
-    Columns beyond the rank of W are zero. Signs are a matter of taste, and libraries differ: the largest entry of each
-    column of U is positive.
+    Columns beyond the rank of W are zero. Libraries differ in the signs: here the largest entry of each column of U is
+    positive.
     """
     A, S, Bt = torch.linalg.svd(unrolled(weight.detach()), full_matrices=False)
     A, Bt = A[:, :rank], Bt[:rank]
@@ -55,7 +65,7 @@ def spectral(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def kaiming(weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random factors, N(0, 2 / fan-out) each, as if the two steps x -> V^T x -> U (V^T x) were layers of their own.
+    """Draw factors, N(0, 2 / fan-out) each, as if the two steps x -> V^T x -> U (V^T x) were layers of their own.
 
     They are drawn on the CPU, so that they do not depend on the device.
     """
@@ -70,7 +80,7 @@ def kaiming(weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tens
 
 
 def _rolled(U: Tensor, V: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrices in the shapes of the factors of a layer with this weight: the inverse of ``matrices``."""
+    """Return matrices in the shapes of the factors of a layer with this weight: the inverse of ``matrices``."""
     if weight.dim() == 2:
         return U.contiguous(), V.contiguous()
     o, i, a, b = weight.shape
@@ -78,8 +88,26 @@ def _rolled(U: Tensor, V: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return down.permute(0, 3, 1, 2).contiguous(), across.permute(3, 0, 1, 2).contiguous()
 
 
+def frobenius(U: Tensor, V: Tensor) -> Tensor:
+    """Return the decay of the product, at the cost of r x r matrices: U V^T itself is never computed."""
+    return ((U.T @ U) * (V.T @ V)).sum()
+
+
+def l2(U: Tensor, V: Tensor) -> Tensor:
+    """Return the decay of both factors."""
+    return U.square().sum() + V.square().sum()
+
+
+def kronecker(U: Tensor, V: Tensor) -> Tensor:
+    """Return the decay of the Kronecker product of the factors."""
+    return U.square().sum() * V.square().sum()
+
+
+TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"frobenius": frobenius, "l2": l2, "kronecker": kronecker}
+
+
 class LowRank(nn.Module, ABC):
-    """A layer that holds factors instead of a weight; made of an ordinary one and its new factors."""
+    """A layer that holds factors instead of a weight, made of an ordinary layer and its new factors."""
 
     U: nn.Parameter
     V: nn.Parameter
@@ -100,11 +128,11 @@ class LowRank(nn.Module, ABC):
 
     @classmethod
     def drawn(cls, weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random factors for a layer of this kind."""
+        """Draw factors for a layer of this kind."""
         return kaiming(weight, rank, generator)
 
     def ordinary(self) -> nn.Module:
-        """The ordinary layer that does the same."""
+        """Return the ordinary layer that computes the same."""
         layer = self._blank()
         layer.weight = nn.Parameter(self.weight.detach(), self.U.requires_grad)
         if self.bias is not None:
@@ -113,7 +141,7 @@ class LowRank(nn.Module, ABC):
 
     @abstractmethod
     def _blank(self) -> nn.Module:
-        """An ordinary layer of this form, without values: on the meta device nothing is drawn."""
+        """Return an ordinary layer of this form, without values: on the meta device nothing is drawn."""
 
 
 class LowRankConv2d(LowRank):
@@ -136,7 +164,7 @@ class LowRankConv2d(LowRank):
         return nn.Conv2d(into, out, (a, b), **form, bias=self.bias is not None, device="meta")
 
     def extra_repr(self) -> str:
-        """The sizes, for printing."""
+        """Return the sizes, for printing."""
         return f"{self.V.shape[1]}, {self.U.shape[0]}, rank={self.U.shape[1]}"
 
 
@@ -151,12 +179,12 @@ class LowRankLinear(LowRank):
         return nn.Linear(len(self.V), len(self.U), bias=self.bias is not None, device="meta")
 
     def extra_repr(self) -> str:
-        """The sizes, for printing."""
+        """Return the sizes, for printing."""
         return f"{len(self.V)}, {len(self.U)}, rank={self.U.shape[1]}"
 
 
 class LowRankEmbedding(LowRank):
-    """Row x of U, times V^T."""
+    """x -> row x of U, times V^T."""
 
     def __init__(self, layer: nn.Embedding, U: Tensor, V: Tensor) -> None:
         super().__init__(layer, U, V)
@@ -168,7 +196,7 @@ class LowRankEmbedding(LowRank):
 
     @classmethod
     def drawn(cls, weight: Tensor, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The other way round: a row of U is the first step, V the second."""
+        """Draw factors the other way round: a row of U is the first step, V the second."""
         V, U = kaiming(weight.T, rank, generator)
         return U, V
 
@@ -176,5 +204,5 @@ class LowRankEmbedding(LowRank):
         return nn.Embedding(len(self.U), len(self.V), self.padding_idx, device="meta")
 
     def extra_repr(self) -> str:
-        """The sizes, for printing."""
+        """Return the sizes, for printing."""
         return f"{len(self.U)}, {len(self.V)}, rank={self.U.shape[1]}"

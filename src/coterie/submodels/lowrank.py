@@ -1,7 +1,7 @@
-"""Any module in low-rank form, and back again.
+"""Any module in low-rank form, back again, and the regularizers of such a form.
 
 ``factorize`` and ``recover`` make modules of modules; ``factorize_tensors`` and ``recover_tensors`` do the same to the
-named tensors of one client, which is what a server works on.
+named tensors of one client, which a server works on.
 
 Reference: Liu et al. 2024, "FedLMT" (the layout and the rank); Khodak et al. 2021 (spectral initialization).
 Differs from the paper in: the released code unrolls a convolution without exchanging its middle dimensions when it
@@ -9,7 +9,7 @@ factorizes a trained model, which approximates nothing.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..core import rng as rng
 from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
-from .factors import LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
+from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
 
 # Exactly these classes: a subclass means something of its own, as attention's output layer, whose weight is read
 # without calling it. Transposed convolutions are left alone.
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
     weight: str
 
     def matrices(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """U with k c_out rows and V with k c_in rows, of r columns both."""
+        """Return U with k c_out rows and V with k c_in rows, both with r columns."""
         return matrices(tensors[self.U], tensors[self.V])
 
 
@@ -55,17 +55,22 @@ def factorize(
     seed: int = 0,
     rank_mode: str = "channels",
 ) -> nn.Module:
-    """A new module whose convolutions, linear layers and embeddings are products of two factors.
+    """Return a copy of a module whose convolutions, linear layers and embeddings are products of two factors.
 
     W = U V^T of rank r = max(1, round(rank_ratio * c_out)), and round(rank_ratio * min(m, n)) for matrices. A ratio
     above full rank is legal. 1 x 1 convolutions stay as they are; biases stay too. With ``rank_mode`` "definition" a
-    kernel is the matrix it is unrolled to, too: r = max(1, round(rank_ratio * min(k c_out, k c_in))), as Definition
+    kernel counts as the matrix it is unrolled to: r = max(1, round(rank_ratio * min(k c_out, k c_in))), as Definition
     3.1 of FedLMT has it, and 1 is the largest ratio.
 
-    ``keep_layers``: how many layers stay whole, in the order of ``named_modules``, the first layer included; the last
-    linear layer stays whole then as well. Or the names of all that stay whole, as shell patterns in a list or
-    separated by commas, where "stem" is the first layer, "head" the last linear one and "none" nothing.
-    ``init``: "spectral" (the nearest product) or "kaiming" (fresh random factors, which depend on ``seed`` alone).
+    Args:
+        module: Any module.
+        rank_ratio: The rank, as a share of the full one.
+        keep_layers: How many layers stay whole, in the order of ``named_modules``, the first layer included; the last
+            linear layer stays whole then as well. Or the names of all that stay whole, as shell patterns in a list or
+            separated by commas, where "stem" is the first layer, "head" the last linear one and "none" nothing.
+        init: "spectral" (the nearest product) or "kaiming" (fresh random factors, which depend on ``seed`` alone).
+        seed: The seed of random factors.
+        rank_mode: "channels" or "definition".
 
     >>> net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> factorize(net, 0.25)[2]
@@ -87,21 +92,21 @@ def factorize(
         kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
         factors = spectral(weight, rank) if init == "spectral" else kind.drawn(weight, rank, generator)
         new[id(layer)] = kind(layer, *factors)
-    return _exchanged(module, new)
+    return replace_layers(module, new)
 
 
 def recover(module: nn.Module) -> nn.Module:
-    """A new module of ordinary layers that does the same as one in low-rank form.
+    """Return a module of ordinary layers that computes the same as one in low-rank form.
 
     >>> net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3))
     >>> recover(factorize(net, 1.0))[1]
     Linear(in_features=8, out_features=8, bias=True)
     """
-    return _exchanged(module, {id(layer): layer.ordinary() for _, layer in _low_rank(module)})
+    return replace_layers(module, {id(layer): layer.ordinary() for _, layer in _low_rank(module)})
 
 
 def factor_pairs(module: nn.Module) -> tuple[Pair, ...]:
-    """The factors of a module in low-rank form, in the order of its layers.
+    """Return the names of the factors of a module in low-rank form, in the order of its layers.
 
     >>> factor_pairs(factorize(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), 0.5, keep_layers="stem"))
     (Pair(U='1.U', V='1.V', weight='1.weight'),)
@@ -111,7 +116,7 @@ def factor_pairs(module: nn.Module) -> tuple[Pair, ...]:
 
 
 def front_names(module: nn.Module) -> frozenset[str]:
-    """What comes before the first low-rank layer, or before the head if that is earlier: the common part of pFedLMT."""
+    """Return the names before the first low-rank layer, or before the head if it is earlier: pFedLMT's common part."""
     head = _head(module)
     names: list[str] = []
     for name, layer in module.named_modules():
@@ -123,7 +128,7 @@ def front_names(module: nn.Module) -> frozenset[str]:
 
 
 def recover_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
-    """The tensors of the ordinary model; ``template``: the module in low-rank form that ``tensors`` belong to."""
+    """Return the tensors of the ordinary model; ``template``: the low-rank module that ``tensors`` belong to."""
     pairs = {p.U: p for p in factor_pairs(template)}
     seconds = {p.V for p in pairs.values()}
     full: Tensors = {}
@@ -136,7 +141,7 @@ def recover_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
 
 
 def factorize_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
-    """The tensors of an ordinary model as the nearest ones of the module in low-rank form ``template``."""
+    """Return the tensors of the low-rank module ``template`` that are nearest to those of an ordinary model."""
     pairs = {p.weight: p for p in factor_pairs(template)}
     low: Tensors = {}
     for name, value in tensors.items():
@@ -148,9 +153,36 @@ def factorize_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
     return low
 
 
-def _exchanged(module: nn.Module, new: dict[int, nn.Module]) -> nn.Module:
-    """A copy with other layers in some places."""
-    changed = copy.deepcopy(module, dict(new))  # what deepcopy finds in its memo, it takes from there
+def penalty(pairs: Sequence[Pair], coefficients: Mapping[str, float]) -> Callable[[Tensors], Tensor]:
+    """Return the regularizer: the chosen terms with their coefficients, summed over all layers.
+
+    ``pairs``: from ``factor_pairs``; ``coefficients``: as ``{"frobenius": 1e-4, "l2": 1e-5}``.
+
+    >>> x = {"0.U": torch.ones(3, 1), "0.V": torch.ones(2, 1)}
+    >>> float(penalty([Pair("0.U", "0.V", "0.weight")], {"frobenius": 0.5, "l2": 1.0})(x))  # 6 / 2 + 3 + 2
+    8.0
+    """
+    for name, coefficient in coefficients.items():
+        if name not in TERMS:
+            raise unknown("regularizer", name, TERMS)
+        if not coefficient >= 0:
+            raise UserError(f"the coefficient {coefficient} of {name} must be at least 0")
+    terms = [(TERMS[name], c) for name, c in coefficients.items() if c]
+
+    def value(tensors: Tensors) -> Tensor:
+        total = next(iter(tensors.values())).new_zeros(())
+        for pair in pairs:
+            U, V = pair.matrices(tensors)
+            for term, c in terms:
+                total = total + c * term(U, V)
+        return total
+
+    return value
+
+
+def replace_layers(module: nn.Module, new: dict[int, nn.Module]) -> nn.Module:
+    """Return a copy of a module with new layers in place of those with these ids."""
+    changed = copy.deepcopy(module, dict(new))  # deepcopy takes from its memo what it finds there
     changed.__dict__.pop("origin", None)  # models.build would make another module of it
     return changed
 
@@ -175,14 +207,14 @@ def _rank(layer: nn.Module, ratio: float, mode: str) -> int:
 
 
 def factorable(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
-    """The layers that become products; refuses those that cannot."""
+    """Return the layers that become products; refuse those that cannot."""
     layers = {
         name: layer
         for name, layer in module.named_modules()
         if type(layer) in LAYERS and getattr(layer, "kernel_size", None) != (1, 1)
     }
-    kept = _kept(list(layers), _head(module), keep)
-    chosen = {name: layer for name, layer in layers.items() if name not in kept}
+    whole = _whole(list(layers), _head(module), keep)
+    chosen = {name: layer for name, layer in layers.items() if name not in whole}
     owners: dict[int, list[str]] = {}
     for name, value in module.named_parameters(remove_duplicate=False):
         owners.setdefault(id(value), []).append(name)
@@ -195,7 +227,7 @@ def factorable(module: nn.Module, keep: Keep) -> dict[str, nn.Module]:
 
 
 def _obstacle(layer: nn.Module) -> str | None:
-    """What the product of two layers could not imitate."""
+    """Return the property of a layer that a product of two layers could not imitate."""
     if isinstance(layer, nn.Conv2d):
         if layer.groups != 1:
             return f"its {layer.groups} groups"
@@ -206,17 +238,17 @@ def _obstacle(layer: nn.Module) -> str | None:
     return None
 
 
-def _kept(names: Sequence[str], head: str | None, keep: Keep) -> set[str]:
-    """The names of the layers that stay whole."""
+def _whole(names: Sequence[str], head: str | None, keep: Keep) -> set[str]:
+    """Return the names of the layers that stay whole."""
     special = {"none": [], "stem": names[:1], "head": [] if head is None else [head]}
     if isinstance(keep, int):
         if keep < 1:
             raise UserError(f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too")
         return {*names[:keep], *special["head"]}
-    kept: set[str] = set()
+    whole: set[str] = set()
     for pattern in filter(None, (p.strip() for p in (keep.split(",") if isinstance(keep, str) else keep))):
         matched = special.get(pattern) or [name for name in names if fnmatchcase(name, pattern)]
         if not matched and pattern != "none":
             raise UserError(f"{pattern!r} in keep_layers matches no layer: choose among {', '.join(names)}")
-        kept.update(matched)
-    return kept
+        whole.update(matched)
+    return whole

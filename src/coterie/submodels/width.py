@@ -7,8 +7,8 @@ same in both is never cut: the input of the first layer, the output of the last.
 
 so that what a residual network adds stays aligned, and the input of a layer follows the output of the one before. A
 linear layer behind a flattened image has C m inputs, m positions for every channel; it is cut by whole channels. The
-projections of an attention are made of equal pieces, one a head, and all are cut alike: every head is narrower, none is
-lost. ``layered`` makes a cut with a set of channels a layer instead.
+projections of an attention are made of equal pieces, one per head, and all are cut alike: every head is narrower, none
+is lost. ``layered`` makes a cut with one set of channels per layer instead.
 
 Reference: Diao et al. 2021 (HeteroFL: the first channels), Alam et al. 2022 (FedRolex: a rolling window), Caldas et al.
 2018 (federated dropout: a random subset).
@@ -30,15 +30,15 @@ from ..models.parts import check_rate
 
 Shapes = Mapping[str, torch.Size]
 Key = int | str
-"""Of a set of channels: the full width of all dimensions that share it, or the layer it belongs to."""
+"""The key of a set of channels: the full width of all dimensions that share it, or the layer it belongs to."""
 Indices = Mapping[Key, Tensor]
 """The channels that are kept, by their key."""
 Pieces = Mapping[str, Mapping[int, tuple[int, int]]]
-"""Tensor -> dimension -> (projections, heads): the dimension is made of so many equal pieces, heads side by side."""
+"""Tensor -> dimension -> (projections, heads): the dimension consists of that many equal pieces, heads side by side."""
 
 
 def prefix(C: int, k: int) -> Tensor:
-    """The first k of C channels.
+    """Choose the first k of C channels.
 
     >>> prefix(4, 2)
     tensor([0, 1])
@@ -47,7 +47,7 @@ def prefix(C: int, k: int) -> Tensor:
 
 
 def window(C: int, k: int, t: int) -> Tensor:
-    """k of C channels from t on, around the end; -t rolls the other way.
+    """Choose k of C channels from t on, around the end; -t rolls the other way.
 
     >>> window(4, 2, t=3), window(4, 2, t=-3)
     (tensor([3, 0]), tensor([1, 2]))
@@ -56,12 +56,12 @@ def window(C: int, k: int, t: int) -> Tensor:
 
 
 def permuted(C: int, k: int, generator: torch.Generator | None = None) -> Tensor:
-    """k of C channels by chance, in the order in which they are drawn."""
+    """Draw k of C channels, in the order of the draw."""
     return torch.randperm(C, generator=generator)[:k]
 
 
 def random(C: int, k: int, generator: torch.Generator | None = None) -> Tensor:
-    """k of C channels by chance, in their order."""
+    """Draw k of C channels, in ascending order."""
     return permuted(C, k, generator).sort().values
 
 
@@ -69,12 +69,12 @@ class Dimension(NamedTuple):
     """A dimension that is cut."""
 
     dim: int
-    keys: tuple[Key, ...]  # which channels it follows, one key a piece
-    block: int  # entries a channel has there
+    keys: tuple[Key, ...]  # which channels it follows, one key per piece
+    block: int  # entries of one channel there
     span: int  # entries of a piece
 
     def entries(self, indices: Indices, device: torch.device) -> Tensor:
-        """The entries of the dimension that are kept."""
+        """Return the entries of the dimension that are kept."""
         within = torch.arange(self.block, device=device)
         channels = {key: indices[key].to(device) for key in self.keys}
         if self.block > 1:
@@ -85,7 +85,7 @@ class Dimension(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a model is cut, and to which widths.
+    """The dimensions of a model that are cut, and their widths.
 
     >>> full = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> small = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
@@ -106,18 +106,18 @@ class Cut:
 
     @classmethod
     def between(cls, full: nn.Module, small: nn.Module) -> "Cut":
-        """The cut that makes a model of the size of ``small`` out of ``full``."""
-        whole, part = alike(full, small)
+        """Return the cut that makes a model of the size of ``small`` out of ``full``."""
+        whole, part = matching_shapes(full, small)
         pieces = pieces_of(full)
         widths = _widths(whole, part, pieces)
         return cls(whole, widths, _places(whole, part, widths, pieces), {C: int(C) for C in widths})
 
     def indices(self, choose: Callable[[int, int], Tensor]) -> dict[Key, Tensor]:
-        """Channels for every key: ``choose(C, k)`` is k of C, as ``prefix`` or ``partial(window, t=3)``."""
+        """Choose channels for every key: ``choose(C, k)`` is k of C, as ``prefix`` or ``partial(window, t=3)``."""
         return {key: choose(self.full[key], k) for key, k in self.widths.items()}
 
     def extract(self, full: Tensors, indices: Indices) -> Tensors:
-        """The sub-model's tensors, cut out of the full ones."""
+        """Cut the tensors of the sub-model out of the full ones."""
         small: Tensors = {}
         for name, value in full.items():
             for place in self.places[name]:
@@ -126,13 +126,9 @@ class Cut:
         return small
 
     def embed(self, small: Tensors, indices: Indices) -> tuple[Tensors, Tensors]:
-        """(the tensors at their places in the full model, zero elsewhere; the mass: 1 where they are, else 0)."""
-        values: Tensors = {}
-        mass: Tensors = {}
-        for name, value in small.items():
-            values[name] = self._spread(name, value, indices)
-            mass[name] = self._spread(name, torch.ones_like(value), indices)
-        return values, mass
+        """Return (the tensors at their places in the full model, zero elsewhere; the mass: 1 at these places or 0)."""
+        values = {k: self._spread(k, v, indices) for k, v in small.items()}
+        return values, {k: self._spread(k, torch.ones_like(v), indices) for k, v in small.items()}
 
     def _spread(self, name: str, value: Tensor, indices: Indices) -> Tensor:
         for place in self.places[name]:
@@ -143,9 +139,9 @@ class Cut:
 
 
 def narrow(module: nn.Module, rate: float) -> nn.Module:
-    """A model with ceil(rate * C) channels where ``module`` has C; its values are any.
+    """Return a model with ceil(rate * C) channels where ``module`` has C; its values do not matter.
 
-    Models by name are built anew; a module of your own brings a function ``at_width(rate)`` that does so.
+    Models by name are built again; a module of your own brings a function ``at_width(rate)`` that does so.
 
     >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
     Linear(in_features=16, out_features=16, bias=True)
@@ -164,8 +160,8 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
     return small.to(next(module.parameters())).train(module.training)
 
 
-def alike(full: nn.Module, small: nn.Module) -> tuple[Shapes, Shapes]:
-    """The shapes of two models that differ in nothing but widths; refuses others."""
+def matching_shapes(full: nn.Module, small: nn.Module) -> tuple[Shapes, Shapes]:
+    """Return the shapes of two models that differ in nothing but widths; refuse others."""
     whole, part = _shapes(full), _shapes(small)
     if whole.keys() != part.keys() or any(len(whole[k]) != len(part[k]) for k in whole):
         raise UserError("the smaller model has other tensors: build both alike, with other widths only")
@@ -175,7 +171,7 @@ def alike(full: nn.Module, small: nn.Module) -> tuple[Shapes, Shapes]:
 
 
 def pieces_of(module: nn.Module) -> Pieces:
-    """The dimensions of a module that are made of equal pieces: those of attention, by its heads.
+    """Return the dimensions of a module that consist of equal pieces: those of attention, by its heads.
 
     A module of your own says so itself, in an attribute ``pieces``, for the names of its own tensors.
 
@@ -199,7 +195,7 @@ def _shapes(module: nn.Module) -> dict[str, torch.Size]:
 
 
 def _widths(full: Shapes, small: Shapes, pieces: Pieces) -> dict[Key, int]:
-    """Full width -> channels kept, from the outputs of the layers: what stands first in a tensor."""
+    """Return full width -> channels kept, from the outputs of the layers, the first dimension of a tensor."""
     widths: dict[Key, int] = {}
     for name, shape in full.items():
         if not shape or shape[0] == small[name][0]:
@@ -227,15 +223,9 @@ def _places(full: Shapes, small: Shapes, widths: Mapping[Key, int], pieces: Piec
 
 
 def _place(
-    name: str,
-    dim: int,
-    shape: torch.Size,
-    small: torch.Size,
-    widths: Mapping[Key, int],
-    before: int,
-    equal: int,
+    name: str, dim: int, shape: torch.Size, small: torch.Size, widths: Mapping[Key, int], before: int, equal: int
 ) -> Dimension:
-    """How one dimension is cut: by channels of its width, a piece at a time, or by blocks of the width before it."""
+    """Return how one dimension is cut: by channels of its width, in pieces, or by blocks of the width before it."""
     C, k = shape[dim] // equal, small[dim] // equal
     readings = [Dimension(dim, (C,) * equal, 1, C)] if dim < 2 and widths.get(C) == k else []
     block = C // before if before else 0
