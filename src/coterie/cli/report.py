@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..core.errors import UserError
-from ..core.files import replace, write_json
+from ..core.files import write_json, write_text
 from ..measure.compare import TARGET
 from ..report import write
 from ..report.collect import COMMAND, PLAN
@@ -32,7 +32,7 @@ def begin_several(folder: Path, runs: Sequence[str], target: float = TARGET) -> 
     Whoever watches or makes a page of the folder reads it.
     """
     command = shlex.join(["coterie", *repeating(sys.argv[1:])])
-    replace(folder / COMMAND, lambda temporary: temporary.write_text(command + "\n", encoding="utf-8"))
+    write_text(folder / COMMAND, command + "\n")
     write_json(folder / PLAN, {"runs": list(runs), "target": target})
 
 

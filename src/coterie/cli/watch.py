@@ -1,6 +1,5 @@
 """``coterie watch``: a table of runs under way and a page that keeps up with them."""
 
-import os
 import re
 import sys
 import time
@@ -14,7 +13,7 @@ from rich.live import Live as Screen
 from rich.table import Table
 
 from ..core.errors import UserError
-from ..core.files import disk
+from ..core.files import write_text
 from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
@@ -101,11 +100,7 @@ class Page:
             self._put()
 
     def _put(self) -> None:
-        # A name of its own: the process that trains may write the same page at the same time.
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with disk(self.path):
-            temporary.write_text(self.text, encoding="utf-8")
-            temporary.replace(self.path)
+        write_text(self.path, self.text, shared=True)  # the process that trains may write it at the same time
 
 
 class _Lines:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,22 +14,26 @@ from .errors import UserError
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turns what a disk refuses (full, read-only, no permission) into a sentence that names the fix."""
+def disk(path: Path, option: str = "--out") -> Iterator[None]:
+    """Turn what a disk refuses (full, read-only, no permission) into a sentence that names the fix."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
-            f"cannot write {path} ({reason}): free the disk or its permissions, or choose another --out; "
+            f"cannot write {path} ({reason}): free the disk or its permissions, or choose another {option}; "
             "what was saved before is untouched"
         ) from error
 
 
-def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Makes ``path`` what ``write`` writes, or leaves it as it was."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with disk(path):
+def replace(path: Path, write: Callable[[Path], object], option: str = "--out", shared: bool = False) -> None:
+    """Make ``path`` what ``write`` writes, or leave it as it was; ``option``: the one that chooses its folder.
+
+    The temporary name is the same in every process: a run that continues after a crash replaces what was left of it.
+    ``shared``: several processes may write this file at the same time, so each has a temporary name of its own.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
+    with disk(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write(temporary)
@@ -40,26 +45,44 @@ def replace(path: Path, write: Callable[[Path], object]) -> None:
         to_disk(path.parent)
 
 
+def write_text(path: Path, text: str, option: str = "--out", shared: bool = False) -> None:
+    """Write a text file, whole or not at all, as ``replace`` does."""
+    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), option, shared)
+
+
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """A JSON file, whole or not at all; ``indent`` None: all in one line."""
-    text = json.dumps(value, indent=indent, allow_nan=False) + "\n"
-    replace(path, lambda temporary: temporary.write_text(text))
+    """Write a JSON file, whole or not at all; ``indent`` None: all in one line."""
+    write_text(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def create_folder(path: Path, write: Callable[[Path], object], option: str) -> None:
+    """Create the folder ``path`` with what ``write`` writes into it, whole or not at all, unless it is there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with disk(path, option):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            write(temporary)
+            if not path.exists():  # another process may have been faster
+                temporary.rename(path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def append_line(path: Path, value: Any) -> None:
-    """One more line of JSON, there for readers; ``to_disk`` makes it last."""
+    """Append one line of JSON, which readers see at once; ``to_disk`` makes it last."""
     with disk(path), path.open("a") as f:
         f.write(json.dumps(value, allow_nan=False) + "\n")
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with path.open("rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def to_disk(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are on the disk."""
     if sys.platform == "win32":  # which opens no folders, and flushes only what could be written
         if path.is_dir():
             return

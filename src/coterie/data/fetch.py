@@ -2,7 +2,6 @@
 
 import hashlib
 import http.client
-import os
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..core.errors import UserError
+from ..core.files import create_folder, disk, to_disk
 from .catalog import Remote, entry, present
-from .place import whole_folder, writing
+from .place import OPTION
 
 CHUNK = 1 << 18
 _LATER = (408, 425, 429, 500, 502, 503, 504)  # what a server may answer otherwise a little later
@@ -65,7 +65,7 @@ def _bring(remote: Remote, folder: Path, watch: Watcher, patience: Patience) -> 
 def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: Patience) -> None:
     """Makes ``target`` the file at ``url``; what an earlier call left of it is taken up where the server allows it."""
     part = target.with_name(f"{target.name}.part")
-    with writing(part):
+    with disk(part, OPTION):
         part.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
     failures = 0
@@ -83,7 +83,7 @@ def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: 
                 ) from error
             time.sleep(patience.pause * 2 ** (failures - 1))
     _check(url, part, target, md5)
-    with writing(target):
+    with disk(target, OPTION):
         part.replace(target)
     _mark(part).unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ def _continue(url: str, part: Path, watch: Watcher, timeout: float) -> None:
             if partial and not _starts(answer.headers, have):
                 _forget(part)
                 raise _InterruptedError("it sends another part than it was asked for")
-            with writing(part):
+            with disk(part, OPTION):
                 _mark(part).write_text(_validator(answer.headers), encoding="utf-8")
             _receive(answer, part, have if partial else 0, watch)
     except urllib.error.HTTPError as error:
@@ -125,16 +125,16 @@ def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Wa
     length = answer.headers.get("Content-Length")
     total = start + int(length) if length and length.isdigit() else None
     name, done = part.name.removesuffix(".part"), start
-    with writing(part), part.open("r+b") as file:
-        file.truncate(start)
-        file.seek(start)
-        watch(name, done, total)
-        while block := _block(answer):
-            file.write(block)
-            done += len(block)
+    with disk(part, OPTION):
+        with part.open("r+b") as file:
+            file.truncate(start)
+            file.seek(start)
             watch(name, done, total)
-        file.flush()
-        os.fsync(file.fileno())
+            while block := _block(answer):
+                file.write(block)
+                done += len(block)
+                watch(name, done, total)
+        to_disk(part)
     if total is not None and done < total:
         raise _InterruptedError(f"{total - done:,} bytes are missing")
 
@@ -209,7 +209,7 @@ def unpack(archive: Path, folder: Path) -> None:
         (temporary / folder.name).rmdir()
 
     try:
-        whole_folder(folder, write)
+        create_folder(folder, write, OPTION)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         archive.unlink()
         raise UserError(f"{archive} is damaged ({error}) and was removed: call again") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import UserError
-from ..core.files import replace
+from ..core.files import write_text
 from ..measure.compare import check_target
 from .collect import Source, collect
 from .library import compressed_library
@@ -41,7 +41,7 @@ def write(
     if file.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
     text = html(runs, say, landscape=landscape, target=target, data_dir=data_dir)
-    replace(file, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(file, text)
     return file
 
 

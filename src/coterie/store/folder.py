@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..core.errors import UserError
-from ..core.files import append_line, disk, replace, to_disk, write_json
+from ..core.files import append_line, disk, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
@@ -67,7 +67,7 @@ class RunFolder:
         if found != list(range(1, rounds + 1)):
             raise UserError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
         text = "".join(line + "\n" for line in lines)
-        replace(path, lambda temporary: temporary.write_text(text))
+        write_text(path, text)
         return rows
 
     def append(self, row: Row) -> None:

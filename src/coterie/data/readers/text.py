@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ...core import rng
 from ...core.errors import UserError, unknown
+from ...core.files import write_text
 from ..catalog import located
 from ..federation import Federation, Pool
-from ..place import convenience, whole_file
+from ..place import OPTION, convenience
 from ..transform import Masking
 
 UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText, too, writes its rare words as the first one
@@ -200,4 +201,4 @@ def wikitext2(
 def _write_vocabulary(path: Path, content: str) -> None:
     """Write a file that is missing or has other contents, if the folder can be written to."""
     if not path.exists() or path.read_text(encoding="utf-8") != content:
-        convenience(path, lambda: whole_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8")))
+        convenience(path, lambda: write_text(path, content, OPTION, shared=True))

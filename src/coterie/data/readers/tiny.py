@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.files import create_folder
 from ..catalog import located
 from ..federation import Pool
-from ..place import convenience, whole_folder
+from ..place import OPTION, convenience
 from .images import ChannelStats
 from .pictures import decoded
 
@@ -61,7 +62,7 @@ def _decoded_and_cached(path: Path) -> Arrays:
         for name, array in arrays._asdict().items():
             np.save(temporary / f"{name}.npy", array)
 
-    convenience(path / CACHE, lambda: whole_folder(path / CACHE, write))
+    convenience(path / CACHE, lambda: create_folder(path / CACHE, write, OPTION))
     return arrays
 
 
