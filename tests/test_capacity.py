@@ -12,7 +12,7 @@ import torch
 
 from coterie import models
 from coterie.algorithms import BUILDERS
-from coterie.algorithms.costs import Row, capacity_table, communication, computation
+from coterie.algorithms.costs import Row, capacity_table
 from coterie.algorithms.method import facts
 from coterie.algorithms.settings import settings_of
 from coterie.cli.capacity import show_capacity
@@ -20,6 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import entries
 from coterie.submodels import factorize
 from coterie.submodels.staged import stage_lengths
+from toys import communication, computation
 
 FAMILIES = {
     "FedAvg": ["full"] * 4,

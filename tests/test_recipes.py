@@ -8,7 +8,6 @@ import torch
 
 from coterie import algorithms, models, topology
 from coterie.algorithms.capacities import WIDTHS, shares
-from coterie.algorithms.costs import communication
 from coterie.algorithms.settings import settings_of
 from coterie.core.errors import UserError
 from coterie.core.spec import parse
@@ -25,6 +24,7 @@ from coterie.recipes.sources import SOURCES, source
 from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from estimate import estimate
+from toys import communication
 
 RECIPES = [load(name) for name in names()]
 

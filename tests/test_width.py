@@ -15,11 +15,11 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from coterie import models
-from coterie.algorithms.costs import communication, computation
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, entries, floating
 from coterie.exchange.mixing import ratio
 from coterie.submodels import Cut, Indices, factorize, layered, narrow, permuted, prefix, random, window
+from toys import communication, computation
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "mlp": (1, 8, 8),

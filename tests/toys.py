@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -167,3 +168,13 @@ def ragged(kind: str, dtype: torch.dtype = torch.float64, sizes: Sequence[int] =
 
     train = [draw(n, i) for i, n in enumerate(sizes)]
     return ct.data.from_tensors(train=train, test=[draw(5 + i, i) for i in range(len(sizes))], classes=3)
+
+
+def communication(parameters: int | Sequence[int], participants: int, rounds: int) -> float:
+    """How many parameters travel, in 1e9 and one direction; several counts are held by equally many participants."""
+    return float(np.mean(parameters)) * participants * rounds / 1e9
+
+
+def computation(flops: int | Sequence[int], participants: int, rounds: int) -> float:
+    """Forward FLOPs, in 1e12, if every participant saw one sample in each round: the unit of FedLMT's tables."""
+    return float(np.mean(flops)) * participants * rounds / 1e12

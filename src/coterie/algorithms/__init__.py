@@ -51,17 +51,17 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 
 
 def __dir__() -> list[str]:
-    """The methods and how to build one, without the modules that they are written in."""
+    """List the methods and the functions that build one, without modules."""
     return ["Algorithm", "BUILDERS", "again", "build", "builder", "known", *(f.__name__ for f in BUILDERS.values())]
 
 
 def known(name: str) -> bool:
-    """Whether this is one of these methods; ``-`` and ``_`` are the same."""
+    """Tell whether this is one of these methods; ``-`` and ``_`` are the same."""
     return name.replace("_", "-") in BUILDERS
 
 
 def builder(name: str) -> Callable[..., Algorithm]:
-    """The builder of that name; ``-`` and ``_`` are the same.
+    """Return the builder of that name; ``-`` and ``_`` are the same.
 
     ``module:function`` names a function of your own that returns an ``Algorithm``.
 
@@ -76,7 +76,7 @@ def builder(name: str) -> Callable[..., Algorithm]:
 
 
 def build(name: str, **settings: Any) -> Algorithm:
-    """The method of that name with these settings.
+    """Build the method of that name with these settings.
 
     >>> build("fedavg", lr=0.05).settings["lr"]
     0.05
@@ -85,7 +85,7 @@ def build(name: str, **settings: Any) -> Algorithm:
 
 
 def again(name: str, trusted: Collection[str] = (), **settings: Any) -> Algorithm:
-    """The method that a file names: one of these, or code of one's own that the person has typed as well."""
+    """Build the method that a file names: one of these, or code of one's own that the person has typed as well."""
     if not known(name) and name not in trusted:
         raise unknown("method", name, BUILDERS)
     return build(name, **settings)

@@ -25,11 +25,14 @@ def beside(
     train: Callable[[Beside, Round], Trained],
     models: Callable[[Beside], Tensors],
 ) -> Program[Beside]:
-    """The server averages what is sent as ``average`` does; what ``train`` keeps is (own, kept of the average)."""
+    """Return the program whose server averages as ``average`` does, beside what each client keeps.
+
+    ``train`` returns (own, private of ``average``) as its private part.
+    """
 
     def exchange(s: Beside, trained: Trained, r: Round) -> Beside:
-        own, kept = trained.private
-        server = average.exchange(s.server, trained._replace(private=kept), r)
+        own, private = trained.private
+        server = average.exchange(s.server, trained._replace(private=private), r)
         return Beside(server, put(s.own, r.members, own))
 
     return around(
@@ -44,12 +47,12 @@ def beside(
 
 
 def second_names(names: Iterable[str]) -> frozenset[str]:
-    """The names of the same tensors in the second model."""
+    """Return the names of the same tensors in the second model."""
     return frozenset(OWN + name for name in names)
 
 
 def second(x: Tensors) -> Tensors:
-    """A model under the names of the second one.
+    """Return a model under the names of the second one.
 
     >>> second({"weight": 1})
     {'own/weight': 1}
@@ -58,7 +61,7 @@ def second(x: Tensors) -> Tensors:
 
 
 def apart(x: Tensors) -> tuple[Tensors, Tensors]:
-    """(the first model, the second one), both under plain names.
+    """Return (the first model, the second one), both under plain names.
 
     >>> apart({"weight": 1, "own/weight": 2})
     ({'weight': 1}, {'weight': 2})

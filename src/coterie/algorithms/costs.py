@@ -1,4 +1,4 @@
-"""What clients of unequal capacity hold: the smaller forms of a model, counted, and what a federation of them costs.
+"""The smaller forms of a model that clients of unequal capacity hold, counted.
 
 The forms are those of FedLMT's comparison of methods for unequally capable clients: low rank (FedLMT, also with the
 rank of its Definition 3.1; FedHM, pFedLMT), width (HeteroFL, FedRolex, FedDropout), a shared basis (FLANC), depth
@@ -11,14 +11,12 @@ with Theoretical Guarantees", Tables 1, 2 and 7.
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
-from statistics import fmean
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .. import models
-from .. import submodels as submodels
+from .. import models, submodels
 from ..core.errors import UserError
 from ..core.tensors import entries
 from ..submodels.basis import composed
@@ -36,7 +34,7 @@ LOW_RANK = (
 
 
 class CapacityRow(NamedTuple):
-    """One form of a model; counts are None where the model has no such form, and ``why`` says why."""
+    """One form of a model; counts are None where the model has no such form, and ``why`` is the reason."""
 
     family: str
     setting: str
@@ -46,13 +44,13 @@ class CapacityRow(NamedTuple):
 
 
 Form = tuple[str, str, Callable[[], nn.Module]]
-"""Family, setting, and how to make the model of it."""
+"""Family, setting, and a function that makes the model."""
 
 
 def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[CapacityRow]:
-    """Every smaller form of the model of that name, with its parameters and FLOPs as they are counted.
+    """Return every smaller form of the model of that name, with its parameters and FLOPs.
 
-    ``input_shape``: of one sample. Nothing is computed and no memory taken: the models have shapes only.
+    ``input_shape``: of one sample. Nothing is computed and no memory is taken: the models have shapes only.
 
     >>> [row.parameters for row in capacity_table("resnet8-bn", 10, (3, 32, 32)) if row.family == "stages"]
     [5306, 19994, 78042]
@@ -65,33 +63,6 @@ def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[
         # Two samples, because batch normalization refuses a single number.
         samples = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None)
         return [_row(form, samples) for form in _forms(module)]
-
-
-def communication(parameters: int | Sequence[int], participants: int, rounds: int) -> float:
-    """How many parameters travel, in 1e9 and one direction; several counts are held by equally many participants.
-
-    A model that grows is a sum over its stages.
-
-    >>> communication(11_173_962, participants=10, rounds=2000)
-    223.47924
-    >>> from coterie.submodels.staged import stage_lengths
-    >>> sum(communication(p, 10, T) for p, T in zip([150_474, 676_682, 2_777_674, 11_173_962], stage_lengths(2000, 4)))
-    148.686...
-    """
-    return _mean(parameters) * participants * rounds / 1e9
-
-
-def computation(flops: int | Sequence[int], participants: int, rounds: int) -> float:
-    """Forward FLOPs, in 1e12, if every participant saw one sample a round: the unit of FedLMT's tables.
-
-    >>> computation(558_502_912, participants=10, rounds=2000)
-    11.17005824
-    """
-    return _mean(flops) * participants * rounds / 1e12
-
-
-def _mean(values: int | Sequence[int]) -> float:
-    return values if isinstance(values, int) else fmean(values)
 
 
 def _forms(module: nn.Module) -> Iterator[Form]:
@@ -108,7 +79,7 @@ def _forms(module: nn.Module) -> Iterator[Form]:
 
 
 def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.Module) -> Iterator[Form]:
-    """One form a stage; a single one, which will be refused, where there are none."""
+    """Yield one form per stage; for a model without stages a single one, which will be refused."""
     try:
         stages = check_stages(module)
     except UserError:

@@ -11,17 +11,17 @@ from ..core.errors import UserError
 from .base import Algorithm
 from .options import Options
 
-# What says how long and with whom a method trains, not what it is.
+# The settings that say how long and with which clients a method trains, not what it is.
 SETUP = frozenset({*Options.__annotations__, "topology", "participation"})
 
 
 def suitable(method: str, setting: str) -> bool:
-    """Whether a preset or a recipe may choose this setting: all others of one's own method keep its defaults."""
+    """Tell whether a preset or a recipe may choose this setting: the others of one's own method keep their defaults."""
     return setting in SETUP or not is_own(method)
 
 
 def builder(name: str) -> Callable[..., Algorithm]:
-    """The builder ``module:function``; what it builds has that name, so that its runs say where it comes from."""
+    """Return the builder ``module:function``; its algorithms have that name, so that runs say where they come from."""
     build = find(name, "method")
     takes = _signature(name, build)
 
@@ -42,7 +42,7 @@ def builder(name: str) -> Callable[..., Algorithm]:
 
 
 def _signature(name: str, build: Callable[..., Any]) -> inspect.Signature:
-    """Of settings by name, each with its type, which a command needs to understand what is typed."""
+    """Return the signature: settings by name, each with a type, which a command needs to read what is typed."""
     try:
         takes, _ = inspect.signature(build), get_type_hints(build)
     except (NameError, TypeError, ValueError) as error:

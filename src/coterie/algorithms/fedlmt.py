@@ -5,7 +5,7 @@ from typing import Any, Literal, Unpack
 from ..core.errors import UserError
 from ..local.steps import Phase
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
-from .lowrank import coefficients, exchanged, low_rank
+from .lowrank import coefficients, exchange_by, low_rank
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
 from .options import LMT_PAPER, refuse_unused
 
@@ -75,4 +75,4 @@ def fedlmt(
     not give the counts of its Table 1.
     """
     phases = [Phase(p.parameters, t.amount, t.lr)]
-    return exchanged(p, phases, t, topology, p.names, participation, weighting)
+    return exchange_by(p, phases, t, topology, p.names, participation, weighting)

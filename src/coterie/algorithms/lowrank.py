@@ -1,4 +1,4 @@
-"""What methods of low rank have in common: the model as products, its regularizer, and an exchange of one's choice."""
+"""The common parts of low-rank methods: the model as products, its regularizer, and the exchange of one's choice."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from .server import federated
 
 
 def coefficients(text: str) -> dict[str, float]:
-    """A regularizer as typed: "none", "frobenius=1e-4", or several with commas.
+    """Read a regularizer as typed: "none", "frobenius=1e-4", or several with commas.
 
     >>> coefficients("frobenius=1e-4,l2=1e-5")
     {'frobenius': 0.0001, 'l2': 1e-05}
@@ -38,20 +38,20 @@ def coefficients(text: str) -> dict[str, float]:
 def low_rank(
     model: Model, rank_ratio: float, keep_layers: int | str, init: str, regularizer: str, rank_mode: str
 ) -> Model:
-    """The model with its layers as products, and the regularizer in its loss."""
+    """Return the model with its layers as products, and the regularizer in its loss."""
     seed = getattr(model.module, "origin", {}).get("seed", 0)
     module = factorize(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
     return regularized(module, model, regularizer)
 
 
 def regularized(module: nn.Module, model: Model, regularizer: str) -> Model:
-    """A module in low-rank form with the loss of ``model`` and the regularizer."""
+    """Return a module in low-rank form with the loss of ``model`` and the regularizer."""
     terms = coefficients(regularizer)
     added = penalty(factor_pairs(module), terms) if any(terms.values()) else None
     return replace(model.like(module), penalty=added)
 
 
-def exchanged(
+def exchange_by(
     p: Problem,
     phases: list[Phase],
     t: Training,
@@ -60,7 +60,7 @@ def exchanged(
     participation: float | int,
     weighting: str,
 ) -> Program[Any]:
-    """Around a server; or over a graph, with push-sum where only its columns sum to 1."""
+    """Return the program around a server, or over a graph, with push-sum where only its columns sum to 1."""
     if topology is None:
         return federated(p, phases, t, shared, participation, weighting)
     graph = topologies.build(topology, p.clients, p.seed)

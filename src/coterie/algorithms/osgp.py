@@ -57,7 +57,7 @@ class Late(NamedTuple):
 
 
 def late(program: Program[Any], tau: int) -> Program[Late]:
-    """Push-sum in which what is sent to others arrives ``tau`` rounds later, through a queue."""
+    """Delay every message to another client by ``tau`` rounds, in a queue."""
 
     def init(common: Tensors, each: Tensors) -> Late:
         n, (x, mu, memory) = count(each), program.init(common, each)
@@ -70,14 +70,14 @@ def late(program: Program[Any], tau: int) -> Program[Late]:
         others = topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
         pushed, pushed_mu = sums(r.engine, others, trained.sent, {WEIGHT: s.mu})
         kept: Tensors = vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
-        arrived = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
+        x = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
         mu = own * s.mu + s.flying_mu[:, 0]
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[WEIGHT][:, None]], 1)
-        return Late(trained.private.x | arrived, mu, trained.private.memory, queue, queue_mu)
+        return Late(trained.private.x | x, mu, trained.private.memory, queue, queue_mu)
 
     def consensus(s: Late) -> Tensors:
-        mean = mean_numerator(s.x)  # what is on its way counts, too
+        mean = mean_numerator(s.x)  # numerators on their way count, too
         return mean | {k: mean[k] + v.sum(1).mean(0) for k, v in s.flying.items()}
 
     return program._replace(init=init, exchange=exchange, consensus=consensus)

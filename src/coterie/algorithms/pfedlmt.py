@@ -17,7 +17,7 @@ from ..submodels import Pair, factor_pairs, factorize, front_names, recover
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_staged, shares
 from .groups import assigned
-from .lowrank import coefficients, exchanged, low_rank, regularized
+from .lowrank import coefficients, exchange_by, low_rank, regularized
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
 
@@ -81,7 +81,7 @@ def pfedlmt(
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
     own = replace(p, submodels=lambda r: assigned(groups, r))
-    program = exchanged(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
+    program = exchange_by(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
 
     def init(common: Tensors, each: Tensors) -> Any:
         """Everybody with the columns of its rank only."""

@@ -13,7 +13,7 @@ from torch.func import vmap
 from .. import topology as topologies
 from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import sums
-from ..local.corrections import WEIGHT, debiased, model_of
+from ..local.corrections import WEIGHT, debias, debiased
 from ..local.steps import REFERENCE, Phase
 from ..topology import Topology
 from .base import Problem, Program, Round, Trained
@@ -32,13 +32,6 @@ class Pushed(NamedTuple):
     memory: Tensors  # momentum of the numerators and personal parts that outlives a round; empty unless asked for
 
 
-class Kept(NamedTuple):
-    """What stays with the clients between their work and the exchange; stacked."""
-
-    x: Tensors  # numerators and personal parts after the local work
-    memory: Tensors
-
-
 def push_sum(
     problem: Problem,
     phases: Sequence[Phase],
@@ -47,23 +40,25 @@ def push_sum(
     shared: frozenset[str],
     aux: Given = NOTHING,
 ) -> Program[Pushed]:
-    """Phases at the de-biased point, whatever they follow there, then one exchange of numerators and weights.
+    """Train in phases at the de-biased point, whatever direction they follow, then exchange numerators and weights.
 
-    aux: what corrections look up, by name, as functions of the state and the round; "reference" is the model z_i that
-    a client begins with.
+    aux: the values that corrections look up, by name, as functions of the state and the round; "reference" is the model
+    z_i that a client begins with.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
-    given: Given = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
+    values: Given = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
     at_ratio = [phase._replace(corrections=(*phase.corrections, *debiased(shared))) for phase in phases]
-    work = LocalUpdate(problem, at_ratio, training, frozenset(given))
+    work = LocalUpdate(problem, at_ratio, training, frozenset(values))
 
     def init(common: Tensors, each: Tensors) -> Pushed:
         mu = torch.ones(count(each), dtype=torch.float64, device=next(iter(common.values())).device)
         return Pushed(each, mu, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Pushed, r: Round) -> Trained:
-        done = work.train(r, s.x, s.memory, shared, look_up(given, s, r))
-        return done._replace(models=models_of(done.models, s.mu, shared), private=Kept(done.models, done.private))
+        done = work.train(r, s.x, s.memory, shared, look_up(values, s, r))
+        return done._replace(
+            models=models_of(done.models, s.mu, shared), private=Pushed(done.models, s.mu, done.private)
+        )
 
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
         u, mu = sums(r.engine, r.W, trained.sent, {WEIGHT: s.mu})
@@ -91,11 +86,11 @@ def push_sum(
 
 
 def models_of(x: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:
-    """z_i = u_i / mu_i for all clients: a one-client function, lifted."""
-    models: Tensors = vmap(lambda u, m: model_of(u, m, shared))(x, mu)
+    """Return z_i = u_i / mu_i of all clients: a one-client function, lifted."""
+    models: Tensors = vmap(lambda u, m: debias(u, m, shared))(x, mu)
     return models
 
 
 def mean_numerator(x: Tensors) -> Tensors:
-    """(1/n) of all numerators: what z converges to; personal parts are averaged."""
+    """Return the mean numerator, to which z converges; personal parts are averaged."""
     return {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in x.items()}

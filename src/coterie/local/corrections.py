@@ -1,19 +1,18 @@
-"""What a step follows instead of the plain gradient: corrections, which compose in the order they are listed.
+"""Corrections: the direction that a step follows instead of the plain gradient. They compose in their order.
 
 Each is written for one client and looks up what it needs of that client by name, in ``aux``:
 
     proximal            "reference"     the model that the client began the round with, unless a method gives another
-    control_variate     "control"       what the gradient of some parameters is shifted by
+    control_variate     "control"       the shift of the gradient of some parameters
     debiased            "weight"        the client's weight in push-sum
     masked              "mask"          which entries are alive
 
-Each function gives a tuple, empty where its strength is 0, so that ``sam(rho) + proximal(mu)`` is a composition: SAM
+Each function returns a tuple, empty where its strength is 0, so that ``sam(rho) + proximal(mu)`` is a composition: SAM
 around the plain gradient, then the pull, which is taken at the unperturbed point. ``proximal(mu) + sam(rho)`` perturbs
 the pull, too.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -31,27 +30,27 @@ Corrections = tuple[Correction, ...]
 
 @dataclass(frozen=True)
 class Sam(Correction):
-    """The gradient at the worst point nearby."""
+    """g(x + rho g(x) / |g(x)|)."""
 
     rho: float
     gradients = 2
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """g(x + rho g(x) / |g(x)|)."""
+        """Return the gradient after an ascent along it."""
 
         def ascended(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
-            with replayed(batch.x.device) as again:
-                g, info = grad(x, frozen, batch)
-                again()
-                scale = self.rho / (norm(g) + 1e-12)
-                worst = {k: v + scale * g[k] for k, v in x.items()}
-                return grad(worst, frozen, batch)[0], info
+            rewind = rewinder(batch.x.device)
+            g, info = grad(x, frozen, batch)
+            rewind()
+            scale = self.rho / (norm(g) + 1e-12)
+            worst = {k: v + scale * g[k] for k, v in x.items()}
+            return grad(worst, frozen, batch)[0], info
 
         return ascended
 
 
 def sam(rho: float) -> Corrections:
-    """The gradient at the worst point nearby: g(x + rho g(x) / |g(x)|), one norm over all that moves.
+    """Follow the gradient at the worst point nearby: g(x + rho g(x) / |g(x)|), one norm over all trained parameters.
 
     Both passes see the same batch and the same dropout; running statistics are those of the first.
 
@@ -60,30 +59,23 @@ def sam(rho: float) -> Corrections:
     return (Sam(rho),) if rho else ()
 
 
-@contextmanager
-def replayed(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Torch's generator, which the yielded function sets back to where it was on entering."""
-    get, put = (torch.cuda.get_rng_state, torch.cuda.set_rng_state) if device.type == "cuda" else (_get, _put)
-    state = get()
-    yield lambda: put(state)
-
-
-def _get() -> Tensor:
-    return torch.random.get_rng_state()
-
-
-def _put(state: Tensor) -> None:
-    torch.random.set_rng_state(state)
+def rewinder(device: torch.device) -> Callable[[], None]:
+    """Return a function that sets torch's generator back to its present state."""
+    if device.type == "cuda":
+        state = torch.cuda.get_rng_state()
+        return lambda: torch.cuda.set_rng_state(state)
+    state = torch.random.get_rng_state()
+    return lambda: torch.random.set_rng_state(state)
 
 
 @dataclass(frozen=True)
 class ControlVariate(Correction):
-    """The gradient shifted by a vector."""
+    """g(x) + control."""
 
     needs = CONTROL
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """g(x) + control, for the names that the control variate has."""
+        """Return the shifted gradient."""
 
         def shifted(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             g, info = grad(x, frozen, batch)
@@ -94,20 +86,20 @@ class ControlVariate(Correction):
 
 
 def control_variate() -> Corrections:
-    """g(x) + control, for the names that the control variate has: Scaffold's c - c_i."""
+    """Follow g(x) + control, for the names that the control variate has: Scaffold's c - c_i."""
     return (ControlVariate(),)
 
 
 @dataclass(frozen=True)
 class Proximal(Correction):
-    """The gradient of a proximal term around a reference model, added or followed in a step of its own."""
+    """g(x) + strength (x - reference)."""
 
     strength: float
     split: bool
     needs = REFERENCE
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """g(x) + strength (x - reference)."""
+        """Return the gradient with the pull, unless the pull is a step of its own."""
 
         def pulled(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             g, info = grad(x, frozen, batch)
@@ -116,7 +108,7 @@ class Proximal(Correction):
         return grad if self.split else pulled
 
     def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
-        """x - lr strength (x - reference), where the pull is a step of its own."""
+        """Return x - lr strength (x - reference), where the pull is a step of its own."""
         return add(x, self._away(x, aux), -lr * self.strength) if self.split else x
 
     def _away(self, x: Tensors, aux: Aux) -> Tensors:
@@ -124,22 +116,22 @@ class Proximal(Correction):
 
 
 def proximal(strength: float, split: bool = False) -> Corrections:
-    """g(x) + strength (x - reference): the gradient of (strength / 2) |x - reference|^2 is added.
+    """Follow g(x) + strength (x - reference), which adds the gradient of (strength / 2) |x - reference|^2.
 
-    split: it is a step of its own after each gradient step, x <- x - lr strength (x - reference).
+    split: the pull is a step of its own after each gradient step, x <- x - lr strength (x - reference).
     """
     return (Proximal(strength, split),) if strength else ()
 
 
 @dataclass(frozen=True)
 class FewSamples(Correction):
-    """The gradient of a part from some of the samples of a batch."""
+    """g of the first ``size`` samples for ``names``, g of all samples for the rest."""
 
     names: frozenset[str]
     size: int
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """The named part from the first samples, the rest from all of them."""
+        """Return both gradients together."""
 
         def both(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             u, v = split(x, self.names)
@@ -153,55 +145,55 @@ class FewSamples(Correction):
 
 
 def few_samples(names: frozenset[str], size: int) -> Corrections:
-    """The gradient of the named part from the first ``size`` samples of a batch, that of the rest from all of them.
+    """Follow the gradient of the first ``size`` samples of a batch for ``names``, and of all samples for the rest.
 
-    A batch of everything that a client has is shuffled anew in every step: its first samples are a random batch.
+    A batch of all samples of a client is shuffled anew in every step: its first samples are a random batch.
     """
     return (FewSamples(names, size),)
 
 
 @dataclass(frozen=True)
 class Debiased(Correction):
-    """The gradient at the ratio that a numerator and its weight are."""
+    """g(u / mu)."""
 
     shared: frozenset[str]
     needs = WEIGHT
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """g at u / mu."""
+        """Return the gradient at the ratio."""
 
         def at_ratio(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             mu = aux[WEIGHT]
-            g, info = grad(model_of(x, mu, self.shared), model_of(frozen, mu, self.shared), batch)
-            return g, info._replace(buffers=model_of(info.buffers, 1 / mu, self.shared))
+            g, info = grad(debias(x, mu, self.shared), debias(frozen, mu, self.shared), batch)
+            return g, info._replace(buffers=debias(info.buffers, 1 / mu, self.shared))
 
         return at_ratio
 
 
 def debiased(shared: frozenset[str]) -> Corrections:
-    """g at u / mu: push-sum holds a biased numerator u, steps on it, and takes every gradient at the ratio.
+    """Follow g at u / mu: push-sum holds a biased numerator u, steps on it, and takes every gradient at the ratio.
 
     No factor 1/mu enters the step: the derivative is that of F at z = u / mu.
     """
     return (Debiased(shared),)
 
 
-def model_of(u: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:
-    """u / mu for the shared part of one client; what is personal and what is whole-numbered stays."""
+def debias(u: Tensors, mu: Tensor, shared: frozenset[str]) -> Tensors:
+    """Return u / mu for the shared part of one client; personal and integer tensors stay."""
     return u | ratio(floating(split(u, shared)[0]), mu)
 
 
 @dataclass(frozen=True)
 class Masked(Correction):
-    """Steps that leave what is dead at zero."""
+    """x * mask after every step."""
 
     needs = MASK
 
     def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
-        """x * mask."""
+        """Return x * mask."""
         return {k: v * aux[MASK][k] for k, v in x.items()}
 
 
 def masked() -> Corrections:
-    """Zero where the mask is, after every step."""
+    """Set x to zero where the mask is zero, after every step."""
     return (Masked(),)
