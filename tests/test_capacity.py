@@ -214,7 +214,7 @@ def test_totals_of_the_transformer() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "reasons"),
     [
-        ("logreg", (64,), {"low rank": "no layer is left to factorize", "width": "model logreg has no option rate"}),
+        ("logreg", (64,), {"low rank": "no layer is left to factorize", "width": "model logreg has no option 'rate'"}),
         ("mlp", (64,), {"depth": "the model is not built in stages", "basis": "the model is not built in stages"}),
         (
             "resnet8-gn",

@@ -299,7 +299,7 @@ WRONG = {
     "half_of_door:f": ("SyntaxError", "half_of_door.py, line 1"),
     "leaving_of_door:f": ("SystemExit", "leaving_of_door.py, line 2"),
     "lacking_of_door:f": ("no_such_package",),
-    f"{OWN} --set mu=1": ("no setting 'mu'", "keep"),
+    f"{OWN} --set mu=1": ("no option 'mu'", "keep"),
     f"{OWN} --set keep=much": ("keep takes a number",),
     f"{OWN} --set keep=-1": ("keep=-1", "at least 0"),
     f"{OWN} --set kept_by=some": ("kept_by='some'", "all or none"),

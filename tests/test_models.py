@@ -216,14 +216,19 @@ def test_an_untrained_transformer_is_as_perplexed_as_it_has_tokens() -> None:
         ("resnet8-bn", (64,), {}, "takes images"),
         ("transformer-mlm", IMAGE, {}, "takes rows of tokens"),
         ("transformer-mlm", (8,), {"heads": 3}, "heads=3 does not divide dim=128"),
-        ("transformer-mlm", (8,), {"dropout": 1.0}, "dropout=1.0 must be"),
-        ("resnet8-bn", IMAGE, {"rate": 0.0}, "rate=0.0 must be above 0 and at most 1"),
-        ("mlp", IMAGE, {"rate": 1.5}, "rate=1.5 must be above 0 and at most 1"),
-        ("mlp", IMAGE, {"rate": "half"}, "option rate='half' of model mlp must be a number"),
-        ("mlp", IMAGE, {"width": 2.5}, "option width=2.5 of model mlp must be a whole number"),
-        ("mlp", IMAGE, {"width": 0}, "option width=0 of model mlp must be a whole number"),
-        ("mlp", IMAGE, {"width": True}, "must be a whole number"),
-        ("logreg", IMAGE, {"rate": 0.5}, "model logreg has no option rate: it takes none"),
+        (
+            "transformer-mlm",
+            (8,),
+            {"dropout": 1.0},
+            "dropout=1.0 is out of range: it must be a number at least 0",
+        ),
+        ("resnet8-bn", IMAGE, {"rate": 0.0}, "rate=0.0 is out of range: it must be a number above 0 and at most 1"),
+        ("mlp", IMAGE, {"rate": 1.5}, "rate=1.5 is out of range: it must be a number above 0 and at most 1"),
+        ("mlp", IMAGE, {"rate": "half"}, "rate='half' does not fit model mlp: rate takes a number"),
+        ("mlp", IMAGE, {"width": 2.5}, "width=2.5 does not fit model mlp: width takes a whole number"),
+        ("mlp", IMAGE, {"width": 0}, "width=0 is out of range: it must be a number at least 1"),
+        ("mlp", IMAGE, {"width": True}, "width takes a whole number"),
+        ("logreg", IMAGE, {"rate": 0.5}, "model logreg has no option 'rate': it takes no options"),
         ("resnet8-bn", IMAGE, {"groups": 2}, "it takes width, rate"),
     ],
 )
@@ -286,5 +291,5 @@ class TestSplitLogistic:
 
     @pytest.mark.parametrize("wrong", [{"classes": 3}, {"classes": 2, "rho": -1.0}])
     def test_it_says_what_it_is_for(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(UserError, match=r"two classes|negative"):
+        with pytest.raises(UserError, match=r"two classes|rho=-1.0 is out of range"):
             models.build("split-logreg", input_shape=(4,), **wrong)

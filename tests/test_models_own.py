@@ -58,7 +58,7 @@ def test_it_runs_and_is_repeated_from_its_configuration(cli: Cli, here: Path) ->
 WRONG = {
     "mine_of_a_test:net": ("did you mean Net",),
     "mine_of_a_test:number": ("int", "torch.nn.Module"),
-    "mine_of_a_test:Net,depth=2": ("depth", "width=8"),
+    "mine_of_a_test:Net,depth=2": ("no option 'depth'", "width"),
     "not_there_at_all:Net": ("not_there_at_all.py",),
     "mpl": ("mlp",),
 }

@@ -362,7 +362,7 @@ def test_what_has_no_layers_one_after_the_other(module: Callable[[], nn.Module],
 
 @pytest.mark.parametrize("rate", [0.0, -0.5, 1.01, float("nan")])
 def test_a_rate_is_a_share(rate: float) -> None:
-    with pytest.raises(UserError, match="must be above 0 and at most 1"):
+    with pytest.raises(UserError, match="must be a number above 0 and at most 1"):
         narrow(models.build("mlp:rate=0.5", classes=2, input_shape=(4,)), rate)
 
 
@@ -374,7 +374,7 @@ def test_a_rate_is_a_share(rate: float) -> None:
             lambda: factorize(models.build("mlp", classes=2, input_shape=(4,)), 0.5),
             "give it a function at_width(rate)",
         ),
-        (lambda: models.build("logreg", classes=2, input_shape=(4,)), "model logreg has no option rate"),
+        (lambda: models.build("logreg", classes=2, input_shape=(4,)), "model logreg has no option 'rate'"),
         (lambda: models.build("resnet8-gn", classes=2, input_shape=(1, 8, 8)), "groups=8 does not divide"),
     ],
 )

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, Literal, ParamSpec, cast, get_args, get_type_hints
 
 from ..core.errors import UserError, unknown
+from ..core.spec import check as check_value
+from ..core.spec import no_option
 from ..local.personal import Patterns
 from ..models.model import Model
 from ..topology import Topology
@@ -32,7 +34,6 @@ from .options import (
     Rate,
     Training,
     Weighting,
-    check_hint,
 )
 
 __all__ = [
@@ -132,10 +133,10 @@ def method(
         def build(**settings: Any) -> Algorithm:
             hints = get_type_hints(f, include_extras=True)
             for k in sorted(settings.keys() - defaults.keys() - set(Training._fields)):
-                raise unknown(f"setting of {name}", k, [*defaults, *Training._fields])
+                raise no_option(f"method {name}", k, [*defaults, *Training._fields])
             own = steps_or_epochs({k: settings.get(k, default) for k, default in defaults.items()}, defaults)
             for k, v in own.items():
-                check_hint(k, v, hints[k])
+                check_value(f"method {name}", k, v, hints[k])
             usual = training if isinstance(training, Training) else call_by_name(training, own)
             t = usual.with_options(cast(Options, {k: v for k, v in settings.items() if k not in own}))
             if check is not None:

@@ -2,37 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_type_hints
 
 from ..core.errors import UserError
+from ..core.spec import LARGEST, check
+from ..core.spec import Fraction as Fraction
+from ..core.spec import Positive as Positive
+from ..core.spec import Range as Range
 from ..data.batches import Amount
 from ..local.steps import Phase, Sgd
 
-LARGEST = 3e38  # what single precision holds
-
-
-class Range(NamedTuple):
-    """The range of a number, in the annotation of a setting."""
-
-    low: float = 0.0
-    high: float = math.inf
-    above: bool = False  # whether ``low`` itself is outside
-
-    def check(self, name: str, value: Any) -> None:
-        """Refuse a number outside of the range, in one sentence; of several numbers each one."""
-        bounds = f"at least {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}"
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, str) or not self.low <= one <= min(self.high, LARGEST):
-                raise UserError(f"{name}={one!r} is out of range: it must be a number {bounds}")
-            if self.above and one == self.low:
-                raise UserError(f"{name}={one!r} is out of range: it must be a number above {self.low:g}")
-
-
 Rate = Annotated[float, Range()]
 """A step size, a radius or a strength: a number that is not negative."""
-Positive = Annotated[float, Range(above=True)]
-Fraction = Annotated[float, Range(0, 1)]
 Count = Annotated[int, Range()]
 Participation = Annotated[float | int, Range()]
 """Who takes part in a round: a fraction of the clients, or a count of them."""
@@ -117,9 +98,6 @@ class Training(NamedTuple):
         refused, unless one only repeats the method's default. ``lr_milestones`` takes the place of ``lr_min`` and of a
         decay; an ``lr_decay`` that is given beside it acts as well.
         """
-        unknown = set(options) - set(self._fields)
-        if unknown:
-            raise UserError(f"unknown option {', '.join(sorted(unknown))}: choose among {', '.join(self._fields)}")
         for one, other in EXCLUSIVE:
             value, replaced = options.get(one), options.get(other)
             if value is not None and replaced is not None and replaced != getattr(self, other):
@@ -135,7 +113,7 @@ class Training(NamedTuple):
             options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
         training = self._replace(**options)
         for name, hint in get_type_hints(Options, include_extras=True).items():
-            check_hint(name, getattr(training, name), hint)
+            check("any method", name, getattr(training, name), hint)
         if training.persistent_momentum and not training.momentum:
             raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training
@@ -210,20 +188,3 @@ def refuse_unused(reason: str, settings: Mapping[str, Any], instead: str) -> Non
     names = [name for name, value in settings.items() if value is not None]
     if names:
         raise UserError(f"{reason}, which does not use {' or '.join(names)}: leave it out, or take {instead}")
-
-
-def check_hint(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that the annotation of a setting does not allow: out of its range, or not a choice."""
-    members = (hint,) if get_origin(hint) in (Annotated, Literal) else get_args(hint) or (hint,)
-    if value is None and NoneType not in members:
-        raise UserError(f"{name} cannot be none: leave it out, and it has its usual value")
-    if hint is bool and not isinstance(value, bool):
-        raise UserError(f"{name}={value!r} is not a choice: use true or false")
-    for member in members if value is not None else ():
-        if get_origin(member) is Annotated:
-            for bound in member.__metadata__:
-                bound.check(name, value)
-        if get_origin(member) is Literal:
-            choices = get_args(member)
-            if value not in choices:
-                raise UserError(f"{name}={value!r} is not a choice: use {' or '.join(map(str, choices))}")

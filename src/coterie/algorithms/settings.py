@@ -1,142 +1,76 @@
-"""Settings as people type them: which a method has, and of which kind."""
+"""Settings of methods as people type them: which a method has, of which types, and what is meant by ``--set``."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any, get_type_hints
 
-from ..core.errors import UserError, nearest
+from ..core.errors import UserError
+from ..core.spec import Spec, bind, given_twice, in_words, no_option, parameters, plain_types
 from .base import Algorithm
 from .options import Options
 
 Builder = Callable[..., Algorithm]
 
-_LISTS: dict[Any, type[int] | type[float]] = {tuple[int, ...]: int, tuple[float, ...]: float}
-_KINDS: dict[Any, str] = {
-    tuple[int, ...]: "whole numbers with commas",
-    tuple[float, ...]: "numbers with commas",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    NoneType: "none",
-}
+
+def parameters_of(builder: Builder) -> dict[str, Parameter]:
+    """Return the keywords of a builder: its own, and those that all methods have if it passes them on."""
+    own = parameters(builder)
+    if not any(p.kind is Parameter.VAR_KEYWORD for p in own.values()):
+        return own
+    common = get_type_hints(Options, include_extras=True)
+    rest = {k: Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for k, hint in common.items()}
+    return {k: p for k, p in own.items() if p.kind is not Parameter.VAR_KEYWORD} | rest
 
 
 def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
-    """The keywords of a builder, each with the plain types it accepts.
+    """Return the keywords of a builder, each with the plain types it accepts.
 
     >>> from coterie.algorithms import fedavg
     >>> settings_of(fedavg)["weighting"]
     (<class 'str'>,)
     """
-    return {k: _plain_types(hint) for k, hint in _declared(builder).items()}
+    return {k: plain_types(p.annotation) for k, p in parameters_of(builder).items()}
 
 
 def takes(builder: Builder) -> dict[str, str]:
-    """The keywords of a builder, each with what it takes in words; where there are few choices, those.
+    """Return the keywords of a builder, each with what it takes in words.
 
     >>> from coterie.algorithms import fedavg
     >>> takes(fedavg)["weighting"]
     'size or uniform'
     """
-    return {k: _choices(hint) or spelled(_plain_types(hint)) for k, hint in _declared(builder).items()}
-
-
-def _declared(builder: Builder) -> dict[str, Any]:
-    """The annotations of the builder's own keywords, and of those that all methods have if it passes them on."""
-    hints, parameters = get_type_hints(builder), inspect.signature(builder).parameters.values()
-    own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return own | (get_type_hints(Options) if len(own) < len(parameters) else {})
-
-
-def _choices(hint: Any) -> str:
-    return " or ".join(map(str, get_args(hint))) if get_origin(hint) is Literal else ""
-
-
-def _plain_types(hint: Any) -> tuple[type, ...]:
-    if get_origin(hint) is Literal:
-        return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
-    if hint in _KINDS:
-        return (hint,)
-    return tuple(dict.fromkeys(t for member in get_args(hint) for t in _plain_types(member)))
-
-
-def spelled(kinds: Iterable[type]) -> str:
-    """What a setting takes, in words.
-
-    >>> spelled((int, NoneType))
-    'a whole number or none'
-    """
-    return " or ".join(_KINDS[k] for k in kinds) or "nothing that can be typed"
-
-
-def typed(builder: Builder, method: str, items: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Texts turned into the values a builder takes.
-
-    >>> from coterie.algorithms import fedavg
-    >>> typed(fedavg, "fedavg", [("lr", "0.05"), ("clip", "none")])
-    {'lr': 0.05, 'clip': None}
-    """
-    known = settings_of(builder)
-    values = {}
-    for key, text in items:
-        if key not in known:
-            raise UserError(f"{method} has no setting {key!r}: {nearest(key, known)}")
-        values[key] = _value(method, key, text, known[key])
-    return values
+    return {k: in_words(p.annotation) for k, p in parameters_of(builder).items()}
 
 
 def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
-    """What ``KEY=VALUE``, for all methods that have it, and ``METHOD.KEY=VALUE`` set, by method.
+    """Return what ``KEY=VALUE``, for all methods that have it, and ``METHOD.KEY=VALUE`` set, by method.
 
     >>> from coterie.algorithms import dfedavg, fedavg
     >>> meant(["lr=0.05", "weighting=uniform", "dfedavg.epochs=2"], {"fedavg": fedavg, "dfedavg": dfedavg})
     {'fedavg': {'lr': 0.05, 'weighting': 'uniform'}, 'dfedavg': {'lr': 0.05, 'epochs': 2}}
     """
     known = {m: settings_of(builder) for m, builder in builders.items()}
-    values: dict[str, dict[str, Any]] = {m: {} for m in builders}
-    apart = [parts_of(item) for item in items]
-    for method, key, text in sorted(apart, key=lambda parts: bool(parts[0])):  # what is for one method comes last
+    texts: dict[str, dict[str, str]] = {}
+    for method, key, text in map(parts_of, items):
         if method and method not in builders:
             raise UserError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
-        having = [m for m in ([method] if method else builders) if key in known[m]]
-        if not having:
-            valid = set.union(*(set(known[m]) for m in ([method] if method else builders)))
-            raise UserError(f"no setting {key!r} in {method or ', '.join(builders)}: {nearest(key, valid)}")
-        for m in having:
-            values[m] |= typed(builders[m], m, [(key, text)])
+        asked = [method] if method else list(builders)
+        if not any(key in known[m] for m in asked):
+            raise no_option(f"method {' or '.join(asked)}", key, dict.fromkeys(k for m in asked for k in known[m]))
+        if key in texts.setdefault(method, {}):
+            raise given_twice(method or " and ".join(builders), key, texts[method][key], text)
+        texts[method][key] = text
+    values = {}
+    for m, builder in builders.items():
+        common = {k: text for k, text in texts.get("", {}).items() if k in known[m]}
+        values[m] = bind("method", Spec(m, (), common | texts.get(m, {})), parameters_of(builder))
     return values
 
 
 def parts_of(item: str) -> tuple[str, str, str]:
-    """``METHOD.KEY=VALUE`` or ``KEY=VALUE`` taken apart."""
+    """Take ``METHOD.KEY=VALUE`` or ``KEY=VALUE`` apart."""
     left, equals, value = item.partition("=")
     if not equals:
         raise UserError(f"--set {item} has no value: write --set KEY=VALUE, as in --set lr=0.05")
     method, _, key = left.strip().rpartition(".")
     return method, key, value.strip()
-
-
-def _value(method: str, key: str, text: str, kinds: tuple[type, ...]) -> Any:
-    """The first of the accepted kinds that the text spells."""
-    word = text.strip()
-    for several, one in _LISTS.items():
-        if several in kinds and ("," in word or one not in kinds):  # one number alone may be a list of its own
-            try:
-                return tuple(one(part) for part in word.split(","))
-            except ValueError:
-                pass
-    if NoneType in kinds and word.lower() == "none":
-        return None
-    if bool in kinds and word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    for kind in (int, float):
-        if kind in kinds:
-            try:
-                return kind(word)
-            except ValueError:
-                continue
-    if str in kinds:
-        return word
-    raise UserError(f"{key}={text!r} does not fit {method}: {key} takes {spelled(kinds)}")

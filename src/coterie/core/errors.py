@@ -1,4 +1,4 @@
-"""What goes wrong in a way the person at the keyboard can mend.
+"""Errors that the person at the keyboard can mend.
 
 Every message is one sentence that names the fix. The command line prints it without a traceback and exits with 2;
 in Python it is an ordinary ``ValueError``.
@@ -9,22 +9,22 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """The request cannot be carried out as it stands; the message says what to change."""
+    """A request that cannot be carried out as it stands; the message says what to change."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error that offers the nearest names, or all of them when none is near.
+    """Return an error that offers the nearest names, or all of them when none is near.
 
     >>> print(unknown("method", "dfedatl", ["dfedalt", "local"]))
     unknown method 'dfedatl': did you mean dfedalt?
     >>> print(unknown("topology", "moebius", ["ring", "full"]))
     unknown topology 'moebius': choose one of full, ring
     """
-    return UserError(f"unknown {kind} {name!r}: {nearest(name, known)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The names that somebody may have meant, or all there are when none is near."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names)}"
+    return UserError(f"unknown {kind} {name!r}: {did_you_mean(name, names) or 'choose one of ' + ', '.join(names)}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the names that somebody may have meant, or nothing when none is near."""
+    near = get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else ""

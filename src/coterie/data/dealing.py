@@ -5,12 +5,12 @@ from their text or from ours. The last two use samples again; all others deal ev
 """
 
 from collections.abc import Iterable, Sequence
-from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
+from ..core.spec import Positive
 from .batches import Integers
 
 Floats = NDArray[np.float64]
@@ -52,12 +52,6 @@ def check_clients(labels: Integers, clients: int) -> None:
         raise UserError(f"clients={clients} is not possible with {most} samples: ask for 1 to {most}")
 
 
-def check_alpha(alpha: float) -> None:
-    """Refuse an alpha that no Dirichlet distribution has."""
-    if not (alpha > 0 and isfinite(alpha)):
-        raise UserError(f"alpha must be a number above 0, not {alpha:g}")
-
-
 def check_classes(labels: Integers, classes: int) -> int:
     """Return the number of classes; refuse more than that per client, or none."""
     kinds = len(np.unique(labels))
@@ -80,7 +74,7 @@ def iid(labels: Integers, clients: int, rng: np.random.Generator, balanced: bool
     return [np.sort(order[client::clients]) for client in range(clients)]
 
 
-def dirichlet(labels: Integers, clients: int, alpha: float, rng: np.random.Generator) -> Parts:
+def dirichlet(labels: Integers, clients: int, alpha: Positive, rng: np.random.Generator) -> Parts:
     """Draw a class prior per client, p_i ~ Dir(alpha, ..., alpha); sizes differ by at most one.
 
     Until all samples are dealt, a client is drawn uniformly among those that still lack samples, then a class from its
@@ -94,7 +88,6 @@ def dirichlet(labels: Integers, clients: int, alpha: float, rng: np.random.Gener
     Reference: Dai et al., DisPFL, ICML 2022; there, a class that has run out is drawn again, to the same law.
     """
     check_clients(labels, clients)
-    check_alpha(alpha)
     stock = [members.tolist() for members in by_class(labels, rng)]
     prior = rng.dirichlet(np.full(len(stock), alpha), clients)
     dealt = _deal(stock, prior, quotas(len(labels), clients), rng)
@@ -192,7 +185,7 @@ def shards(labels: Integers, clients: int, shards: int, rng: np.random.Generator
     return sorted_parts([pieces[piece] for piece in own] for own in dealt)
 
 
-def dirichlet_reuse(labels: Integers, clients: int, alpha: float, rng: np.random.Generator) -> Parts:
+def dirichlet_reuse(labels: Integers, clients: int, alpha: Positive, rng: np.random.Generator) -> Parts:
     """Divide as ``dirichlet`` does, but use a class again that has run out: mixtures stay as they were drawn.
 
     Some samples go to several clients or twice to one, others to no client.
@@ -204,7 +197,6 @@ def dirichlet_reuse(labels: Integers, clients: int, alpha: float, rng: np.random
     Reference: the released code of DFedPGP.
     """
     check_clients(labels, clients)
-    check_alpha(alpha)
     pools = by_class(labels, rng)
     return _deal_again(pools, rng.dirichlet(np.full(len(pools), alpha), clients), quotas(len(labels), clients), rng)
 

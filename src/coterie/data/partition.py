@@ -11,13 +11,12 @@ import numpy as np
 
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
-from ..core.spec import parse
+from ..core.spec import Positive, bind, parameters, parse
 from .batches import Integers
 from .dealing import (
     Floats,
     Parts,
     by_class,
-    check_alpha,
     check_clients,
     dirichlet,
     dirichlet_reuse,
@@ -29,13 +28,12 @@ from .dealing import (
     sorted_parts,
 )
 from .federation import Natural
-from .options import bind
 
 
 def dirichlet_by_class(
     labels: Integers,
     clients: int,
-    alpha: float,
+    alpha: Positive,
     rng: np.random.Generator,
     balance: bool = True,
     min_size: int = 10,
@@ -85,7 +83,6 @@ def _by_shares(
 ) -> tuple[Parts, Floats]:
     """Return the parts of ``dirichlet_by_class``, and [classes, n] the p_k."""
     check_clients(labels, clients)
-    check_alpha(alpha)
     if clients * min_size > len(labels):
         fewer = f"ask for fewer clients or for min_size={len(labels) // clients} at most"
         raise UserError(f"{len(labels)} samples cannot give {clients} clients {min_size} each: {fewer}")
@@ -151,11 +148,12 @@ def test_parts(text: str, labels: Integers, parts: Parts, test_labels: Integers,
 
 def _bound(text: str) -> tuple[Callable[..., Parts], dict[str, Any]]:
     """Return the function that a text names, and its arguments."""
-    call = parse(text)
-    if call.name not in PARTITIONS:
-        raise unknown("partition", call.name, (*PARTITIONS, NATURAL))
-    function = PARTITIONS[call.name]
-    return function, dict(bind("partition", call, function, filled=("labels", "clients", "rng")))
+    spec = parse(text)
+    if spec.name not in PARTITIONS:
+        raise unknown("partition", spec.name, (*PARTITIONS, NATURAL))
+    function = PARTITIONS[spec.name]
+    takes = parameters(function, filled=("labels", "clients", "rng"))
+    return function, {k: p.default for k, p in takes.items()} | bind("partition", spec, takes)
 
 
 NATURAL = "natural"  # the division that the data come with, which takes no labels

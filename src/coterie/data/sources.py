@@ -1,19 +1,18 @@
 """The sources of data by name, and the call that makes a federation of one of them."""
 
 from collections.abc import Callable
-from inspect import signature
 from operator import index
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ..core.errors import UserError, unknown
-from ..core.spec import Call, Scalar, parse
+from ..core.errors import unknown
+from ..core.spec import Spec, bind, parameters, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
 from .federation import Federation, Pool
-from .options import bind
 from .partition import NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
 from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
@@ -46,7 +45,7 @@ def federate(
     partition: str = "dirichlet:0.1",
     seed: int = 0,
     data_dir: str | Path | None = None,
-    **options: Scalar,
+    **options: Any,
 ) -> Federation:
     """Divide a source among clients; each client's test samples follow its own class proportions.
 
@@ -61,9 +60,11 @@ def federate(
     [100, 100, 100]
     """
     seed = index(seed)  # a plain int: JSON has no NumPy integers
-    call = _request(source, options)
-    pool, chosen = _loaded(call, seed, data_dir)
-    parts, test = _divided(pool, call.name, None if clients is None else index(clients), partition, seed)
+    spec = parse(source).adding(options)
+    if spec.name not in SOURCES:
+        raise unknown("source", spec.name, SOURCES)
+    pool, chosen = _loaded(spec, seed, data_dir)
+    parts, test = _divided(pool, spec.name, None if clients is None else index(clients), partition, seed)
     federation = Federation(
         pool.x,
         pool.y,
@@ -72,28 +73,18 @@ def federate(
         tuple(map(torch.from_numpy, parts)),
         tuple(map(torch.from_numpy, test)),
         pool.classes,
-        {"source": call.name, "clients": len(parts), "partition": partition, "seed": seed, **chosen},
+        {"source": spec.name, "clients": len(parts), "partition": partition, "seed": seed, **chosen},
         pool.transform,
     )
     return pool.per_client(federation) if pool.per_client else federation
 
 
-def _request(source: str, options: dict[str, Scalar]) -> Call:
-    """Return the source with all its options; refuse one that is given twice."""
-    call = parse(source)
-    if call.name not in SOURCES:
-        raise unknown("source", call.name, SOURCES)
-    typed = {name.replace("-", "_"): value for name, value in call.options.items()}
-    for name in options.keys() & typed:
-        raise UserError(f"source {source!r} is given {name} twice: keep one of the two")
-    return call._replace(options={**typed, **options})
-
-
-def _loaded(call: Call, seed: int, data_dir: str | Path | None) -> tuple[Pool, dict[str, Scalar]]:
-    """Return the samples, and all options that they were loaded with."""
-    load = SOURCES[call.name]
-    takes = signature(load).parameters
-    chosen = bind("source", call, load, filled=("seed", "folder"))
+def _loaded(spec: Spec, seed: int, data_dir: str | Path | None) -> tuple[Pool, dict[str, Any]]:
+    """Return the samples, and all options that they were loaded with: a new default must not change an old run."""
+    load = SOURCES[spec.name]
+    takes = parameters(load)
+    own = {k: p for k, p in takes.items() if k not in ("seed", "folder")}
+    chosen = {k: p.default for k, p in own.items()} | bind("source", spec, own)
     given = {"seed": seed} if "seed" in takes else {}
     place = {"folder": found_data_dir(data_dir).path} if "folder" in takes else {}
     return load(**given, **place, **chosen), chosen

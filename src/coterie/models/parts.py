@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import nn
 
 from ..core.errors import UserError
+from ..core.spec import Range
 
-
-def check_rate(rate: float) -> None:
-    """Refuses what is no share of a width."""
-    if not 0 < rate <= 1:
-        raise UserError(f"rate={rate} must be above 0 and at most 1: the share of every hidden width to keep")
+WidthRate = Annotated[float, Range(0, 1, above=True)]
+"""The share of every hidden width that is kept."""
 
 
 def scaled(width: int, rate: float) -> int:
@@ -20,7 +19,6 @@ def scaled(width: int, rate: float) -> int:
     >>> scaled(64, 0.25), scaled(10, 0.25), scaled(100, 0.07)
     (16, 3, 7)
     """
-    check_rate(rate)
     return math.ceil(rate * width - 1e-9)  # 0.07 * 100 is a little more than 7
 
 

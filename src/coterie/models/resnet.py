@@ -12,7 +12,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .parts import group_norm, need_images, scaled
+from ..core.spec import PositiveInt
+from .parts import WidthRate, group_norm, need_images, scaled
 
 Norm = Callable[[int], nn.Module]
 """The normalization of that many channels."""
@@ -92,7 +93,9 @@ def _with_batches(name: str, shape: Sequence[int], classes: int, widths: Sequenc
     return module
 
 
-def resnet18_gn(shape: Sequence[int], classes: int, width: int = 64, groups: int = 32, rate: float = 1.0) -> nn.Module:
+def resnet18_gn(
+    shape: Sequence[int], classes: int, *, width: PositiveInt = 64, groups: PositiveInt = 32, rate: WidthRate = 1.0
+) -> nn.Module:
     """ResNet-18 with group normalization: four stages of two blocks.
 
     ``width``: channels of the first stage; ``groups``: of every normalization; ``rate``: the share of every hidden
@@ -101,16 +104,18 @@ def resnet18_gn(shape: Sequence[int], classes: int, width: int = 64, groups: int
     return _with_groups("resnet18-gn", shape, classes, _widths(width, 4, rate), 2, groups)
 
 
-def resnet18_bn(shape: Sequence[int], classes: int, width: int = 64, rate: float = 1.0) -> nn.Module:
+def resnet18_bn(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: WidthRate = 1.0) -> nn.Module:
     """ResNet-18 with batch normalization: four stages of two blocks."""
     return _with_batches("resnet18-bn", shape, classes, _widths(width, 4, rate), 2)
 
 
-def resnet8_gn(shape: Sequence[int], classes: int, width: int = 16, groups: int = 8, rate: float = 1.0) -> nn.Module:
+def resnet8_gn(
+    shape: Sequence[int], classes: int, *, width: PositiveInt = 16, groups: PositiveInt = 8, rate: WidthRate = 1.0
+) -> nn.Module:
     """ResNet-8 with group normalization: three stages of one block, for small machines."""
     return _with_groups("resnet8-gn", shape, classes, _widths(width, 3, rate), 1, groups)
 
 
-def resnet8_bn(shape: Sequence[int], classes: int, width: int = 16, rate: float = 1.0) -> nn.Module:
+def resnet8_bn(shape: Sequence[int], classes: int, *, width: PositiveInt = 16, rate: WidthRate = 1.0) -> nn.Module:
     """ResNet-8 with batch normalization: three stages of one block, for small machines."""
     return _with_batches("resnet8-bn", shape, classes, _widths(width, 3, rate), 1)

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError
+from ..core.spec import Range
 
 
 class SplitLogistic(nn.Module):
@@ -35,10 +37,8 @@ class SplitLogistic(nn.Module):
         return self.rho * (squares / (1 + squares)).sum()
 
 
-def split_logreg(shape: Sequence[int], classes: int, rho: float = 0.01) -> nn.Module:
+def split_logreg(shape: Sequence[int], classes: int, rho: Annotated[float, Range()] = 0.01) -> nn.Module:
     """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regularizer of rho."""
     if classes != 2:
         raise UserError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
-    if rho < 0:
-        raise UserError(f"option rho={rho} of model split-logreg must not be negative")
     return SplitLogistic(math.prod(shape), rho)

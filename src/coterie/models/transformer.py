@@ -1,13 +1,15 @@
 """The transformer of FedLMT's WikiText-2 experiment: every position answers which token stands there."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import UserError
-from .parts import scaled
+from ..core.spec import PositiveInt, Range
+from .parts import WidthRate, scaled
 
 
 class Attention(nn.Module):
@@ -92,12 +94,13 @@ class Transformer(nn.Module):
 def transformer_mlm(
     shape: Sequence[int],
     classes: int,
-    dim: int = 128,
-    heads: int = 8,
-    hidden: int = 2048,
-    layers: int = 3,
-    dropout: float = 0.1,
-    rate: float = 1.0,
+    *,
+    dim: PositiveInt = 128,
+    heads: PositiveInt = 8,
+    hidden: PositiveInt = 2048,
+    layers: PositiveInt = 3,
+    dropout: Annotated[float, Range(0, 1, below=True)] = 0.1,
+    rate: WidthRate = 1.0,
 ) -> nn.Module:
     """A masked language model over ``classes`` tokens; token number ``classes`` is the mask.
 
@@ -110,8 +113,6 @@ def transformer_mlm(
         raise UserError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")
     if dim % heads:
         raise UserError(f"heads={heads} does not divide dim={dim}: choose a number of heads that does")
-    if not 0 <= dropout < 1:
-        raise UserError(f"dropout={dropout} must be at least 0 and below 1")
     widths = (scaled(dim, rate), heads, scaled(dim // heads, rate), scaled(hidden, rate))
     module = Transformer(classes, shape[0], *widths, layers, dropout)
     for layer in module.modules():

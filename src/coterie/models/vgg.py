@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .parts import group_norm, need_images, scaled
+from ..core.spec import PositiveInt
+from .parts import WidthRate, group_norm, need_images, scaled
 
 PLAN = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """The convolutions between two poolings."""
@@ -31,7 +32,7 @@ class VGG(nn.Module):
         return self.classifier(self.pool(self.features(x)).flatten(1))  # type: ignore[no-any-return]
 
 
-def vgg11_gn(shape: Sequence[int], classes: int, groups: int = 32, rate: float = 1.0) -> nn.Module:
+def vgg11_gn(shape: Sequence[int], classes: int, *, groups: PositiveInt = 32, rate: WidthRate = 1.0) -> nn.Module:
     """VGG-11 with group normalization and a single linear layer.
 
     Convolutions Kaiming-normal by fan-out, the linear layer N(0, 0.01), biases 0, as in the code released with

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import nn
@@ -12,9 +12,8 @@ from ..core import rng as rng
 from ..core.custom import find
 from ..core.custom import is_own as names_code
 from ..core.errors import UserError, unknown
-from ..core.spec import Call, parse
-from . import custom as own
-from .parts import need_images, scaled
+from ..core.spec import PositiveInt, Range, Spec, bind, parameters, parse
+from .parts import WidthRate, need_images, scaled
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
 from .split import split_logreg
 from .transformer import transformer_mlm
@@ -38,7 +37,7 @@ def logreg(shape: Sequence[int], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def mlp(shape: Sequence[int], classes: int, width: int = 64, rate: float = 1.0) -> nn.Module:
+def mlp(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: WidthRate = 1.0) -> nn.Module:
     """Two hidden layers of equal width; ``rate``: the share of it that is kept."""
     width = scaled(width, rate)
     return nn.Sequential(
@@ -74,7 +73,9 @@ def _two_convolutions(
     )
 
 
-def cnn(shape: Sequence[int], classes: int, padding: int | None = None, rate: float = 1.0) -> nn.Module:
+def cnn(
+    shape: Sequence[int], classes: int, padding: Annotated[int, Range()] | None = None, rate: WidthRate = 1.0
+) -> nn.Module:
     """The CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
 
     ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it;
@@ -85,7 +86,7 @@ def cnn(shape: Sequence[int], classes: int, padding: int | None = None, rate: fl
     return _two_convolutions(shape, classes, "cnn", 5, padding, (32, 64, 512), rate)
 
 
-def small_cnn(shape: Sequence[int], classes: int, rate: float = 1.0) -> nn.Module:
+def small_cnn(shape: Sequence[int], classes: int, *, rate: WidthRate = 1.0) -> nn.Module:
     """3 x 3 convolutions of 16 and 32, a hidden layer of 64: enough for the embedded digits."""
     return _two_convolutions(shape, classes, "small-cnn", 3, 1, (16, 32, 64), rate)
 
@@ -124,25 +125,19 @@ def build(
     >>> build("torch.nn:Linear,in_features=3,out_features=2", classes=2, input_shape=(3,))
     Linear(in_features=3, out_features=2, bias=True)
     """
-    call = parse(name)
-    if call.name not in BUILDERS and not is_own(name):
-        raise unknown("model", call.name, BUILDERS)
+    spec = parse(name).adding(options)
+    if spec.name not in BUILDERS and not is_own(name):
+        raise unknown("model", spec.name, BUILDERS)
     if federation is not None:
         classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
     if classes is None:
-        raise UserError(f"model {call.name} needs to know the number of classes: pass a federation or classes=")
+        raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
-    chosen = {**call.options, **options}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, "init"))
-        module, known_as = _made(call, shape, classes, chosen)
-    module.origin = {  # type: ignore[assignment]  # a description for config.json, not a submodule
-        **known_as,
-        "classes": classes,
-        "input_shape": list(shape),
-        "seed": seed,
-        **chosen,
-    }
+        module, described = _made(spec, shape, classes)
+    # A description for config.json, not a submodule.
+    module.origin = {**described, "classes": classes, "input_shape": list(shape), "seed": seed}  # type: ignore[assignment]
     return module
 
 
@@ -166,33 +161,21 @@ def named(origin: Mapping[str, Any]) -> nn.Module:
 
 def is_own(name: str) -> bool:
     """Whether a text names a function of one's own: ``module:function``."""
-    call = parse(name)
-    return call.name not in BUILDERS and bool(call.args) and names_code(f"{call.name}:{call.args[0]}")
+    spec = parse(name)
+    return spec.name not in BUILDERS and bool(spec.args) and names_code(f"{spec.name}:{spec.args[0]}")
 
 
-def _made(call: Call, shape: Sequence[int], classes: int, options: dict[str, Any]) -> tuple[nn.Module, dict[str, str]]:
-    """The module, and how its description calls it."""
-    if call.name in BUILDERS:
-        _check_options(call.name, call.args, options)
-        return BUILDERS[call.name](shape, classes, **options), {"name": call.name}
-    name = f"{call.name}:{call.args[0]}"
-    return own.call(name, find(name, "model"), shape, classes, options), {"module": name}
-
-
-def _check_options(name: str, plain: Sequence[Any], options: dict[str, Any]) -> None:
-    takes = inspect.signature(BUILDERS[name]).parameters
-    valid = {key: takes[key].annotation for key in takes if key not in ("shape", "classes")}
-    wrong = sorted(set(options) - set(valid)) + [str(value) for value in plain]
-    if wrong:
-        known = f"it takes {', '.join(valid)}" if valid else "it takes none"
-        raise UserError(f"model {name} has no option {', '.join(wrong)}: {known}")
-    for key, value in options.items():
-        _check_number(name, key, value, whole=valid[key] is not float)
-
-
-def _check_number(name: str, key: str, value: object, whole: bool) -> None:
-    """Refuses what is no number of the right kind; the range of a fraction is the builder's to check."""
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise UserError(f"option {key}={value!r} of model {name} must be a {'whole ' if whole else ''}number")
-    if whole and value < (0 if key == "padding" else 1):
-        raise UserError(f"option {key}={value!r} of model {name} must be a whole number above 0")
+def _made(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the module, and its name and options for its description."""
+    if spec.name in BUILDERS:
+        build = BUILDERS[spec.name]
+        options = bind("model", spec, parameters(build, filled=("shape", "classes")))
+        return build(shape, classes, **options), {"name": spec.name, **options}
+    name = f"{spec.name}:{spec.args[0]}"
+    build, offered = find(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
+    asked = {k: v for k, v in offered.items() if k in inspect.signature(build).parameters}
+    options = bind("model", Spec(name, spec.args[1:], spec.options), parameters(build, filled=asked))
+    module = build(**asked, **options)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"{name} returned {type(module).__name__}: it must return a torch.nn.Module")
+    return module, {"module": name, **options}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.custom import is_own
-from ..core.spec import parse, written
+from ..core.spec import parse
 from .recipe import Case, Recipe, RecipeMethod
 from .sources import SOURCES
 
@@ -74,8 +74,8 @@ def _model(published: str, asked: str) -> str:
     >>> _model("resnet18-bn:rate=0.25", "resnet8-bn"), _model("resnet18-gn", "small-cnn")
     ('resnet8-bn:rate=0.25', 'small-cnn')
     """
-    call, form = parse(asked), parse(published).options
-    return asked if not form else written(call._replace(options={**form, **call.options}))
+    spec, form = parse(asked), parse(published).options
+    return asked if not form else str(spec._replace(options={**form, **spec.options}))
 
 
 def _data(data: str, clients: int) -> str:
@@ -84,8 +84,8 @@ def _data(data: str, clients: int) -> str:
     >>> _data("wikitext2:rows=100", 10), _data("cifar10", 10)
     ('wikitext2:rows=10', 'cifar10')
     """
-    call = parse(data)
-    return written(call._replace(options={**call.options, "rows": clients})) if "rows" in call.options else data
+    spec = parse(data)
+    return str(spec._replace(options={**spec.options, "rows": clients})) if "rows" in spec.options else data
 
 
 def _partition(partition: str, data: str, clients: int) -> str:
@@ -94,11 +94,11 @@ def _partition(partition: str, data: str, clients: int) -> str:
     >>> _partition("pathological:2", "cifar10", 4), _partition("pathological:2", "cifar10", 5)
     ('pathological:3', 'pathological:2')
     """
-    call, known = parse(partition), SOURCES.get(parse(data).name)
-    if call.name != "pathological" or known is None or "rows" in parse(data).options:
+    spec, known = parse(partition), SOURCES.get(parse(data).name)
+    if spec.name != "pathological" or known is None or "rows" in parse(data).options:
         return partition
-    held = max(int(call.args[0]), -(-known.classes // clients))
-    return written(call._replace(args=(held, *call.args[1:])))
+    held = max(int(spec.args[0]), -(-known.classes // clients))
+    return str(spec._replace(args=(str(held), *spec.args[1:])))
 
 
 def fit_topology(graph: str, clients: int) -> str:
@@ -109,17 +109,17 @@ def fit_topology(graph: str, clients: int) -> str:
     >>> fit_topology("random:10", 7)
     'random:6'
     """
-    call = parse(graph)
-    if call.name.startswith("random"):
-        wanted = min(int(call.args[0]), clients - 1)
-        wanted -= call.name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
-        return f"{call.name}:{wanted}" if wanted > 0 else "none"
-    if call.name == "clique":
-        several = {k: min(int(v), clients) for k, v in call.options.items()}
-        fits = max(1, min(int(call.args[0]), clients // math.prod(several.values())))
-        return written(call._replace(args=(fits,), options=several))
-    if "apart" in call.options and clients <= 2 * int(call.options["apart"]):
-        return call.name
+    spec = parse(graph)
+    if spec.name.startswith("random"):
+        wanted = min(int(spec.args[0]), clients - 1)
+        wanted -= spec.name == "random" and wanted % 2 and clients % 2  # an odd number of both makes no such graph
+        return f"{spec.name}:{wanted}" if wanted > 0 else "none"
+    if spec.name == "clique":
+        several = {k: min(int(v), clients) for k, v in spec.options.items()}
+        fits = max(1, min(int(spec.args[0]), clients // math.prod(several.values())))
+        return str(spec._replace(args=(str(fits),), options=several))
+    if "apart" in spec.options and clients <= 2 * int(spec.options["apart"]):
+        return spec.name
     return graph
 
 

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from .. import models
 from ..core.errors import UserError
+from ..core.spec import check
 from ..core.tensors import Tensors
-from ..models.parts import check_rate
+from ..models.parts import WidthRate
 
 Shapes = Mapping[str, torch.Size]
 Key = int | str
@@ -146,7 +147,7 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
     >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
     Linear(in_features=16, out_features=16, bias=True)
     """
-    check_rate(rate)
+    check("a model", "rate", rate, WidthRate)
     origin: dict[str, Any] = getattr(module, "origin", {})
     own: Callable[[float], nn.Module] | None = getattr(module, "at_width", None)
     if rate == 1:

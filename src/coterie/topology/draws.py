@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.rng import generator
-from .graphs import Topology, circle_of, circulant, clients, uniform, whole
+from ..core.spec import PositiveInt, checked
+from .graphs import Topology, circle_of, circulant, uniform
 from .sparse import DENSE, circle, drawn, from_links
 
 
@@ -16,7 +17,8 @@ def _one_peer(n: int, powers: int, t: int) -> Tensor:
     return circle_of(n, (-(2 ** (t % powers)),))
 
 
-def one_peer_exponential(n: int) -> Topology:
+@checked("topology")
+def one_peer_exponential(n: PositiveInt) -> Topology:
     """In round t everybody sends to one other, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
 
     Every W is doubly stochastic. For n = 2^q the product of q rounds in a row is exactly J: everybody has the mean.
@@ -27,13 +29,12 @@ def one_peer_exponential(n: int) -> Topology:
     Reference: the default graph of the code of Assran et al., "Stochastic Gradient Push for Distributed Deep Learning",
     2019; Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training", 2021.
     """
-    powers = max(1, (clients(n) - 1).bit_length())
+    powers = max(1, (n - 1).bit_length())
     return Topology("one-peer-exponential", n, "doubly", False, partial(_one_peer, n, powers))
 
 
-def _neighbors(name: str, n: int, k: object) -> int:
-    """The number of neighbors, when n clients can have that many."""
-    k = whole(f"the number of neighbors of {name}", k)
+def _check_neighbors(name: str, n: int, k: int) -> None:
+    """Refuse more neighbors than n clients can have."""
     if n == 1:
         raise UserError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
     if k >= n:
@@ -41,7 +42,6 @@ def _neighbors(name: str, n: int, k: object) -> int:
             f"{name}:{k} needs more than {k} clients, there are {n}: "
             f"use {name}:{n - 1} or fewer, or at least {k + 1} clients"
         )
-    return k
 
 
 def _relabeled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
@@ -52,7 +52,8 @@ def _relabeled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
     return uniform(circulant(n, offsets))[place][:, place]
 
 
-def random(n: int, k: int, seed: int = 0) -> Topology:
+@checked("topology")
+def random(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
     """An undirected graph in which everybody has k neighbors, new every round; weights 1/(k+1), W symmetric.
 
     The circulant {±1, ..., ±⌊k/2⌋}, for odd k with n/2 besides, under a random permutation of the clients.
@@ -62,8 +63,7 @@ def random(n: int, k: int, seed: int = 0) -> Topology:
     >>> (W > 0).sum(1).unique().item(), torch.equal(W, W.T)
     (5, True)
     """
-    n = clients(n)
-    k = _neighbors("random", n, k)
+    _check_neighbors("random", n, k)
     if k % 2 and n % 2:
         fewer = f"random:{k - 1} or " if k > 1 else ""
         raise UserError(
@@ -92,7 +92,8 @@ def _push(n: int, k: int, seed: int, t: int) -> Tensor:
     return W.coalesce() if W.is_sparse else W.contiguous()
 
 
-def random_pull(n: int, k: int, seed: int = 0) -> Topology:
+@checked("topology")
+def random_pull(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
     """Every client receives from k others it draws each round: W[i, j] = 1/(k+1), rows sum to 1.
 
     E W = I/(k+1) + k/((k+1)(n-1)) (11ᵀ - I), but a single draw does not preserve the mean.
@@ -100,12 +101,12 @@ def random_pull(n: int, k: int, seed: int = 0) -> Topology:
     >>> (random_pull(10, 3)(0) > 0).sum(1).tolist()
     [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     """
-    n = clients(n)
-    k = _neighbors("random-pull", n, k)
+    _check_neighbors("random-pull", n, k)
     return Topology(f"random-pull:{k}", n, "row", False, partial(_pull, n, k, seed))
 
 
-def random_push(n: int, k: int, seed: int = 0) -> Topology:
+@checked("topology")
+def random_push(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
     """Every client sends to k others it draws each round: W[j, i] = 1/(k+1), columns sum to 1.
 
     The sum over the clients is preserved; how much one client receives varies, which push-sum corrects.
@@ -113,8 +114,7 @@ def random_push(n: int, k: int, seed: int = 0) -> Topology:
     >>> (random_push(10, 3)(0) > 0).sum(0).tolist()
     [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
     """
-    n = clients(n)
-    k = _neighbors("random-push", n, k)
+    _check_neighbors("random-push", n, k)
     return Topology(f"random-push:{k}", n, "column", False, partial(_push, n, k, seed))
 
 
@@ -132,7 +132,10 @@ def _cliques(n: int, size: int, count: int, turns: int, seed: int, t: int) -> Te
     return uniform(group[:, None] == group[None, :])
 
 
-def clique(n: int, size: int, count: int = 1, turns: int = 1, seed: int = 0) -> Topology:
+@checked("topology")
+def clique(
+    n: PositiveInt, size: PositiveInt, count: PositiveInt = 1, turns: PositiveInt = 1, seed: int = 0
+) -> Topology:
     """Each round `count` disjoint random sets of `size` clients average among themselves; the rest is idle.
 
     W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle. With `turns` nobody is drawn again before so many rounds,
@@ -141,8 +144,6 @@ def clique(n: int, size: int, count: int = 1, turns: int = 1, seed: int = 0) -> 
     >>> (clique(7, size=3, count=2)(0) > 0).sum(1).sort().values.tolist()
     [1, 3, 3, 3, 3, 3, 3]
     """
-    n, size, count = clients(n), whole("the size of clique", size), whole("count of clique", count)
-    turns = whole("turns of clique", turns)
     given = {"count": count, "turns": turns}
     name = f"clique:{size}" + "".join(f",{k}={v}" for k, v in given.items() if v > 1)
     needed = size * count * turns

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
-from numbers import Integral
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..core.spec import PositiveInt, Range, checked
 from .facts import Stochastic
 from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
@@ -34,22 +35,6 @@ class Topology:
     def __call__(self, t: int) -> Tensor:
         """W of round t."""
         return self.matrix(t)
-
-
-def whole(what: str, value: object, least: int = 1) -> int:
-    """The value, when it is a whole number of at least `least`.
-
-    >>> whole("rows of grid", 3)
-    3
-    """
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
-        return int(value)
-    raise UserError(f"{what} must be a whole number of at least {least}, not {value!r}")
-
-
-def clients(n: object) -> int:
-    """The number of clients, checked."""
-    return whole("the number of clients", n)
 
 
 def uniform(links: Tensor) -> Tensor:
@@ -86,14 +71,15 @@ def _fixed(name: str, W: Tensor) -> Topology:
     return Topology(name, len(W), "doubly", True, partial(_constant, W))
 
 
-def ring(n: int) -> Topology:
+@checked("topology")
+def ring(n: PositiveInt) -> Topology:
     """A circle: W[i, i-1] = W[i, i] = W[i, i+1] = 1/3 (mod n); λ = max over k of |1 + 2 cos(2πk/n)| / 3.
 
     >>> ring(2)(0)
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    return _fixed("ring", circle_of(clients(n), (-1, 1)))
+    return _fixed("ring", circle_of(n, (-1, 1)))
 
 
 def _square_rows(n: int) -> int:
@@ -101,12 +87,12 @@ def _square_rows(n: int) -> int:
     return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
 
 
-def _rows(n: int, rows: object) -> int:
+def _rows(n: int, rows: int | None) -> int:
     """The rows of a grid, refused where they leave no grid."""
     best = _square_rows(n)
     larger = next(m for m in range(n + 1, n + 4) if _square_rows(m) > 1)
     fix = f"grid:rows={best}" if best > 1 else f"grid with {larger} clients"
-    rows = best if rows is None else whole("rows of grid", rows)
+    rows = rows or best
     if n % rows:
         raise UserError(f"{n} clients do not fill {rows} equal rows: use {fix if best > 1 else 'ring, or ' + fix}")
     if n > 1 and rows in (1, n):
@@ -114,7 +100,8 @@ def _rows(n: int, rows: object) -> int:
     return rows
 
 
-def grid(n: int, rows: int | None = None, apart: int | None = None) -> Topology:
+@checked("topology")
+def grid(n: PositiveInt, rows: PositiveInt | None = None, apart: Annotated[int, Range(2)] | None = None) -> Topology:
     """A torus of rows x columns, numbered row by row: 1/5 for oneself and those above, below and beside.
 
     λ = max over (p, q) of |1 + 2 cos(2πp/rows) + 2 cos(2πq/columns)| / 5 when both sides are at least 3.
@@ -124,9 +111,8 @@ def grid(n: int, rows: int | None = None, apart: int | None = None) -> Topology:
     >>> grid(12).name, grid(9)(0)[4].nonzero().flatten().tolist(), grid(20, apart=4)(0)[0].nonzero().flatten().tolist()
     ('grid:rows=3', [1, 3, 4, 5, 7], [0, 1, 4, 16, 19])
     """
-    n = clients(n)
     if apart is not None:
-        return _apart(n, rows, whole("apart of grid", apart, 2))
+        return _apart(n, rows, apart)
     rows = _rows(n, rows)
     columns = n // rows
     if n > DENSE:
@@ -148,7 +134,8 @@ def _apart(n: int, rows: int | None, apart: int) -> Topology:
     return _fixed(f"grid:apart={apart}", circle_of(n, (-apart, -1, 1, apart)))
 
 
-def exponential(n: int) -> Topology:
+@checked("topology")
+def exponential(n: PositiveInt) -> Topology:
     """One-way links over powers of two: i receives from i + 1, i + 2, i + 4, ... (mod n), all below n.
 
     With q = ⌈log₂ n⌉ links each, every weight is 1/(q+1) and λ = (q-1)/(q+1) for even n (Ying et al. 2021).
@@ -157,31 +144,33 @@ def exponential(n: int) -> Topology:
     tensor([0.2500, 0.2500, 0.2500, 0.0000, 0.2500, 0.0000, 0.0000, 0.0000],
            dtype=torch.float64)
     """
-    powers = [2**k for k in range((clients(n) - 1).bit_length())]
+    powers = [2**k for k in range((n - 1).bit_length())]
     return _fixed("exponential", circle_of(n, powers))
 
 
-def full(n: int) -> Topology:
+@checked("topology")
+def full(n: PositiveInt) -> Topology:
     """Everybody with everybody: W = J, every weight 1/n; λ = 0.
 
     >>> full(4)(0)[0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
-    if clients(n) > DENSE:
+    if n > DENSE:
         raise UserError(
             f"full with {n} clients has {n * (n - 1):,} links: take a method with a server, which has the same mean"
         )
     return _fixed("full", uniform(torch.ones(n, n, dtype=torch.bool)))
 
 
-def none(n: int) -> Topology:
+@checked("topology")
+def none(n: PositiveInt) -> Topology:
     """Nobody with anybody: W = I; λ = 1.
 
     >>> none(2)(0)
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    if clients(n) > DENSE:
+    if n > DENSE:
         return _fixed("none", circle_of(n, ()))
     return _fixed("none", torch.eye(n, dtype=torch.float64))
 
@@ -206,7 +195,8 @@ def metropolis(adjacency: Tensor) -> Tensor:
     return W + torch.diag(1 - W.sum(1))
 
 
-def star(n: int) -> Topology:
+@checked("topology")
+def star(n: PositiveInt) -> Topology:
     """Client 0 with everybody, weighted by `metropolis`.
 
     W is 1/n on the links and for the hub itself, 1 - 1/n for each leaf itself; λ = 1 - 1/n from n = 3 on.
@@ -214,7 +204,7 @@ def star(n: int) -> Topology:
     >>> star(5)(0).diagonal()
     tensor([0.2000, 0.8000, 0.8000, 0.8000, 0.8000], dtype=torch.float64)
     """
-    if clients(n) > DENSE:
+    if n > DENSE:
         leaves, hub = torch.arange(1, n), torch.zeros(n - 1, dtype=torch.int64)
         rows, columns = torch.cat([leaves, hub]), torch.cat([hub, leaves])
         spokes = sparse(rows, columns, torch.full((2 * (n - 1),), 1 / n, dtype=torch.float64), n)

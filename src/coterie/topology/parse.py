@@ -1,17 +1,16 @@
 """A topology from what people have at hand: a text, a Topology, or a function of the round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, signature
 
 import torch
 from torch import Tensor
 
 from ..core.errors import UserError, unknown
-from ..core.spec import Call, parse
+from ..core.spec import PositiveInt, bind, convert, parameters, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
-from .graphs import Topology, clients, exponential, full, grid, none, ring, star
+from .graphs import Topology, exponential, full, grid, none, ring, star
 from .sparse import DENSE, diagonal, entries
 
 _BUILDERS: dict[str, Callable[..., Topology]] = {
@@ -49,7 +48,7 @@ def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int 
     >>> build(lambda t: torch.eye(2), n=2).stochastic
     'doubly'
     """
-    n = clients(n)
+    n = convert("a topology", "n", n, PositiveInt)
     if isinstance(topology, str):
         return _from_text(topology, n, seed)
     if isinstance(topology, Topology):
@@ -68,33 +67,14 @@ def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int 
 
 
 def _from_text(text: str, n: int, seed: int) -> Topology:
-    call = parse(text)
-    name = call.name.replace("_", "-")
-    if name not in _BUILDERS:
-        raise unknown("topology", call.name, _BUILDERS)
-    make = _BUILDERS[name]
-    accepted = dict(signature(make).parameters)
-    del accepted["n"]
-    seeded = {"seed": seed} if accepted.pop("seed", None) else {}
-    return make(n, **_options(name, n, call, accepted), **seeded)
-
-
-def _options(name: str, n: int, call: Call, accepted: Mapping[str, Parameter]) -> dict[str, object]:
-    """The arguments of the text under their names; their values are checked by the builder."""
-    if len(call.args) > len(accepted) or (call.options and not accepted):
-        most = f"only {' and '.join(accepted)}: leave the rest out" if accepted else f"no options: write {name}"
-        raise UserError(f"{name} takes {most}")
-    given: dict[str, object] = dict(zip(accepted, call.args, strict=False))
-    for key, value in call.options.items():
-        if key not in accepted:
-            raise unknown(f"option of {name}", key, accepted)
-        if key in given:
-            raise UserError(f"{name} is given {key} twice: keep one of {given[key]!r} and {value!r}")
-        given[key] = value
-    for key, parameter in accepted.items():
-        if parameter.default is Parameter.empty and key not in given:
-            raise UserError(f"{name} needs {key}: write {name}:{max(1, min(10, n - 1))}, for example")
-    return given
+    spec = parse(text)
+    spec = spec._replace(name=spec.name.replace("_", "-"))
+    if spec.name not in _BUILDERS:
+        raise unknown("topology", spec.name, _BUILDERS)
+    make = _BUILDERS[spec.name]
+    takes = parameters(make)
+    seeded = {"seed": seed} if "seed" in takes else {}
+    return make(n, **bind("topology", spec, {k: p for k, p in takes.items() if k not in ("n", "seed")}), **seeded)
 
 
 def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:

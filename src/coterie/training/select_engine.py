@@ -2,13 +2,14 @@
 
 import os
 import sys
+from inspect import Parameter
 from typing import Any, NamedTuple
 
 import torch
 
 from ..algorithms.base import Program
 from ..core.errors import UserError, unknown
-from ..core.spec import parse
+from ..core.spec import PositiveInt, bind, parse
 from ..core.tensors import replicate, size_in_bytes, split
 from ..data import Federation
 from ..data.batches import Batch
@@ -19,7 +20,14 @@ from ..engines.vectorized import Vectorized, lift
 from ..models.cost import Cost, cost
 from ..models.model import Model, couples_samples, draws, familiar
 
-NAMES = ("auto", "serial", "vectorized", "graphed")  # and ray, which has one of these on every worker
+_CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt | None)
+# The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
+TAKES: dict[str, dict[str, Parameter]] = {
+    "auto": {},
+    "serial": {},
+    "vectorized": {"chunk": _CHUNK},
+    "graphed": {"chunk": _CHUNK},
+}
 
 # Above this many multiply-adds a step, a CPU runs per-client convolutions faster one client at a time: measured
 # 0.6 ms against 1.0 ms a client-step for vmap and loop at 1.5 million, 22 ms against 19 ms at 210 million.
@@ -64,18 +72,16 @@ def select_engine(
 
 def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
     """The engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
-    call = parse(text)
-    if call.name not in NAMES:
-        raise unknown("engine", call.name, NAMES)
-    if call.options or (call.args and call.name not in ("vectorized", "graphed")):
-        raise UserError(f"engine {text!r} has no such options: write {call.name}, or vectorized:16 for a chunk")
+    spec = parse(text)
+    if spec.name not in TAKES:
+        raise unknown("engine", spec.name, TAKES)
+    given = bind("engine", spec, TAKES[spec.name]).get("chunk")
     price = cost(model.evaluation, probe.x[:2])
-    given = _given_chunk(call.args)
-    if call.name == "serial":
+    if spec.name == "serial":
         return Choice(_serial(model, probe, work, price), "as asked")
-    if call.name == "graphed":
+    if spec.name == "graphed":
         return _graphed(model, probe, work, price, device, given)
-    if call.name == "vectorized":
+    if spec.name == "vectorized":
         return _vectorized(model, probe, work, price, device, given)
     return _automatic(model, probe, work, price, device)
 
@@ -116,14 +122,6 @@ def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
         return Serial(device)
     workers = min(cores, chunk_for(model, price, work, device))
     return Serial(device, workers, max(1, cores // work.clients))
-
-
-def _given_chunk(args: tuple[object, ...]) -> int | None:
-    if not args:
-        return None
-    if len(args) > 1 or not isinstance(args[0], int) or args[0] < 1:
-        raise UserError("a chunk is a whole number of clients, as in vectorized:16 or graphed:16")
-    return args[0]
 
 
 def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core import rng
-from ...core.errors import UserError, unknown
+from ...core.errors import UserError
 from ...core.files import write_text
+from ...core.spec import Fraction, PositiveInt
 from ..catalog import located
 from ..federation import Federation, Pool
 from ..place import OPTION, convenience
@@ -24,6 +25,8 @@ from ..transform import Masking
 UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText, too, writes its rare words as the first one
 VOCABULARY = "vocabulary.txt"
 
+Hide = Literal["once", "anew"]
+"""When tokens are hidden: once for all passes, or anew in each."""
 Strings = NDArray[Any]  # of Python strings: one long word must not widen them all
 
 
@@ -38,11 +41,11 @@ def text(
     seed: int,
     path: str,
     test: str = "",
-    length: int = 64,
-    rows: int = 20,
+    length: PositiveInt = 64,
+    rows: PositiveInt = 20,
     vocabulary: int = 0,
-    mask: float = 0.15,
-    hide: str = "once",
+    mask: Fraction = 0.15,
+    hide: Hide = "once",
 ) -> Pool:
     """Read a text file in chunks of ``length`` tokens: x with some tokens hidden, y as they were written.
 
@@ -62,12 +65,14 @@ def text(
     Reference: FedLMT/pFedLMT, the experiment on WikiText-2. Differs from the released code in: hidden tokens are drawn
     anew only if the user asks for it, and never in evaluation; the shorter chunk at the end of a row is left out.
     """
-    _check_text(length, rows, vocabulary, mask, hide)
+    _check_text(vocabulary, mask, hide)
     train, tested = train_and_test(path, test, length, rows)
     return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask, hide)
 
 
-def masked(seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: str) -> Pool:
+def masked(
+    seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: Hide
+) -> Pool:
     """Return the chunks as numbers, with some tokens hidden."""
     y, test_y = (torch.from_numpy(encoded(part.tokens, ids)) for part in (train, tested))
     x, test_x = (hidden(part, len(ids), mask, rng.key(seed, k)) for part, k in ((y, "mask"), (test_y, "mask-test")))
@@ -157,15 +162,9 @@ def _with_tokens(federation: Federation, y: Tensor, test_y: Tensor, tokens: int)
     return replace(federation, y=y, test_y=test_y, classes=tokens)
 
 
-def _check_text(length: int, rows: int, vocabulary: int, mask: float, hide: str) -> None:
-    if length < 1 or rows < 1:
-        raise UserError(f"a text needs at least 1 row and a length of 1, not {rows} and {length}")
+def _check_text(vocabulary: int, mask: float, hide: Hide) -> None:
     if vocabulary < 0 or vocabulary in (1, 2):
         raise UserError(f"vocabulary={vocabulary} leaves no word: ask for 3 or more, or 0 for all")
-    if not 0 <= mask <= 1:
-        raise UserError(f"mask must be a probability between 0 and 1, not {mask:g}")
-    if hide not in ("once", "anew"):
-        raise unknown("hide", hide, ("once", "anew"))
     if hide == "anew" and mask in (0, 1):
         raise UserError(f"mask={mask:g} hides the same tokens in every pass: leave hide=anew out, or choose between")
 
@@ -174,11 +173,11 @@ def wikitext2(
     seed: int,
     folder: Path,
     test: str = "test",
-    length: int = 64,
-    rows: int = 20,
+    length: PositiveInt = 64,
+    rows: PositiveInt = 20,
     vocabulary: int = 0,
-    mask: float = 0.15,
-    hide: str = "once",
+    mask: Fraction = 0.15,
+    hide: Hide = "once",
 ) -> Pool:
     """Read WikiText-2 for masked language modeling; test: "test" or "valid"; the rest: see the source "text".
 
@@ -189,7 +188,7 @@ def wikitext2(
     """
     if test not in ("test", "valid"):
         raise UserError(f"test={test} is no part of wikitext2: choose test or valid")
-    _check_text(length, rows, vocabulary, mask, hide)
+    _check_text(vocabulary, mask, hide)
     (path,) = located("wikitext2", folder)
     train, tested = (str(path / f"wiki.{part}.tokens") for part in ("train", test))
     ids = numbered(read(train))
