@@ -103,7 +103,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "model": ("run fedavg --model cnnn", ("model", "'cnnn'", "did you mean cnn")),
     "model-option": ("run fedavg --model mlp:depth=3", ("mlp", "depth", "width")),
     "model-plain-value": ("run fedavg --model mlp:128", ("mlp", "128", "width")),
-    "model-of-nothing": ("run fedavg --model mlp:width=0", ("mlp", "width")),
+    "model-of-nothing": ("run fedavg --model mlp:width=0", ("width=0", "at least 1")),
     "engine": ("run fedavg --engine vectorised", ("engine", "'vectorised'", "did you mean vectorized")),
     "engine-chunk": ("run fedavg --engine vectorized:0", ("chunk=0", "at least 1")),
     "engine-without-chunk": ("run fedavg --engine serial:3", ("serial", "3")),

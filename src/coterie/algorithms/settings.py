@@ -13,13 +13,12 @@ Builder = Callable[..., Algorithm]
 
 
 def parameters_of(builder: Builder) -> dict[str, Parameter]:
-    """Return the keywords of a builder: its own, and those that all methods have if it passes them on."""
+    """Return the keywords of a builder, none of which must be typed: its own, and ``Options`` if it passes them on."""
     own = parameters(builder)
-    if not any(p.kind is Parameter.VAR_KEYWORD for p in own.values()):
-        return own
-    common = get_type_hints(Options, include_extras=True)
-    rest = {k: Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for k, hint in common.items()}
-    return {k: p for k, p in own.items() if p.kind is not Parameter.VAR_KEYWORD} | rest
+    hints = {k: p.annotation for k, p in own.items() if p.kind is not Parameter.VAR_KEYWORD}
+    if len(hints) < len(own):
+        hints |= get_type_hints(Options, include_extras=True)
+    return {k: Parameter(k, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for k, hint in hints.items()}
 
 
 def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
