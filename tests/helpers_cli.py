@@ -278,16 +278,16 @@ def _command(
 
 def _write_in_step() -> None:
     """Every round is due at once, and waited for."""
-    from coterie.store import writer
+    from coterie.store import folder
 
-    keep = writer.Writer.keep
+    keep = folder.Writer.keep
 
-    def keep_and_wait(self: writer.Writer, row: dict[str, Any], tensors: Tensors) -> None:
+    def keep_and_wait(self: folder.Writer, row: dict[str, Any], tensors: Tensors) -> None:
         keep(self, row, tensors)
         self.wait()
 
-    writer.SHARE = math.inf
-    writer.Writer.keep = keep_and_wait
+    folder.SHARE = math.inf
+    folder.Writer.keep = keep_and_wait
 
 
 def _redirect(log: str) -> None:

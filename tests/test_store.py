@@ -21,8 +21,9 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
-from coterie.store import RunFolder, Writer, checkpoint, serialized, writer
-from coterie.store.saving import save_tensors
+from coterie.store import RunFolder, Writer, checkpoint, safetensors
+from coterie.store import folder as store
+from coterie.store.safetensors import save_tensors
 from helpers_cli import contents, saved_rounds
 
 # The format
@@ -67,11 +68,11 @@ def in_memory_of_its_own(tensors: Tensors) -> Tensors:
 
 
 @pytest.mark.parametrize("piece", [16, 24, 100, 2**20])
-@pytest.mark.parametrize("dtype", serialized.NAMES, ids=str)
+@pytest.mark.parametrize("dtype", safetensors.NAMES, ids=str)
 def test_files_are_the_library_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, piece: int
 ) -> None:
-    monkeypatch.setattr(serialized, "PIECE", piece)
+    monkeypatch.setattr(safetensors, "PIECE", piece)
     tensors = laid_out(dtype)
     sha256 = save_tensors(tmp_path / "a", tensors)
     content = (tmp_path / "a").read_bytes()
@@ -85,7 +86,7 @@ def test_files_are_the_library_s(
 
 def test_many_types_and_what_they_are_about(tmp_path: Path) -> None:
     """Wide types come first, so that every tensor lies at a multiple of its width."""
-    mixed = {f'{i}: "{dtype}" für 🐑\n': noise(dtype, 3) for i, dtype in enumerate(reversed(serialized.NAMES))}
+    mixed = {f'{i}: "{dtype}" für 🐑\n': noise(dtype, 3) for i, dtype in enumerate(reversed(safetensors.NAMES))}
     about = {"what": 'a "test" für 🐑'}
     save_tensors(tmp_path / "a", mixed, about)
     assert (tmp_path / "a").read_bytes() == library_bytes(in_memory_of_its_own(mixed), metadata=about)
@@ -103,12 +104,12 @@ def test_parameters_need_no_detaching(tmp_path: Path) -> None:
 
 def test_nothing_is_held_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what lies in order, no byte is copied; of the rest, a piece at a time."""
-    monkeypatch.setattr(serialized, "PIECE", 64)
+    monkeypatch.setattr(safetensors, "PIECE", 64)
     plain, turned = torch.zeros(30, 20), torch.zeros(30, 20).t()
     for tensor, copied in ((plain, False), (plain[0].expand(9, 20), False), (turned, True)):
         memory = tensor.untyped_storage()
         frozen = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes())
-        _, *parts = serialized.serialized({"x": tensor})
+        _, *parts = safetensors.serialize({"x": tensor})
         assert max(len(part) for part in parts) <= 64
         places = [np.frombuffer(part, np.uint8).ctypes.data for part in parts]
         assert [place in frozen for place in places] == [not copied] * len(places)
@@ -185,7 +186,7 @@ def whole(folder: RunFolder, rounds: list[int]) -> bool:
 @pytest.fixture
 def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """No round is passed over where the one before is written."""
-    monkeypatch.setattr(writer, "SHARE", math.inf)
+    monkeypatch.setattr(store, "SHARE", math.inf)
 
 
 def test_rounds_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_writing_takes_its_share_of_the_time(
 ) -> None:
     """Of the time since: no more, and no less than the end of a round allows."""
     folder = Timed(tmp_path / "a", a_write)
-    monkeypatch.setattr(writer, "monotonic", lambda: folder.now)
+    monkeypatch.setattr(store, "monotonic", lambda: folder.now)
 
     def between(w: Writer) -> None:
         w.wait()
@@ -234,9 +235,9 @@ def test_writing_takes_its_share_of_the_time(
     play(folder, 200, between)
     *gaps, _ = np.diff(folder.saved)
     assert (folder.saved[0], folder.saved[-1], len(set(gaps))) == (1, 200, 1)
-    allowed = writer.SHARE * gaps[0] * a_round
+    allowed = store.SHARE * gaps[0] * a_round
     assert a_write <= allowed + 1e-9
-    assert gaps[0] == 1 or a_write > allowed - writer.SHARE * a_round - 1e-9
+    assert gaps[0] == 1 or a_write > allowed - store.SHARE * a_round - 1e-9
 
 
 ENDS = [None, KeyboardInterrupt("the end"), UserError("the end"), RuntimeError("the end")]

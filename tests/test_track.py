@@ -12,7 +12,7 @@ import pytest
 import coterie as ct
 from coterie import cli
 from coterie.core.errors import UserError
-from coterie.store import writer
+from coterie.store import folder as store
 
 Row = dict[str, Any]
 PACKAGES = {"tensorboard": ct.track.TensorBoard, "mlflow": ct.track.MLflow, "wandb": ct.track.WandB}
@@ -58,15 +58,15 @@ def fit(out: Path | None = None, trackers: Sequence[ct.track.Tracker] = (), **op
 
 def interrupted(out: Path, trackers: Sequence[ct.track.Tracker], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was told of as far as round 3 and is saved as far as round 2."""
-    monkeypatch.setattr(writer, "SHARE", float("inf"))
-    keep = writer.Writer.keep
+    monkeypatch.setattr(store, "SHARE", float("inf"))
+    keep = store.Writer.keep
 
-    def keep_and_wait(self: writer.Writer, row: Row, tensors: Any) -> None:
+    def keep_and_wait(self: store.Writer, row: Row, tensors: Any) -> None:
         keep(self, row, tensors)
         self.wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer.Writer, "keep", keep_and_wait)
+        patched.setattr(store.Writer, "keep", keep_and_wait)
         with pytest.raises(KeyboardInterrupt):
             fit(out, [*trackers, Told("round", 3, KeyboardInterrupt())])
     for path in (out / "checkpoint").glob("round-000003*"):

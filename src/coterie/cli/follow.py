@@ -13,14 +13,14 @@ from ..core.custom import folder_name
 from ..core.errors import UserError
 from ..core.schema import Row
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
-from ..store.folder import CENSUS, CONFIG, METRICS, SUMMARY
+from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
 from ..track.progress import LatestMeasures, Pace
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
 STILL = 60.0  # seconds in which no run is called stalled
 PATIENCE = 10  # times the usual length of a round
 BUILDING = 600.0  # seconds until the first round is over, engines built
-OF_A_RUN = ("checkpoint", "clients", CENSUS, METRICS, SUMMARY)  # may be copied before the configuration is
+OF_A_RUN = ("checkpoint", "clients", CLIENTS, METRICS, SUMMARY)  # may be copied before the configuration is
 LATEST = 10  # rounds whose seconds tell how long one takes, before any was seen
 
 

@@ -16,7 +16,7 @@ from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..data.batches import Integers
 from ..measure.shards import whole
-from ..store.parts import save_part
+from ..store.checkpoint import save_part
 from ..training.cluster import Cluster
 from .packed import pack, unpack
 from .shard import tree

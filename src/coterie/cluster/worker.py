@@ -22,7 +22,7 @@ from ..data import Federation
 from ..data.batches import Integers
 from ..engines import Serial
 from ..models.model import Model
-from ..store.parts import save_part
+from ..store.checkpoint import save_part
 from ..training import memory
 from ..training.experiment import Experiment
 from ..training.select_engine import Choice, select_engine

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError
 from ..core.files import replace
-from ..store.saving import save_tensors
+from ..store.safetensors import save_tensors
 from .deployed import Deployed
 
 METADATA = "coterie.json"  # where a TorchScript file has them

@@ -1,7 +1,6 @@
 """Run folders that survive interruption."""
 
 from .checkpoint import flatten, unflatten
-from .folder import RunFolder, client_file, read_json
-from .writer import Writer
+from .folder import RunFolder, Writer, client_file, read_json
 
 __all__ = ["RunFolder", "Writer", "client_file", "flatten", "read_json", "unflatten"]

@@ -1,10 +1,17 @@
-"""The state of a run after a round. The previous checkpoint stays until the new one is whole."""
+"""The state of a run after a round. The previous checkpoint stays until the new one is whole.
+
+A run on a cluster writes one part per shard, with the rows of the shard's clients. The parts count together or not at
+all, and reading puts them together, so that a run goes on with other shards or without any.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -12,10 +19,10 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.files import digest, write_json
 from ..core.tensors import Tensors
-from .parts import load_parts
-from .saving import save_tensors
+from .safetensors import save_tensors
 
 KEPT = 2  # while a run goes on: should the newest turn out to be damaged
+ROWS, COMMON, CLIENTS = "rows/", "common/", "clients"  # of a part: per client, nobody's own, which clients
 
 
 class Checkpoint(NamedTuple):
@@ -25,22 +32,22 @@ class Checkpoint(NamedTuple):
     tensors: Tensors
 
 
-class Elsewhere(Protocol):
-    """A state that lies on other machines, which write it themselves."""
+class StateElsewhere(Protocol):
+    """A state in the memory of other processes, which write it themselves."""
 
     def write(self, stem: Path) -> dict[str, str]:
-        """Files whose names begin like that, each with its SHA-256."""
+        """Write files whose names begin with ``stem``, and return the SHA-256 of each."""
 
     def gathered(self) -> Tensors:
-        """All of it, here."""
+        """Return all of it in this process."""
 
 
-Saved = Tensors | Elsewhere
+Saved = Tensors | StateElsewhere
 """What is to be saved of a run."""
 
 
 def flatten(state: Any) -> Tensors:
-    """A NamedTuple of tensors, named tensors and further such tuples as ``slot/name``."""
+    """Return a NamedTuple of tensors, named tensors and further such tuples as ``slot/name``."""
     if isinstance(state, Tensor):
         return {"": state}
     slots = state if isinstance(state, dict) else state._asdict()
@@ -48,7 +55,7 @@ def flatten(state: Any) -> Tensors:
 
 
 def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
-    """The state of the shape of ``template`` that ``flatten`` took apart."""
+    """Return the state of the shape of ``template`` that ``flatten`` took apart."""
     if isinstance(template, Tensor):
         return flat[at.rstrip("/")].to(template.device)
     slots = template if isinstance(template, dict) else template._asdict()
@@ -57,19 +64,26 @@ def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
 
 
 def save(folder: Path, round: int, state: Saved) -> None:
-    """Writes a checkpoint; its small JSON file comes last and makes it count, all of its parts at once."""
+    """Write a checkpoint; its small JSON file comes last and makes it count, all of its parts at once."""
     stem = f"round-{round:06d}"
-    written: dict[str, Any] = {"round": round}
+    about: dict[str, Any] = {"round": round}
     if isinstance(state, dict):
-        written["sha256"] = save_tensors(folder / f"{stem}.safetensors", state)
+        about["sha256"] = save_tensors(folder / f"{stem}.safetensors", state)
     else:
-        written["parts"] = state.write(folder / stem)
-    write_json(folder / f"{stem}.json", written)
+        about["parts"] = state.write(folder / stem)
+    write_json(folder / f"{stem}.json", about)
     prune(folder, KEPT)
 
 
+def save_part(path: Path, tensors: Tensors, clients: NDArray[np.int64], stacked: frozenset[str]) -> str:
+    """Write one shard's part and return its SHA-256; the shard of the first client adds what is nobody's own."""
+    rows = {ROWS + k: v for k, v in tensors.items() if k in stacked}
+    common = {COMMON + k: v for k, v in tensors.items() if k not in stacked and clients[0] == 0}
+    return save_tensors(path, rows | common | {CLIENTS: torch.from_numpy(clients)})
+
+
 def prune(folder: Path, kept: int) -> None:
-    """Removes all but the ``kept`` newest checkpoints, and what a kill left of others."""
+    """Remove all but the ``kept`` newest checkpoints, and what a kill left of others."""
     stems = {path.stem for path in sorted(folder.glob("round-*.json"))[-kept:]}
     for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the others do not count
         if path.name.partition(".")[0] not in stems:
@@ -79,7 +93,7 @@ def prune(folder: Path, kept: int) -> None:
 
 
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
-    """The newest whole checkpoint; ``say`` is told of every damaged one that was passed over."""
+    """Return the newest whole checkpoint; ``say`` is told of every damaged one that was passed over."""
     found = sorted(folder.glob("round-*.json"), reverse=True)
     for path in found:
         checkpoint = _read(path)
@@ -92,21 +106,23 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint | None:
-    data = path.with_suffix(".safetensors")
+    """Return the checkpoint of a JSON file, None if anything of it is damaged."""
     try:
-        round = int(path.stem.removeprefix("round-"))
-        said = json.loads(path.read_text())
-        parts = said.get("parts")
-        if parts is not None:
-            whole = said["round"] == round and all(digest(path.parent / name) == sha for name, sha in parts.items())
-            return Checkpoint(round, _settled(load_parts([path.parent / name for name in parts]))) if whole else None
-        if said != {"round": round, "sha256": digest(data)}:
+        round, about = int(path.stem.removeprefix("round-")), json.loads(path.read_text())
+        files = about.get("parts") or {path.with_suffix(".safetensors").name: about["sha256"]}
+        if about["round"] != round or any(digest(path.parent / name) != sha for name, sha in files.items()):
             return None
-        return Checkpoint(round, _settled(load_file(data)))
+        parts = [load_file(path.parent / name) for name in files]
+        tensors = _merge(parts) if "parts" in about else parts[0]
     except (OSError, ValueError, KeyError, AttributeError, SafetensorError):
         return None
+    # In memory of torch's own: kernels sum in an order that depends on where numbers begin, which a file decides.
+    return Checkpoint(round, {k: v.clone() for k, v in tensors.items()})
 
 
-def _settled(tensors: Tensors) -> Tensors:
-    """In memory of torch's own: kernels sum in an order that depends on where numbers begin, which a file decides."""
-    return {k: v.clone() for k, v in tensors.items()}
+def _merge(parts: Sequence[Tensors]) -> Tensors:
+    """Return the whole state, as one process would have written it."""
+    order = torch.cat([part[CLIENTS] for part in parts]).argsort()
+    common = {k.removeprefix(COMMON): v for part in parts for k, v in part.items() if k.startswith(COMMON)}
+    names = [k for k in parts[0] if k.startswith(ROWS)]
+    return common | {k.removeprefix(ROWS): torch.cat([part[k] for part in parts])[order] for k in names}

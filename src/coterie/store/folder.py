@@ -1,22 +1,30 @@
-"""A run's folder: config.json, metrics.jsonl, summary.json, clients.json, checkpoint/ and clients/."""
+"""A run's folder: config.json, metrics.jsonl, summary.json, clients.json, checkpoint/ and clients/.
+
+``RunFolder`` is what is there; ``Writer`` adds to it while a run trains, so seldom that it hardly notices.
+"""
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
+
+import torch
 
 from ..core.errors import UserError
 from ..core.files import append_line, disk, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
-from .saving import save_tensors
+from .checkpoint import Saved
+from .safetensors import save_tensors
 
-CONFIG = "config.json"
-METRICS = "metrics.jsonl"
-SUMMARY = "summary.json"
-CENSUS = "clients.json"
+CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
+SHARE = 0.05  # of the time may be spent on writing checkpoints
 
 # These may differ between a run and its continuation: they do not change what is computed.
 _FREE = ("versions", "engine", "engine_reason")
@@ -35,18 +43,18 @@ class RunFolder:
             return (self.path / CONFIG).exists()
 
     def begin(self, config: Config) -> None:
-        """A new run; refuses a folder that has anything in it."""
+        """Begin a new run; refuse a folder that has anything in it."""
         with disk(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(p.name != UNBEGUN for p in self.path.iterdir())):
                 raise UserError(f"{self.path} already exists: choose another --out, or continue that run with --resume")
         write_json(self.path / CONFIG, config)
 
     def config(self) -> Config:
-        """The configuration the run was begun with."""
+        """Return the configuration that the run was begun with."""
         return cast(Config, read_json(self.path / CONFIG))
 
     def check_same(self, config: Config) -> None:
-        """Refuses to continue with another configuration, and shows the difference."""
+        """Refuse to continue with another configuration, and show the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))
         if differences:
             raise UserError(
@@ -55,7 +63,7 @@ class RunFolder:
             )
 
     def history(self, rounds: int) -> list[Row]:
-        """The first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
+        """Return the first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
         path = self.path / METRICS
         lines: list[str] = []
         try:
@@ -71,42 +79,42 @@ class RunFolder:
         return rows
 
     def append(self, row: Row) -> None:
-        """The row of one more round."""
+        """Add the row of one more round."""
         # Not synced: that would wait behind a checkpoint that is being written, and rows no checkpoint covers are cut.
         append_line(self.path / METRICS, row)
 
-    def save(self, round: int, state: checkpoints.Saved) -> None:
-        """The state after ``round`` rounds, whose rows are on the disk before it counts."""
+    def save(self, round: int, state: Saved) -> None:
+        """Save the state after ``round`` rounds, whose rows are on the disk before it counts."""
         if round:
             with disk(self.path / METRICS):
                 to_disk(self.path / METRICS)
         checkpoints.save(self.path / "checkpoint", round, state)
 
     def latest(self, say: Callable[[str], object]) -> checkpoints.Checkpoint | None:
-        """The newest whole checkpoint."""
+        """Return the newest whole checkpoint."""
         return checkpoints.newest(self.path / "checkpoint", say)
 
     def client_summary(self) -> ClientSummary:
-        """What is known of every client after the last round; nothing in folders that were made before it was kept."""
-        path = self.path / CENSUS
+        """Return what is known of every client after the last round; nothing before that."""
+        path = self.path / CLIENTS
         return cast(ClientSummary, read_json(path)) if path.exists() else {}
 
     def finish(self, summary: Summary, clients: Sequence[Tensors], client_summary: ClientSummary) -> None:
-        """The clients' models, one file each, what is known of them, then the summary that says it is complete."""
+        """Write the clients' models, what is known of them, then the summary that says the run is complete."""
         for i, tensors in enumerate(clients):
             save_tensors(client_file(self.path, i), tensors)
-        write_json(self.path / CENSUS, client_summary, indent=None)
+        write_json(self.path / CLIENTS, client_summary, indent=None)
         checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
 
 
 def client_file(path: Path, client: int) -> Path:
-    """Where a client's model lies."""
+    """Return the file of a client's model."""
     return path / "clients" / f"client-{client:04d}.safetensors"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or a sentence."""
+    """Return the JSON object of a file, or refuse it with a sentence."""
     try:
         value = json.loads(path.read_text())
     except OSError as error:
@@ -119,8 +127,90 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _differences(there: Any, here: Any, at: str = "") -> list[str]:
-    """Where two configurations differ, as ``key: value there, value here``."""
+    """Return where two configurations differ, as ``key: value there, value here``."""
     if isinstance(there, dict) and isinstance(here, dict):
         keys = sorted((there.keys() | here.keys()) - set(_FREE))
         return [d for k in keys for d in _differences(there.get(k), here.get(k), f"{at}.{k}".lstrip("."))]
     return [] if there == here else [f"{at}: {there!r} there, {here!r} here"]
+
+
+class Writer:
+    """Keeps a run's rounds in its folder; use it in a ``with`` statement.
+
+    One checkpoint at a time is written, by a thread: a state never changes once a round has made it, so the next round
+    can train meanwhile. While one is under way, and until what it took is SHARE of the time since, states are passed
+    over. However the ``with`` statement ends, the last one is saved.
+    """
+
+    def __init__(self, folder: RunFolder, say: Callable[[str], object]) -> None:
+        self.folder, self.say = folder, say
+        self._thread = futures.ThreadPoolExecutor(1, "checkpoint")
+        self._under_way: futures.Future[float] | None = None  # or the last one that was; gives when the next is due
+        self._unsaved: tuple[int, Saved] | None = None  # the last round and the state after it, if no checkpoint has it
+
+    def __enter__(self) -> "Writer":
+        # The thread is there before the first checkpoint: a Ctrl-C while the pool starts it would make the pool forget
+        # it and start another one, and two threads would write into one file.
+        self._thread.submit(int).result()
+        return self
+
+    def keep(self, row: Row, state: Saved) -> None:
+        """Add the row of one more round, and save the state after it when the time has come.
+
+        Raises what went wrong with the checkpoint before.
+        """
+        self.folder.append(row)
+        self._unsaved = row["round"], state
+        if self._under_way is not None and not self._under_way.done():
+            return
+        due = -math.inf if self._under_way is None else self._under_way.result()
+        if monotonic() >= due:
+            self._begin(*self._unsaved)
+
+    def wait(self) -> None:
+        """Wait until nothing is under way, through any Ctrl-C: half of a file helps nobody. It is raised afterwards."""
+        interrupted: KeyboardInterrupt | None = None
+        while self._under_way is not None and not self._under_way.done():
+            try:
+                futures.wait([self._under_way])  # joining the thread would take it for dead after a Ctrl-C
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if self._under_way is not None:
+            self._under_way.result()
+        if interrupted is not None:
+            raise interrupted
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        done = self._under_way is None or self._under_way.done()
+        failed = self._under_way is not None and done and self._under_way.exception() is not None
+        if self._unsaved is not None and not failed:
+            self._begin(*self._unsaved)
+        if kind is KeyboardInterrupt and self._under_way is not None and not self._under_way.done():
+            self.say("saving the last finished round")
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def _begin(self, round: int, state: Saved) -> None:
+        """Hand a state to the thread, behind whatever it is writing."""
+        self._under_way = self._thread.submit(self._write, round, state, _beside_the_training(state))
+        self._unsaved = None
+
+    def _write(self, round: int, state: Saved, queue: AbstractContextManager[object]) -> float:
+        """Write a checkpoint and return when the next one is due."""
+        began = monotonic()
+        with queue:
+            self.folder.save(round, state)
+        ended = monotonic()
+        return ended + (ended - began) / SHARE
+
+
+def _beside_the_training(state: Saved) -> AbstractContextManager[object]:
+    """Return the queue that copies tensors of a GPU: behind what has made them, but before what comes now."""
+    device = next((v.device for v in state.values() if v.is_cuda), None) if isinstance(state, dict) else None
+    if device is None:
+        return nullcontext()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)

@@ -1,17 +1,20 @@
-"""Tensors as the safetensors format has them, some MiB at a time: nothing is held twice.
+"""Safetensors files, written some MiB at a time: nothing is held twice.
 
 A file is the length of its header (8 bytes, little-endian), the header (JSON, filled up with spaces), and the tensors'
 bytes one after another, in the order of the library: wide types first, so that all of them lie aligned.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import UserError
+from ..core.files import replace
 from ..core.tensors import Tensors, size_in_bytes
 
 PIECE = 16 * 2**20  # bytes copied, hashed and written at a time
@@ -36,24 +39,43 @@ NAMES = {
     torch.bool: "BOOL",
 }
 _ORDER = {dtype: place for place, dtype in enumerate(NAMES)}
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # what numpy knows of every width
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # types of every width that numpy knows
 
 
-def serialized(tensors: Tensors, about: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
-    """The content of a file, piece by piece."""
+def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> str:
+    """Write a safetensors file, whole or not at all, and return the SHA-256 of its content."""
+    # Not the library's save_file: it writes through a temporary file of its own, under a random name that a kill leaves
+    # behind, readable to nobody else, and its errors are no OSErrors. Nor its save: that takes the state twice more.
+    sha = hashlib.sha256()
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as f:
+            for part in serialize(tensors, metadata):
+                sha.update(part)
+                f.write(part)
+
+    replace(path, write)
+    return sha.hexdigest()
+
+
+def serialize(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
+    """Yield the content of a file, piece by piece."""
     for name, value in tensors.items():
         if value.dtype not in NAMES:
             raise UserError(f"{name} cannot be saved as {value.dtype}: use a type that safetensors files know")
     ordered = sorted(tensors.items(), key=lambda item: (_ORDER[item[1].dtype], item[0]))
-    yield _header(ordered, about)
+    yield _header(ordered, metadata)
     for _, value in ordered:
         for piece in pieces(value.detach()):
-            yield _raw(piece)
+            # Copied only where the bytes do not lie in order in this machine's memory. By numpy, not torch, which would
+            # take threads of its own for it, beside those of the training.
+            bits = piece.cpu().view(_BITS[piece.element_size()]).numpy()
+            yield np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data
 
 
-def _header(ordered: Sequence[tuple[str, Tensor]], about: Mapping[str, str] | None) -> bytes:
-    """What lies where."""
-    described: dict[str, object] = {} if about is None else {"__metadata__": dict(about)}
+def _header(ordered: Sequence[tuple[str, Tensor]], metadata: Mapping[str, str] | None) -> bytes:
+    """Return the header, with the length before it."""
+    described: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name, value in ordered:
         begin, end = end, end + size_in_bytes([value])
@@ -64,7 +86,7 @@ def _header(ordered: Sequence[tuple[str, Tensor]], about: Mapping[str, str] | No
 
 
 def pieces(value: Tensor) -> Iterator[Tensor]:
-    """The same numbers in the same order in tensors of at most PIECE bytes, which are views of it.
+    """Yield the same numbers in the same order, in views of at most PIECE bytes.
 
     >>> [tuple(p.shape) for p in pieces(torch.zeros(1).expand(3, 2**21))]
     [(2, 2097152), (1, 2097152)]
@@ -80,12 +102,3 @@ def pieces(value: Tensor) -> Iterator[Tensor]:
         step = max(1, PIECE * len(value) // size)
         for first in range(0, len(value), step):
             yield from pieces(value[first : first + step])
-
-
-def _raw(piece: Tensor) -> memoryview:
-    """Its bytes, copied only where they do not lie in order in this machine's memory.
-
-    By numpy, not torch, which would take threads of its own for it, beside those of the training.
-    """
-    bits = piece.cpu().view(_BITS[piece.element_size()]).numpy()
-    return np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data
