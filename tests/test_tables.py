@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from coterie.cli.formats import latex, markdown
-from coterie.cli.tables import fitting, needed, results_table
+from coterie.cli.results import columns_with_room, latex, markdown, results_table, width_of
 from coterie.measure.compare import Column, Comparison, MethodRuns, RunData, paired_test
 from helpers_cli import DATA, Cli, contents
 from pages import Element, Page, number
@@ -127,9 +126,9 @@ def test_a_target_that_some_seeds_reach() -> None:
 
 
 def lines_at(width: int) -> list[str]:
-    table = results_table(COMPARED, fitting(COMPARED, width))
+    table = results_table(COMPARED, columns_with_room(COMPARED, width))
     console = Console(width=width, record=True, file=StringIO())
-    console.print(table, width=needed(table), crop=False)
+    console.print(table, width=width_of(table), crop=False)
     return console.export_text().splitlines()
 
 
@@ -143,7 +142,7 @@ def test_no_cell_is_cut(width: int) -> None:
 
 
 def test_what_matters_least_goes_first() -> None:
-    kept = [{c.title for c in fitting(COMPARED, w)} for w in range(20, 150)]
+    kept = [{c.title for c in columns_with_room(COMPARED, w)} for w in range(20, 150)]
     assert all(less <= more for less, more in pairwise(kept))
     assert kept[0] == {"after mixing", "after training"}
     assert kept[-1] == set(TITLES)

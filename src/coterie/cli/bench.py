@@ -5,20 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
 from ..core.errors import UserError
 from ..core.files import write_json
+from .console import table
 
 GIB = 1024**3
 
 
 def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
-    """Measures the workloads and prints a row each; status 1 where the two sides did not learn the same."""
+    """Measure the workloads and print one row for each; exit with 1 where the two sides did not learn the same."""
     chosen = find(workloads)
     if out is not None and not out.parent.is_dir():  # said now, not after minutes of measuring
         raise UserError(f"the folder {out.parent} does not exist: create it, or choose another --out")
@@ -35,7 +34,7 @@ def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Everything that was measured, and what follows from it."""
+    """Return everything that was measured, and what follows from it."""
     return {
         **asdict(result),
         "description": str(result.workload),
@@ -47,36 +46,22 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def show(results: list[Result], repeats: int) -> None:
-    """The table, then what its rows and its numbers are."""
+    """Print the table, then what its rows and its numbers are."""
     console = Console(highlight=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("", style="bold", no_wrap=True)
-    for heading in ("plain loop", "coterie", "times faster", "test loss", "memory, GiB"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        table.add_row(*_cells(result))
-    console.print(table)
-    for result in results:
-        console.print(f"[bold]{result.workload.name}[/bold]  {result.workload}", soft_wrap=True)
-        console.print(f"    coterie's engine: {result.coterie.engine}")
+    made = table("", ">plain loop", ">coterie", ">times faster", ">test loss", ">memory, GiB", no_wrap=True)
+    made.columns[0].style = "bold"
+    for r in results:
+        ratio = "losses differ" if r.ratio is None else f"{r.ratio:.2f} ({min(r.ratios):.2f} to {max(r.ratios):.2f})"
+        sides = (r.plain, r.coterie)
+        seconds = (f"{1000 * s.seconds:.1f} ms" if s.seconds < 1 else f"{s.seconds:.2f} s" for s in sides)
+        loss = f"{r.plain.test_loss:.3f} / {r.coterie.test_loss:.3f}"
+        memory = ("-" if s.peak_memory is None else f"{s.peak_memory / GIB:.2f}" for s in sides)
+        made.add_row(r.workload.name, *seconds, ratio, loss, " / ".join(memory))
+    console.print(made)
+    for r in results:
+        console.print(f"[bold]{r.workload.name}[/bold]  {r.workload}", soft_wrap=True)
+        console.print(f"    coterie's engine: {r.coterie.engine}")
     console.print(_protocol(repeats), soft_wrap=True)
-
-
-def _cells(r: Result) -> list[str]:
-    ratio = "losses differ" if r.ratio is None else f"{r.ratio:.2f} ({min(r.ratios):.2f} to {max(r.ratios):.2f})"
-    memory = ("-" if s.peak_memory is None else f"{s.peak_memory / GIB:.2f}" for s in (r.plain, r.coterie))
-    return [
-        r.workload.name,
-        _seconds(r.plain.seconds),
-        _seconds(r.coterie.seconds),
-        ratio,
-        f"{r.plain.test_loss:.3f} / {r.coterie.test_loss:.3f}",
-        " / ".join(memory),
-    ]
-
-
-def _seconds(s: float) -> str:
-    return f"{1000 * s:.1f} ms" if s < 1 else f"{s:.2f} s"
 
 
 def _protocol(repeats: int) -> str:

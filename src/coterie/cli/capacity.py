@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -10,10 +9,11 @@ from ..algorithms import BUILDERS
 from ..algorithms.costs import CapacityRow, capacity_table
 from ..algorithms.method import facts
 from ..core.errors import UserError
+from .console import table
 
 
 def typed_shape(text: str) -> tuple[int, ...]:
-    """The shape of a sample as typed.
+    """Return the shape of a sample as typed.
 
     >>> typed_shape("1,28,28")
     (1, 28, 28)
@@ -25,7 +25,7 @@ def typed_shape(text: str) -> tuple[int, ...]:
 
 
 def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
-    """Prints the parameters and FLOPs of every form of a model, or why there is none.
+    """Print the parameters and FLOPs of every form of a model, or why there is none.
 
     >>> show_capacity("mlp", 10, (64,))
     mlp · 10 classes · samples of 64
@@ -49,40 +49,27 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")
     console.print(_table(rows))
     console.print()
-    for family, methods in _held(rows).items():
-        console.print(f"{family}: {', '.join(methods)}")
-
-
-def _held(rows: Sequence[CapacityRow]) -> dict[str, list[str]]:
-    """The methods whose clients hold a form, as they say themselves."""
     forms = {name: facts(build).form for name, build in BUILDERS.items()}
-    families = dict.fromkeys(row.family for row in rows)
-    return {f: methods for f in families if (methods := [name for name, form in forms.items() if form == f])}
+    for family in dict.fromkeys(row.family for row in rows):
+        if methods := [name for name, form in forms.items() if form == family]:
+            console.print(f"{family}: {', '.join(methods)}")
 
 
 def _table(rows: Sequence[CapacityRow]) -> Table:
-    """A family's name stands in its first row only."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("form", style="bold", no_wrap=True)
-    table.add_column("setting", no_wrap=True)
-    for heading in ("parameters", "FLOPs"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", style="dim", overflow="fold")
+    """Return one row per form; the name of a family is in its first row only."""
+    made = table("form", "setting", ">parameters", ">FLOPs", "", no_wrap=True)
+    made.columns[0].style, made.columns[-1].style, made.columns[-1].no_wrap = "bold", "dim", False
     before = ""
     for row in rows:
-        table.add_row("" if row.family == before else row.family, row.setting, *_cells(row))
+        known = row.parameters is not None and row.flops is not None
+        cells = (f"{row.parameters:,}", _short(row.flops or 0), "") if known else ("-", "-", row.why)
+        made.add_row("" if row.family == before else row.family, row.setting, *cells)
         before = row.family
-    return table
-
-
-def _cells(row: CapacityRow) -> tuple[str, str, str]:
-    if row.parameters is None or row.flops is None:
-        return "-", "-", row.why
-    return f"{row.parameters:,}", _short(row.flops), ""
+    return made
 
 
 def _short(count: int) -> str:
-    """In millions, if it is that many.
+    """Return a count in millions, if it is that large.
 
     >>> _short(558_502_912), _short(8_832)
     ('558.50M', '8,832')

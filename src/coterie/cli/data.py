@@ -22,7 +22,7 @@ from ..data.place import choose, data_dir
 
 
 def show_dir(folder: Path | None) -> None:
-    """Remembers the folder, or says which one is used and who chose it."""
+    """Remember the folder, or say which one is used and who chose it."""
     if folder is not None:
         print(f"data sets are looked for in {choose(folder)}")
         return
@@ -31,30 +31,25 @@ def show_dir(folder: Path | None) -> None:
 
 
 def show_data(option: Path | None) -> None:
-    """One row a data set: whether it is there, and where."""
+    """Print one row per data set: whether it is there, and where."""
     folder = data_dir(option).path
     table = Table(title=f"Data sets in {folder}", title_justify="left")
     for heading in ("name", "what it is", "here"):
         table.add_column(heading, no_wrap=heading == "name")
     for name, entry in CATALOG.items():
         found = present(name, folder)
-        where = f"{_shared(found).relative_to(folder)}, {scaled(_size(found), 'B')}" if found else "no"
+        where = "no"
+        if found:
+            files = [f for path in found for f in (path.rglob("*") if path.is_dir() else [path])]
+            size = sum(f.stat().st_size for f in files if f.is_file())
+            shared = found[0] if len(found) == 1 else found[0].parent
+            where = f"{shared.relative_to(folder)}, {scaled(size, 'B')}"
         table.add_row(name, entry.what, where)
     Console(highlight=False).print(table)
 
 
-def _shared(paths: list[Path]) -> Path:
-    """The one file or folder there is, or the folder of several."""
-    return paths[0] if len(paths) == 1 else paths[0].parent
-
-
-def _size(paths: list[Path]) -> int:
-    files = [f for path in paths for f in (path.rglob("*") if path.is_dir() else [path])]
-    return sum(f.stat().st_size for f in files if f.is_file())
-
-
 def fetch_data(names: list[str], option: Path | None, timeout: float, attempts: int) -> None:
-    """Brings data sets from their homes, one after another."""
+    """Bring data sets from their homes, one after another."""
     folder = data_dir(option).path
     for name in names:
         with Transfer() as shown:
@@ -63,7 +58,7 @@ def fetch_data(names: list[str], option: Path | None, timeout: float, attempts: 
 
 
 class Transfer:
-    """How far a download is, on the standard error stream: a bar in a terminal, a line a file elsewhere."""
+    """How far a download is, on the standard error stream: a bar in a terminal, one line per file elsewhere."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -79,7 +74,7 @@ class Transfer:
         self.bar.stop()
 
     def update(self, name: str, done: int, total: int | None) -> None:
-        """So many bytes of a file are there."""
+        """Show that so many bytes of a file are there."""
         if name not in self.tasks:
             self.tasks[name] = self.bar.add_task(name, total=total)
             if self.bar.disable:

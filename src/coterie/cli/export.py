@@ -9,7 +9,7 @@ EVERYBODY = "all"
 
 
 def export_models(run: Path, client: str, format: str | None, out: Path, form: str, force: bool) -> None:
-    """Writes one client's model, or everybody's, and says where."""
+    """Write one client's model, or everybody's, and say where."""
     if client == EVERYBODY:
         written = sum(1 for _ in save_all(run, out, format, form, force))
         print(f"{written} models are in {out}")

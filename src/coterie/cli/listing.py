@@ -11,11 +11,11 @@ from ..algorithms.about import DIFFERS, REFERENCE, about, default
 from ..algorithms.settings import takes
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
-from .recipe_show import table, wide_console
+from .console import table, wide_console
 
 
 def show_list() -> None:
-    """Prints the methods with their one-line descriptions, then the other names."""
+    """Print the methods with their one-line descriptions, then the other names."""
     console = Console(highlight=False)
     methods = Table(title="Methods", title_justify="left")
     methods.add_column("name", style="bold", no_wrap=True)
@@ -37,7 +37,7 @@ def show_list() -> None:
 
 
 def show_method(name: str) -> None:
-    """Prints what a method is, its recurrence, its settings with their defaults, and where it comes from."""
+    """Print what a method is, its recurrence, its settings with their defaults, and where it comes from."""
     build = builder(name)
     a, values = about(build), build().settings
     console = wide_console()

@@ -1,4 +1,5 @@
 """The options that several commands have. Each is typed once, as a field of the value that its commands get."""
+# ruff: noqa: RUF009 (option makes a field)
 
 import sys
 from collections.abc import Callable
@@ -29,67 +30,47 @@ TopologyText = Annotated[
 Settings = Annotated[
     list[str], typer.Option(metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more.")
 ]
+Metrics = Annotated[
+    list[MeasureName],
+    typer.Option(
+        help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
+        "constants; repeat for more."
+    ),
+]
+
+
+def option(help: str, *names: str, default: Any = None, **limits: Any) -> Any:
+    """Return a field with its help; ``names``: how it is typed, where its own name and a value is not all."""
+    return field(default=default, metadata={"option": typer.Option(*names, help=help, **limits)})
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
 
-    data: Annotated[
-        str | None,
-        typer.Option(help="The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`)."),
-    ] = None
+    data: str | None = option("The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`).")
     data_dir: DataDir = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
-        ),
-    ] = None
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            help="Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... "
-            "(see `coterie list`)."
-        ),
-    ] = None
-    clients: Annotated[
-        int | None, typer.Option(help="How many clients; by default as many as suit the data, or are published.", min=1)
-    ] = None
-    rounds: Annotated[
-        int | None, typer.Option(help="How many rounds; by default as many as suit the data, or are published.", min=1)
-    ] = None
-    set: Settings = field(default_factory=list)
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option(
-            help="Rounds between two evaluations; by default as many as keep them under a tenth of the time, for a "
-            "recipe 1.",
-            min=1,
-        ),
-    ] = None
-    record: Annotated[
-        list[MeasureName],
-        typer.Option(
-            help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, "
-            "mass, constants; repeat for more."
-        ),
-    ] = field(default_factory=list)
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            help="auto, serial, vectorized, vectorized:16 for 16 clients at once, graphed, or ray for a cluster."
-        ),
-    ] = None
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None
-    precision: Annotated[
-        Precision | None,
-        typer.Option(help="fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision."),
-    ] = None
-    out: Annotated[Path | None, typer.Option(help="The folder for the results; by default a new one under runs/.")] = (
-        None
+    model: str | None = option(
+        "The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
     )
-    resume: Annotated[bool, typer.Option("--resume", help="Continue what an interruption left in --out.")] = False
+    partition: str | None = option(
+        "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`)."
+    )
+    clients: int | None = option("How many clients; by default as many as suit the data, or are published.", min=1)
+    rounds: int | None = option("How many rounds; by default as many as suit the data, or are published.", min=1)
+    set: Settings = field(default_factory=list)
+    evaluate_every: int | None = option(
+        "Rounds between two evaluations; by default as many as keep them under a tenth of the time, for a recipe 1.",
+        min=1,
+    )
+    record: Metrics = field(default_factory=list)
+    engine: str | None = option(
+        "auto, serial, vectorized, vectorized:16 for 16 clients at once, graphed, or ray for a cluster."
+    )
+    device: str | None = option("auto, cpu or cuda.")
+    precision: Precision | None = option("fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")
+    out: Path | None = option("The folder for the results; by default a new one under runs/.")
+    resume: bool = option("Continue what an interruption left in --out.", "--resume", default=False)
 
 
 @dataclass(frozen=True)
@@ -97,77 +78,51 @@ class RunOptions(TrainingOptions):
     """The options of ``run`` and ``compare``."""
 
     topology: TopologyText = None
-    seed: Annotated[int | None, typer.Option(help="Of everything random: data, first model, batches, graphs.")] = None
-    init: Annotated[
-        Init | None,
-        typer.Option(help="What clients begin with: common for one model, per-client for draws of their own."),
-    ] = None
-    drop_messages: Annotated[
-        float | None, typer.Option(help="How likely a message between clients is dropped, such as 0.2.")
-    ] = None
-    offline: Annotated[
-        float | None, typer.Option(help="How likely a client is not there for a whole round, such as 0.2.")
-    ] = None
-    capacities: Annotated[
-        str | None,
-        typer.Option(
-            help="What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
-            "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
-        ),
-    ] = None
-    ray_address: Annotated[
-        str | None,
-        typer.Option(help="Of the Ray cluster, auto for this machine's; by default one is started for the run."),
-    ] = None
-    workers: Annotated[
-        int | None, typer.Option(help="Of --engine ray; by default as many as there are cores.", min=1)
-    ] = None
-    gpus_per_worker: Annotated[
-        float | None, typer.Option(help="Of --engine ray, such as 1 or 0.5; by default none.", min=0)
-    ] = None
+    seed: int | None = option("Of everything random: data, first model, batches, graphs.")
+    init: Init | None = option("What clients begin with: common for one model, per-client for draws of their own.")
+    drop_messages: float | None = option("How likely a message between clients is dropped, such as 0.2.")
+    offline: float | None = option("How likely a client is not there for a whole round, such as 0.2.")
+    capacities: str | None = option(
+        "What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
+        "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
+    )
+    ray_address: str | None = option(
+        "Of the Ray cluster, auto for this machine's; by default one is started for the run."
+    )
+    workers: int | None = option("Of --engine ray; by default as many as there are cores.", min=1)
+    gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5; by default none.", min=0)
 
 
 @dataclass(frozen=True)
 class RecipeOptions(TrainingOptions):
     """The options of ``recipe run``."""
 
-    methods: Annotated[
-        str | None, typer.Option(help="Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
-    ] = None
-    case: Annotated[str | None, typer.Option(help="Only this case: its number, or a part of its label.")] = None
-    seeds: Annotated[int | None, typer.Option(help="Other than the published number of seeds.", min=1)] = None
-    reading: Annotated[
-        str | None, typer.Option(help="paper or code, where they differ; by default our choice (see show).")
-    ] = None
+    methods: str | None = option("Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
+    case: str | None = option("Only this case: its number, or a part of its label.")
+    seeds: int | None = option("Other than the published number of seeds.", min=1)
+    reading: str | None = option("paper or code, where they differ; by default our choice (see show).")
 
 
 @dataclass(frozen=True)
 class Output:
     """What is seen of runs while they train: progress or quiet, and who else is told of every round."""
 
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no remarks: errors and results only.")
-    ] = False
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Write every round into RUN/tensorboard too; pip install 'coterie\\[tensorboard]'."
-        ),
-    ] = False
-    mlflow: Annotated[
-        bool,
-        typer.Option(
-            "--mlflow",
-            help="Log every round to MLFLOW_TRACKING_URI, by default ./mlflow.db; pip install 'coterie\\[mlflow]'.",
-        ),
-    ] = False
-    wandb: Annotated[
-        bool,
-        typer.Option(
-            "--wandb",
-            help="Log every round to Weights & Biases (WANDB_MODE=offline works); pip install 'coterie\\[wandb]'.",
-        ),
-    ] = False
+    quiet: bool = option("No progress and no remarks: errors and results only.", "--quiet", "-q", default=False)
+    tensorboard: bool = option(
+        "Write every round into RUN/tensorboard too; pip install 'coterie\\[tensorboard]'.",
+        "--tensorboard",
+        default=False,
+    )
+    mlflow: bool = option(
+        "Log every round to MLFLOW_TRACKING_URI, by default ./mlflow.db; pip install 'coterie\\[mlflow]'.",
+        "--mlflow",
+        default=False,
+    )
+    wandb: bool = option(
+        "Log every round to Weights & Biases (WANDB_MODE=offline works); pip install 'coterie\\[wandb]'.",
+        "--wandb",
+        default=False,
+    )
 
     def trackers(self) -> "list[Tracker]":
         """Make the trackers, once for all runs of a command; refuse those whose package or server is missing."""
@@ -207,9 +162,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _parameter(option: "Field[Any]") -> Parameter:
-    default = option.default if option.default_factory is MISSING else option.default_factory()
-    return Parameter(option.name, Parameter.KEYWORD_ONLY, default=default, annotation=option.type)
+def _parameter(f: "Field[Any]") -> Parameter:
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    kind = Annotated[f.type, f.metadata["option"]] if "option" in f.metadata else f.type
+    return Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 class TrainingCommand(TyperCommand):

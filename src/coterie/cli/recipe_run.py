@@ -23,8 +23,8 @@ from ..track import Tracker
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
+from .console import wide_console
 from .options import Output, RecipeOptions
-from .recipe_show import wide_console
 from .recipe_table import saved, show
 from .report import begin_several, leave_report
 from .split import class_counts, draw_split, print_split

@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -13,30 +12,16 @@ from ..core.spec import scaled
 from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers
 from ..recipes.costs import SPEED_OF, CaseCost, cost, duration
 from ..recipes.metrics import POINTS, WHEN
+from .console import table, wide_console
 
 FEW = 3  # methods that are named in the list
 _MARK = {"printed": "", "reconstructed": "~", "doubtful": "?", "uncertain": "?", "missing": "?"}
 MARKS = "~ cells ran together in the text and were told apart by their order, ? doubtful, - not reached or not run"
 _PART = re.compile(r"(.+)_(b\d|block_\d+)")
-WIDE = 140  # columns where there is no terminal to ask
-
-
-def wide_console() -> Console:
-    """A console as wide as the terminal, or wide enough for a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
-
-
-def table(*headings: str) -> Table:
-    """An empty table in the style of all others; columns that begin with > are numbers."""
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    for heading in headings:
-        made.add_column(heading.lstrip(">"), justify="right" if heading.startswith(">") else "left", overflow="fold")
-    return made
 
 
 def show_recipes(paper: str | None) -> None:
-    """Prints one row a recipe, paper by paper."""
+    """Print one row per recipe, paper by paper."""
     if paper is not None and paper not in papers():
         raise unknown("paper", paper, papers())
     console = wide_console()
@@ -53,35 +38,23 @@ def show_recipes(paper: str | None) -> None:
 def _listed(recipes: Iterable[Recipe]) -> Table:
     made = table("recipe", "where", "methods", "data", ">cases", ">rounds", ">FLOPs", ">sent", ">time")
     for r in recipes:
-        spent = cost(r)
-        made.add_row(
-            r.name, r.where, _few(list(r.methods)), ", ".join(_data(r)), str(len(r.cases)), _rounds(r), *_costs(spent)
-        )
+        methods, more = list(r.methods), len(r.methods) - FEW
+        few = ", ".join(methods) if more < 2 else f"{', '.join(methods[:FEW])} and {more} more"
+        data = ", ".join(dict.fromkeys(case.data.partition(":")[0] for case in r.cases))
+        rounds = ", ".join(map(str, sorted({case.rounds for case in r.cases})))
+        made.add_row(r.name, r.where, few, data, str(len(r.cases)), rounds, *_costs(cost(r)))
     return made
 
 
-def _few(methods: Sequence[str]) -> str:
-    more = len(methods) - FEW
-    return ", ".join(methods) if more < 2 else f"{', '.join(methods[:FEW])} and {more} more"
-
-
-def _data(recipe: Recipe) -> list[str]:
-    return list(dict.fromkeys(case.data.partition(":")[0] for case in recipe.cases))
-
-
-def _rounds(recipe: Recipe) -> str:
-    return ", ".join(map(str, sorted({case.rounds for case in recipe.cases})))
-
-
 def _costs(spent: CaseCost, unit: str = "") -> tuple[str, str, str]:
-    """``unit``: of the operations, where no heading says it."""
+    """Return operations, bytes and time; ``unit``: of the operations, where no heading says it."""
     if not spent.flops:
         return "-", "-", "-"
     return scaled(spent.flops, unit), scaled(spent.bytes, "B"), duration(spent.seconds)
 
 
 def show_recipe(name: str) -> None:
-    """Prints all there is to know about one recipe."""
+    """Print all there is to know about one recipe."""
     recipe = load(name)
     facts = papers()[recipe.paper]
     console = wide_console()
@@ -91,11 +64,15 @@ def show_recipe(name: str) -> None:
     console.print(f"seeds: {recipe.seeds}; all of it: {', '.join(_costs(cost(recipe), 'FLOP'))} ({SPEED_OF})")
     console.print(_cases(recipe))
     if recipe.methods:
-        common = _common(recipe)
+        first, *others = (_told(entry) for entry in recipe.methods.values())
+        common = {k: v for k, v in first.items() if all(other.get(k) == v for other in others)}
         console.print(f"all methods: {_text(common)}")
         console.print(_methods(recipe, common))
     if recipe.readings:
-        console.print(_readings(recipe))
+        differing = table("where they differ", "paper", "code", "taken", "because", "--reading switches")
+        for row in recipe.readings:
+            differing.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switches())
+        console.print(differing)
     _sentences(console, "Assumed, because nobody states it", recipe.assumed)
     apart = [f"{k}: {entry.differs}" for k, entry in recipe.methods.items() if entry.differs]
     _sentences(console, "Differs from what was published", [*recipe.differs, *apart])
@@ -104,7 +81,7 @@ def show_recipe(name: str) -> None:
 
 
 def _reported(recipe: Recipe) -> str:
-    """What numbers the experiment has; nothing where nothing is trained."""
+    """Return what numbers the experiment has."""
     protocol = recipe.protocol
     if protocol.metric == "none":
         return protocol.clients
@@ -132,18 +109,12 @@ def _cases(recipe: Recipe) -> Table:
 
 
 def _own(case: Case) -> str:
-    """The settings of a case, each with the methods that have it unless all do."""
+    """Return the settings of a case, each with the methods that have it unless all do."""
     who: dict[str, list[str]] = {}
     for method, settings in case.settings.items():
         who.setdefault(_text(settings), []).append(method)
     everybody = len(case.methods)
     return "; ".join(text if len(m) == everybody else f"{text} ({', '.join(m)})" for text, m in who.items())
-
-
-def _common(recipe: Recipe) -> dict[str, Any]:
-    """The settings that all methods share."""
-    first, *others = (_told(entry) for entry in recipe.methods.values())
-    return {k: v for k, v in first.items() if all(other.get(k) == v for other in others)}
 
 
 def _methods(recipe: Recipe, common: Collection[str]) -> Table:
@@ -156,7 +127,7 @@ def _methods(recipe: Recipe, common: Collection[str]) -> Table:
 
 
 def _told(entry: RecipeMethod) -> dict[str, Any]:
-    """The settings without those that are off; a cosine takes the place of a decay."""
+    """Return the settings without those that are off; a cosine takes the place of a decay."""
     told = {k: v for k, v in entry.settings.items() if v is not None and v is not False}
     if "lr_min" in told:
         del told["lr_decay"]
@@ -167,20 +138,18 @@ def _text(settings: Any) -> str:
     return ", ".join(f"{k}={v}" for k, v in settings.items()) or "-"
 
 
-def _readings(recipe: Recipe) -> Table:
-    made = table("where they differ", "paper", "code", "taken", "because", "--reading switches")
-    for row in recipe.readings:
-        made.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switches())
-    return made
-
-
 def _show_published(console: Console, numbers: Sequence[PublishedNumber]) -> None:
-    """A table for every kind of number, methods down and cases across; then the rest, and the notes."""
+    """Print one table per kind of number, methods down and cases across; then the rest, and the notes."""
     placed = [p for p in numbers if p.case is not None and p.method]
     for kind in dict.fromkeys(map(_kind, placed)):
         console.print(_pivot(" ".join(kind).replace("_", " ").strip(), [p for p in placed if _kind(p) == kind]))
-    rest = [p for p in numbers if p not in placed]
-    _sentences(console, "Published for no single run", [_line(p) for p in rest])
+    rest = [
+        f"{p.table} {p.printed}, {p.data}, {p.setting}, {p.metric.replace('_', ' ')}: {printed(p)} "
+        f"({'; '.join(filter(None, (p.reason, p.note)))})"
+        for p in numbers
+        if p not in placed
+    ]
+    _sentences(console, "Published for no single run", rest)
     if placed:
         console.print(f"published numbers: {MARKS}", style="dim", markup=False)
         _sentences(console, "Notes on them", _notes(placed))
@@ -199,7 +168,7 @@ def _pivot(title: str, numbers: Sequence[PublishedNumber]) -> Table:
 
 
 def _kind(p: PublishedNumber) -> tuple[str, str, str]:
-    """What stands in one table: the cases of a number side by side, or the parts it has in one case."""
+    """Return what is in one table: the cases of a number side by side, or the parts it has in one case."""
     stem, part = _parted(p.metric)
     return p.table, stem, f"case {p.case}" if part else ""
 
@@ -209,7 +178,7 @@ def _column(p: PublishedNumber) -> tuple[int, str]:
 
 
 def _parted(metric: str) -> tuple[str, str]:
-    """A number that a model has several of, and which of them: a capacity or a block.
+    """Return a number that a model has several of, and which of them: a capacity or a block.
 
     >>> _parted("params_b2"), _parted("min_singular_value_block_3"), _parted("rounds_to_80")
     (('params', 'b2'), ('min_singular_value', 'block 3'), ('rounds_to_80', ''))
@@ -218,13 +187,8 @@ def _parted(metric: str) -> tuple[str, str]:
     return (found[1], found[2].replace("_", " ")) if found else (metric, "")
 
 
-def _line(p: PublishedNumber) -> str:
-    why = "; ".join(filter(None, (p.reason, p.note)))
-    return f"{p.table} {p.printed}, {p.data}, {p.setting}, {p.metric.replace('_', ' ')}: {printed(p)} ({why})"
-
-
 def _notes(numbers: Sequence[PublishedNumber]) -> list[str]:
-    """Every note once, with whom it is about unless that is nearly everybody."""
+    """Return every note once, with the numbers that it is about, or how many these are."""
     about: dict[str, list[str]] = {}
     for p in filter(lambda p: p.note, numbers):
         about.setdefault(p.note, []).append(f"{p.printed} in case {p.case}")
@@ -232,7 +196,7 @@ def _notes(numbers: Sequence[PublishedNumber]) -> list[str]:
 
 
 def printed(p: PublishedNumber) -> str:
-    """A published number as it stands in the paper.
+    """Return a published number as the paper prints it.
 
     >>> printed(published_numbers("dfedalt-t1")[0])
     '78.96~ ±0.42'

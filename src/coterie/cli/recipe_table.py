@@ -10,7 +10,8 @@ from ..recipes.costs import is_size
 from ..recipes.metrics import protocol
 from ..recipes.results import RecipeResult
 from ..report.published import ALL
-from .recipe_show import MARKS, printed, table, wide_console
+from .console import table, wide_console
+from .recipe_show import MARKS, printed
 
 
 def saved(

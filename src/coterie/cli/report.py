@@ -20,14 +20,14 @@ NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 
 
 def show_report(runs: Sequence[Path], out: Path | None, landscape: bool, target: float | None) -> None:
-    """Writes the page into the folder it is about, or here where there are several, and says where it is."""
+    """Write the page into the folder it is about, or into this one where there are several, and say where it is."""
     alone = runs[0].parent if runs[0].is_file() else runs[0]
     path = out or (alone / PAGE if len(runs) == 1 else Path(PAGE))
-    print(f"report: {write(list(runs), path, _say, landscape, target)}")
+    print(f"report: {write(list(runs), path, Output().say, landscape, target)}")
 
 
 def begin_several(folder: Path, runs: Sequence[str], target: float = TARGET) -> None:
-    """Before the first of several runs: the typed command, the folders there will be, and what rounds are counted to.
+    """Write, before the first of several runs, the typed command, the folders there will be, and the target accuracy.
 
     Whoever watches or makes a page of the folder reads it.
     """
@@ -37,7 +37,7 @@ def begin_several(folder: Path, runs: Sequence[str], target: float = TARGET) -> 
 
 
 def leave_report(folder: Path, where: TextIO, output: Output, data_dir: Path | None) -> None:
-    """At the end of several runs: the page, its path printed to ``where``; without plotly a sentence instead."""
+    """Write the page at the end of several runs and print its path to ``where``; without plotly say so instead."""
     try:
         compressed_library()
     except UserError as error:
@@ -47,7 +47,7 @@ def leave_report(folder: Path, where: TextIO, output: Output, data_dir: Path | N
 
 
 def repeating(typed: Sequence[str]) -> list[str]:
-    """The words that do the same once more, in a folder of its own.
+    """Return the words that do the same once more, in a folder of its own.
 
     >>> repeating(["compare", "local", "fedavg", "--out", "a", "--resume", "--seeds", "2"])
     ['compare', 'local', 'fedavg', '--seeds', '2']
@@ -59,7 +59,3 @@ def repeating(typed: Sequence[str]) -> list[str]:
         elif word not in NOT_REPEATED_FLAGS and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
             words.append(word)
     return words
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -8,18 +8,17 @@ from rich.console import Console
 
 from ..core.errors import UserError
 from ..data import Federation, federate
-from .picture import picture
+from .console import INK, picture
 
 Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
 
 _SHADES = "·░▒▓█"  # a dot for few: a blank holds none
 _CLASSES = 40  # rows in a terminal at most
-_INK = "#1f2937"
 
 
 def show_split(source: str, clients: int, partition: str, seed: int, data_dir: Path | None, png: Path | None) -> None:
-    """Prints what every client holds, or draws it to a file."""
+    """Print what every client holds, or draw it to a file."""
     counts = class_counts(federate(source, clients, partition, seed, data_dir))
     title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
     print_split(Console(highlight=False), counts, title, drawn=png is None)
@@ -29,7 +28,7 @@ def show_split(source: str, clients: int, partition: str, seed: int, data_dir: P
 
 
 def class_counts(federation: Federation) -> list[list[int]]:
-    """How many training samples of every class each client holds; refused where samples have no single class."""
+    """Return how many training samples of every class each client holds; refuse samples without a single class."""
     if federation.classes is None or federation.y.dim() != 1:
         raise UserError("these data have no class for every sample: choose data that are classified, such as digits")
     counts: list[list[int]] = federation.class_counts().tolist()
@@ -37,7 +36,7 @@ def class_counts(federation: Federation) -> list[list[int]]:
 
 
 def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
-    """The facts of a split, and its heat map where it is ``drawn`` here."""
+    """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
     console.print(title, style="bold", markup=False)
     samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
     for what, each in (("samples a client", samples), ("classes a client", held)):
@@ -47,7 +46,7 @@ def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> No
 
 
 def split_text(counts: Counts, width: int) -> str:
-    """Classes down, clients across; the darker, the more samples.
+    """Return a heat map, classes down and clients across; the darker, the more samples.
 
     >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
     class 0  ░·
@@ -56,8 +55,12 @@ def split_text(counts: Counts, width: int) -> str:
     """
     most = max(max(row) for row in counts)
     shown = [row[:_CLASSES] for row in counts[: max(1, width - 9)]]
+
+    def shade(count: int) -> str:
+        return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
+
     lines = [
-        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(_shade(row[c], most) for row in shown).rstrip()
+        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(shade(row[c]) for row in shown).rstrip()
         for c in range(len(shown[0]))
     ]
     notes = [f"a column is a client; {_SHADES[0]} to {_SHADES[-1]}: 1 to {most} samples"]
@@ -66,19 +69,15 @@ def split_text(counts: Counts, width: int) -> str:
     return "\n".join([*lines, *notes])
 
 
-def _shade(count: int, most: int) -> str:
-    return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
-
-
 def draw_split(counts: Counts, path: Path, title: str) -> None:
-    """The heat map as a picture."""
+    """Draw the heat map as a picture."""
     with picture(path, 10, 4.2) as figure:
         from matplotlib.ticker import MaxNLocator
 
         axes = figure.add_subplot()
         held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no color
         image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
-        axes.set_title(title, fontsize=12, color=_INK)
+        axes.set_title(title, fontsize=12, color=INK)
         axes.set(xlabel="client", ylabel="class")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(integer=True))

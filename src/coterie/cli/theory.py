@@ -1,6 +1,6 @@
-"""A theorem beside runs: its constants, what it assumes, the measured norms and the bound."""
+"""``coterie theory``: a theorem beside runs, its constants, what it assumes, the measured norms and the bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..algorithms import builder
 from ..algorithms.settings import meant
 from ..core.errors import UserError
 from ..theory import Outcome, examine
-from .picture import check_png, picture
+from .console import check_png, picture, table
 
 ROWS = 12  # of the table, the first and the last round among them
 _HOW = {"exact": "exact", "seen": "at the points of the run"}
@@ -37,8 +37,8 @@ def show_theory(
     console = Console()
     console.print(f"{o.method} · {o.theorem} · {clients} clients, {rounds} rounds", style="bold", highlight=False)
     console.print(f"bounded: {o.quantity}\n", highlight=False)
-    for table in (_constants(o), _conditions(o), _rounds(o)):
-        console.print(table)
+    for made in _tables(o):
+        console.print(made)
         console.print()
     for note in o.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
@@ -51,7 +51,7 @@ def show_theory(
 
 
 def verdict(o: Outcome) -> str:
-    """What the curves say, in one sentence a bound."""
+    """Return what the curves say, in one sentence per bound."""
     said = []
     for name, bound in (("bound", o.bound), ("completed bound", o.completed)):
         if bound is not None:
@@ -65,38 +65,27 @@ def verdict(o: Outcome) -> str:
     return "; ".join(said)
 
 
-def _constants(o: Outcome) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    for heading in ("constant", "value", "known", "meaning"):
-        table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
+def _tables(o: Outcome) -> Iterator[Table]:
+    """Yield the constants, the assumptions, and some of the rounds."""
+    constants = table("constant", ">value", "known", "meaning")
     for c in o.constants:
-        table.add_row(c.name, f"{c.value:.5g}", _HOW[c.how], c.meaning)
-    return table
-
-
-def _conditions(o: Outcome) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    table.add_column("holds")
-    table.add_column("assumed", overflow="fold")
-    for c in o.conditions:
-        table.add_row("yes" if c.holds else "NO", c.text)
-    return table
-
-
-def _rounds(o: Outcome) -> Table:
-    table = Table(show_edge=False, pad_edge=False, box=None)
+        constants.add_row(c.name, f"{c.value:.5g}", _HOW[c.how], c.meaning)
+    yield constants
+    assumed = table("holds", "assumed")
+    for condition in o.conditions:
+        assumed.add_row("yes" if condition.holds else "NO", condition.text)
+    yield assumed
     columns = {"measured": o.measured, "bound": o.bound, "completed": o.completed}
     told = {k: v for k, v in columns.items() if v is not None}
-    for heading in ("T", *told):
-        table.add_column(heading, justify="right")
+    rounds = table(">T", *(f">{name}" for name in told))
     T = len(o.measured)
     for t in sorted({round(1 + k * (T - 1) / (ROWS - 1)) for k in range(ROWS)}):
-        table.add_row(str(t), *(f"{v[t - 1]:.5g}" for v in told.values()))
-    return table
+        rounds.add_row(str(t), *(f"{v[t - 1]:.5g}" for v in told.values()))
+    yield rounds
 
 
 def draw(o: Outcome, path: Path) -> None:
-    """The measured and the bounds over T, both axes logarithmic."""
+    """Draw the measured and the bounds over T, both axes logarithmic."""
     with picture(path, 8, 5) as figure:
         axes = figure.add_subplot(xscale="log", yscale="log", xlabel="T", ylabel=o.quantity.split(" of ", 1)[-1])
         T = range(1, len(o.measured) + 1)

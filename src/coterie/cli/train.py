@@ -29,7 +29,7 @@ from ..training.run import Run
 from .options import Output, RunOptions, TrainingOptions
 from .report import begin_several, leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
-from .show import TABLE, TableStyle, show
+from .results import TABLE, TableStyle, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 

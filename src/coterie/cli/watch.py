@@ -18,8 +18,8 @@ from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
 from ..track.progress import Rhythm, clock
+from .console import table
 from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
-from .recipe_show import table
 from .report import PAGE
 from .train import INTERRUPTED
 
