@@ -12,7 +12,7 @@ import torch
 
 from coterie import models
 from coterie.algorithms import BUILDERS
-from coterie.algorithms.costs import Row, capacity_table
+from coterie.algorithms.costs import CapacityRow, capacity_table
 from coterie.algorithms.method import facts
 from coterie.algorithms.settings import settings_of
 from coterie.cli.capacity import show_capacity
@@ -38,7 +38,7 @@ DATA = {"CIFAR-10": (32, 2000), "CIFAR-100": (32, 3000), "Tiny": (64, 3000)}
 
 
 @cache
-def table(side: int) -> dict[str, Row]:
+def table(side: int) -> dict[str, CapacityRow]:
     rows = capacity_table("resnet18-bn", 10, (3, side, side))
     return {f"{row.family} {row.setting}".strip(): row for row in rows}
 
