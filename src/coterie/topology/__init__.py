@@ -9,11 +9,10 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 """
 
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
-from .facts import degree, degrees, diameter, edges, in_neighbors, links, out_neighbors, spectral_gap, stochasticity
+from .facts import degree, degrees, diameter, edges, in_neighbors, links, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import build, names
-from .sparse import diagonal, support, with_diagonal
-from .undelivered import drop_messages_of, without_absent
+from .sparse import diagonal, drop_messages_of, support, with_diagonal, without_absent
 
 __all__ = [
     "Topology",
@@ -34,7 +33,6 @@ __all__ = [
     "names",
     "none",
     "one_peer_exponential",
-    "out_neighbors",
     "random",
     "random_pull",
     "random_push",

@@ -1,27 +1,28 @@
-"""Topologies that change from round to round; a draw of round t depends on (seed, t) and on nothing else."""
+"""Topologies that change from round to round; a draw of round t depends on (seed, t) alone."""
 
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.rng import generator
 from ..core.spec import PositiveInt, checked
-from .graphs import Topology, circle_of, circulant, uniform
-from .sparse import DENSE, circle, drawn, from_links
+from .graphs import Topology
+from .sparse import DENSE, circle, from_links
 
 
 def _one_peer(n: int, powers: int, t: int) -> Tensor:
-    return circle_of(n, (-(2 ** (t % powers)),))
+    return circle(n, (-(2 ** (t % powers)),))
 
 
 @checked("topology")
 def one_peer_exponential(n: PositiveInt) -> Topology:
-    """In round t everybody sends to one other, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
+    """Let everybody send to one other in round t, i to i + 2^(t mod q) (mod n), with q = ⌈log₂ n⌉; weights 1/2.
 
-    Every W is doubly stochastic. For n = 2^q the product of q rounds in a row is exactly J: everybody has the mean.
+    Every W is doubly stochastic. For n = 2^q the product of q successive rounds is exactly J: everybody has the mean.
 
     >>> one_peer_exponential(4)(1)[3]
     tensor([0.0000, 0.5000, 0.0000, 0.5000], dtype=torch.float64)
@@ -45,18 +46,15 @@ def _check_neighbors(name: str, n: int, k: int) -> None:
 
 
 def _relabeled(n: int, offsets: tuple[int, ...], seed: int, t: int) -> Tensor:
-    """The same circle with the clients' places drawn anew."""
-    place = generator(seed, "topology", t).permutation(n)
-    if n > DENSE:
-        return circle(n, offsets, place)
-    return uniform(circulant(n, offsets))[place][:, place]
+    """Return a circle in which the clients' places are drawn in every round."""
+    return circle(n, offsets, generator(seed, "topology", t).permutation(n))
 
 
 @checked("topology")
 def random(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
-    """An undirected graph in which everybody has k neighbors, new every round; weights 1/(k+1), W symmetric.
+    """Draw an undirected graph in which everybody has k neighbors in every round; weights 1/(k+1), W symmetric.
 
-    The circulant {±1, ..., ±⌊k/2⌋}, for odd k with n/2 besides, under a random permutation of the clients.
+    The circulant {±1, ..., ±⌊k/2⌋}, for odd k also n/2, under a random permutation of the clients.
     E‖Wx - x̄‖² = α ‖x - x̄‖² with α = (n/(k+1) - 1) / (n - 1).
 
     >>> W = random(20, 4, seed=1)(0)
@@ -74,17 +72,20 @@ def random(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
     return Topology(f"random:{k}", n, "doubly", False, partial(_relabeled, n, tuple(offsets), seed))
 
 
+def _others(n: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return [n, k] for every client k of the others, drawn uniformly."""
+    if n > DENSE:  # rows with a repetition are drawn again: no [n, n] scores
+        chosen = rng.integers(0, n - 1, (n, k))
+        while (again := (np.diff(np.sort(chosen, axis=1)) == 0).any(1)).any():
+            chosen[again] = rng.integers(0, n - 1, (int(again.sum()), k))
+    else:  # the places of the k smallest of n - 1 uniforms are a uniform set of k
+        chosen = np.argpartition(rng.random((n, n - 1)), k - 1, axis=1)[:, :k]
+    return chosen + (chosen >= np.arange(n)[:, None])  # stepping over oneself
+
+
 def _pull(n: int, k: int, seed: int, t: int) -> Tensor:
-    if n > DENSE:
-        senders = torch.from_numpy(drawn(n, k, generator(seed, "topology", t)))
-        return from_links(torch.arange(n).repeat_interleave(k), senders.flatten(), n)
-    # The places of the k smallest of n - 1 uniforms are a uniform set of k; stepping over i leaves i out.
-    scores = generator(seed, "topology", t).random((n, n - 1))
-    chosen = torch.from_numpy(np.argpartition(scores, k - 1, axis=1)[:, :k])
-    i = torch.arange(n)[:, None]
-    links = torch.zeros(n, n, dtype=torch.bool)
-    links[i, chosen + (chosen >= i)] = True
-    return uniform(links)
+    senders = torch.from_numpy(_others(n, k, generator(seed, "topology", t)))
+    return from_links(torch.arange(n).repeat_interleave(k), senders.flatten(), n)
 
 
 def _push(n: int, k: int, seed: int, t: int) -> Tensor:
@@ -94,7 +95,7 @@ def _push(n: int, k: int, seed: int, t: int) -> Tensor:
 
 @checked("topology")
 def random_pull(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
-    """Every client receives from k others it draws each round: W[i, j] = 1/(k+1), rows sum to 1.
+    """Let every client receive from k others that it draws in each round: W[i, j] = 1/(k+1), rows sum to 1.
 
     E W = I/(k+1) + k/((k+1)(n-1)) (11ᵀ - I), but a single draw does not preserve the mean.
 
@@ -107,9 +108,9 @@ def random_pull(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
 
 @checked("topology")
 def random_push(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
-    """Every client sends to k others it draws each round: W[j, i] = 1/(k+1), columns sum to 1.
+    """Let every client send to k others that it draws in each round: W[j, i] = 1/(k+1), columns sum to 1.
 
-    The sum over the clients is preserved; how much one client receives varies, which push-sum corrects.
+    The sum over the clients is preserved; how much one client receives varies, and push-sum corrects that.
 
     >>> (random_push(10, 3)(0) > 0).sum(0).tolist()
     [4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
@@ -119,27 +120,21 @@ def random_push(n: PositiveInt, k: PositiveInt, seed: int = 0) -> Topology:
 
 
 def _cliques(n: int, size: int, count: int, turns: int, seed: int, t: int) -> Tensor:
-    # Everybody gets a clique; those beyond the last one of this turn, or before its first, get one of their own.
     draw, turn = divmod(t, turns)
-    member = torch.from_numpy(generator(seed, "topology", draw).permutation(n))
-    group = torch.arange(n) // size
-    mine = (group >= turn * count) & (group < (turn + 1) * count)
-    group = torch.where(mine, group, torch.arange(n) + n)[member]
-    if n > DENSE:
-        inside = member.argsort()[turn * size * count :][: size * count].view(count, size)
-        receivers, senders = inside[:, :, None].expand(-1, -1, size), inside[:, None, :].expand(-1, size, -1)
-        return from_links(receivers.flatten(), senders.flatten(), n)
-    return uniform(group[:, None] == group[None, :])
+    place = torch.from_numpy(generator(seed, "topology", draw).permutation(n))
+    members = place.argsort()[turn * size * count :][: size * count].view(count, size)
+    receivers, senders = members[:, :, None].expand(-1, -1, size), members[:, None, :].expand(-1, size, -1)
+    return from_links(receivers.flatten(), senders.flatten(), n)
 
 
 @checked("topology")
 def clique(
     n: PositiveInt, size: PositiveInt, count: PositiveInt = 1, turns: PositiveInt = 1, seed: int = 0
 ) -> Topology:
-    """Each round `count` disjoint random sets of `size` clients average among themselves; the rest is idle.
+    """Let `count` disjoint random sets of `size` clients average among themselves in each round; the rest is idle.
 
-    W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle. With `turns` nobody is drawn again before so many rounds,
-    or gossip steps where each has a graph of its own, are over: the sets of all of them are disjoint.
+    W[i, j] = 1/size inside a set, W[i, i] = 1 for the idle. With `turns` nobody is drawn again before so many rounds
+    (or gossip steps, if each has a graph of its own) are over: the sets of all of them are disjoint.
 
     >>> (clique(7, size=3, count=2)(0) > 0).sum(1).sort().values.tolist()
     [1, 3, 3, 3, 3, 3, 3]

@@ -1,4 +1,4 @@
-"""What can be read off a mixing matrix W[i, j] (i receives, j sends)."""
+"""Properties of a mixing matrix W[i, j] (i receives, j sends)."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ _TOLERANCE = 1e-6
 
 
 def stochasticity(W: Tensor) -> Stochastic:
-    """Which sums are one: those of the rows (W1 = 1), of the columns (1ᵀW = 1ᵀ), or both.
+    """Return which sums are one: those of the rows (W1 = 1), of the columns (1ᵀW = 1ᵀ), or both.
 
     >>> stochasticity(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     'row'
@@ -26,21 +26,17 @@ def stochasticity(W: Tensor) -> Stochastic:
         raise UserError(f"a mixing matrix must be square, not {list(W.shape)}: use one row and column a client")
     sums = [W.sum(axis) for axis in (1, 0)]
     rows, columns = (bool(((s.to_dense() - 1).abs() <= _TOLERANCE).all()) for s in sums)
-    if rows and columns:
-        return "doubly"
-    if rows:
-        return "row"
-    if columns:
-        return "column"
+    if rows or columns:
+        return "doubly" if rows and columns else "row" if rows else "column"
     raise UserError("neither the rows nor the columns of the mixing matrix sum to 1: divide each row by its sum")
 
 
 def spectral_gap(W: Tensor) -> float:
-    """How fast mixing brings everybody together: 1 - λ, between 0 (never) and 1 (at once).
+    """Return how fast mixing brings everybody together: 1 - λ, between 0 (never) and 1 (at once).
 
     For doubly stochastic W, λ = ‖W - J‖₂ with J = 11ᵀ/n: one mix leaves at most λ of the distance to the
-    mean. For W that is only row- or column-stochastic, λ is the second largest modulus among the eigenvalues:
-    the rate in the long run when this W is repeated; a single mix may leave more.
+    mean. For a W that is only row- or column-stochastic, λ is the second largest modulus of the eigenvalues: the rate
+    in the long run when this W is repeated; a single mix may leave more.
 
     >>> from coterie.topology import ring
     >>> round(spectral_gap(ring(4)(0)), 6)
@@ -56,21 +52,21 @@ def spectral_gap(W: Tensor) -> float:
 
 
 def dense(W: Tensor) -> Tensor:
-    """W as a dense matrix, to look at; refused where it would be too large."""
+    """Return a dense W; refuse one that is too large for that."""
     if not W.is_sparse:
         return W
     raise UserError(f"a graph of {len(W):,} clients is too large for this: look at one of {DENSE:,} or fewer")
 
 
 def _links(W: Tensor) -> Tensor:
-    """True where a message travels: the nonzero weights off the diagonal."""
+    """Return True where a message travels: at nonzero weights off the diagonal."""
     links = dense(W) != 0
     links.fill_diagonal_(False)
     return links
 
 
 def in_neighbors(W: Tensor) -> list[list[int]]:
-    """For every client, whose messages it receives, ascending and without itself.
+    """Return for every client those whose messages it receives, ascending and without itself.
 
     >>> in_neighbors(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     [[], [0]]
@@ -78,17 +74,8 @@ def in_neighbors(W: Tensor) -> list[list[int]]:
     return [row.nonzero().flatten().tolist() for row in _links(W)]
 
 
-def out_neighbors(W: Tensor) -> list[list[int]]:
-    """For every client, who receives its messages, ascending and without itself.
-
-    >>> out_neighbors(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-    [[1], []]
-    """
-    return in_neighbors(W.T)
-
-
 def degree(W: Tensor) -> tuple[int, float, int]:
-    """The least, mean and greatest number of in-neighbors.
+    """Return the least, mean and greatest number of in-neighbors.
 
     >>> from coterie.topology import star
     >>> degree(star(5)(0))
@@ -99,18 +86,17 @@ def degree(W: Tensor) -> tuple[int, float, int]:
 
 
 def edges(W: Tensor) -> int:
-    """The messages of one round, one for every directed link.
+    """Return the number of messages of one round, one for every directed link.
 
     >>> from coterie.topology import ring
     >>> edges(ring(5)(0))
     10
     """
-    rows, columns, _ = entries(W)
-    return int((rows != columns).sum())
+    return len(links(W)[0])
 
 
 def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """([n] how many messages each client sends in one round, [n] how many it gets).
+    """Return ([n] how many messages each client sends in one round, [n] how many it gets).
 
     >>> from coterie.topology import star
     >>> degrees(star(4)(0))
@@ -121,7 +107,7 @@ def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def links(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(receivers, senders) of all messages of one round.
+    """Return (receivers, senders) of all messages of one round.
 
     >>> links(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     (array([1]), array([0]))
@@ -132,10 +118,10 @@ def links(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def diameter(W: Tensor) -> int | None:
-    """After how many exchanges over W everybody has heard, directly or not, from everybody; None if never.
+    """Return after how many exchanges over W everybody has heard from everybody, directly or not; None if never.
 
-    This is the longest of the shortest paths along the direction in which messages flow. It is found by
-    doubling: with A the links and self loops, it is the least d for which A^d has no zero.
+    This is the longest of the shortest paths in the direction of the messages, found by doubling: with A the links and
+    self loops, it is the least d for which A^d has no zero.
 
     >>> from coterie.topology import none, ring
     >>> diameter(ring(6)(0)), diameter(none(2)(0))

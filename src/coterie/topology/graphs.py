@@ -1,6 +1,6 @@
 """Topologies that are the same every round, and the type they all share."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
@@ -19,8 +19,8 @@ from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 class Topology:
     """A function from the round to the mixing matrix W[n, n] in float64, rows for receivers; sparse for many clients.
 
-    ``name`` is the text that rebuilds it, ``stochastic`` says which sums of W are one, ``fixed`` that every
-    round has the same W (then it is one and the same tensor: do not write into it).
+    ``name`` is the text that rebuilds it, ``stochastic`` says which sums of W are one, and ``fixed`` that every
+    round has the same W (one and the same tensor: do not write into it).
 
     >>> ring(3)
     Topology(name='ring', n=3, stochastic='doubly', fixed=True)
@@ -33,33 +33,8 @@ class Topology:
     matrix: Callable[[int], Tensor] = field(repr=False)
 
     def __call__(self, t: int) -> Tensor:
-        """W of round t."""
+        """Return W of round t."""
         return self.matrix(t)
-
-
-def uniform(links: Tensor) -> Tensor:
-    """Equal weights for oneself and every in-neighbor: W[i, j] = 1 / (degree_i + 1).
-
-    Links are booleans, so neighbors that coincide (the two of a ring of two, say) are already merged and the
-    weights follow the true degree.
-    """
-    reached = links | torch.eye(len(links), dtype=torch.bool)
-    return reached.double() / reached.sum(1, keepdim=True)
-
-
-def circulant(n: int, offsets: Iterable[int]) -> Tensor:
-    """Links of every i to i + offset (mod n), with no link to itself."""
-    links = torch.zeros(n, n, dtype=torch.bool)
-    i = torch.arange(n)
-    for offset in offsets:
-        links[i, (i + offset) % n] = True
-    links.fill_diagonal_(False)
-    return links
-
-
-def circle_of(n: int, offsets: Sequence[int]) -> Tensor:
-    """The circulant with equal weights, dense or sparse by the number of clients."""
-    return circle(n, offsets) if n > DENSE else uniform(circulant(n, offsets))
 
 
 def _constant(W: Tensor, t: int) -> Tensor:
@@ -73,22 +48,22 @@ def _fixed(name: str, W: Tensor) -> Topology:
 
 @checked("topology")
 def ring(n: PositiveInt) -> Topology:
-    """A circle: W[i, i-1] = W[i, i] = W[i, i+1] = 1/3 (mod n); λ = max over k of |1 + 2 cos(2πk/n)| / 3.
+    """Return a circle: W[i, i-1] = W[i, i] = W[i, i+1] = 1/3 (mod n); λ = max over k of |1 + 2 cos(2πk/n)| / 3.
 
     >>> ring(2)(0)
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    return _fixed("ring", circle_of(n, (-1, 1)))
+    return _fixed("ring", circle(n, (-1, 1)))
 
 
 def _square_rows(n: int) -> int:
-    """The greatest divisor of n that is not above its root."""
+    """Return the greatest divisor of n that is not above its root."""
     return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
 
 
 def _rows(n: int, rows: int | None) -> int:
-    """The rows of a grid, refused where they leave no grid."""
+    """Return the rows of a grid; refuse those that leave no grid."""
     best = _square_rows(n)
     larger = next(m for m in range(n + 1, n + 4) if _square_rows(m) > 1)
     fix = f"grid:rows={best}" if best > 1 else f"grid with {larger} clients"
@@ -102,41 +77,32 @@ def _rows(n: int, rows: int | None) -> int:
 
 @checked("topology")
 def grid(n: PositiveInt, rows: PositiveInt | None = None, apart: Annotated[int, Range(2)] | None = None) -> Topology:
-    """A torus of rows x columns, numbered row by row: 1/5 for oneself and those above, below and beside.
+    """Return a torus of rows x columns, numbered row by row: 1/5 for oneself and those above, below and beside.
 
     λ = max over (p, q) of |1 + 2 cos(2πp/rows) + 2 cos(2πq/columns)| / 5 when both sides are at least 3.
-    Without `rows` it is as square as n allows. With `apart` the rows go on into each other: those above and below are
-    so many clients before and after (mod n), as in the code released with DisPFL, where they are 9 apart.
+    Without `rows` it is as square as n allows. With `apart` the rows continue into each other: those above and below
+    are so many clients before and after (mod n), as in the code released with DisPFL, where they are 9 apart.
 
     >>> grid(12).name, grid(9)(0)[4].nonzero().flatten().tolist(), grid(20, apart=4)(0)[0].nonzero().flatten().tolist()
     ('grid:rows=3', [1, 3, 4, 5, 7], [0, 1, 4, 16, 19])
     """
     if apart is not None:
-        return _apart(n, rows, apart)
+        if rows is not None:
+            raise UserError("a grid has rows or neighbors that are so many apart: give one of rows and apart")
+        if n <= 2 * apart:
+            raise UserError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
+        return _fixed(f"grid:apart={apart}", circle(n, (-apart, -1, 1, apart)))
     rows = _rows(n, rows)
-    columns = n // rows
-    if n > DENSE:
-        i = torch.arange(n)
-        row, column = i // columns, i % columns
-        beside = [row * columns + (column + d) % columns for d in (-1, 1)]
-        above = [(row + d) % rows * columns + column for d in (-1, 1)]
-        return _fixed(f"grid:rows={rows}", from_links(i.repeat(4), torch.cat([*beside, *above]), n))
-    down = torch.kron(circulant(rows, (-1, 1)), torch.eye(columns, dtype=torch.bool))
-    across = torch.kron(torch.eye(rows, dtype=torch.bool), circulant(columns, (-1, 1)))
-    return _fixed(f"grid:rows={rows}", uniform(down | across))
-
-
-def _apart(n: int, rows: int | None, apart: int) -> Topology:
-    if rows is not None:
-        raise UserError("a grid has rows or neighbors that are so many apart: give one of rows and apart")
-    if n <= 2 * apart:
-        raise UserError(f"grid:apart={apart} needs more than {2 * apart} clients, there are {n}: use grid or ring")
-    return _fixed(f"grid:apart={apart}", circle_of(n, (-apart, -1, 1, apart)))
+    columns, i = n // rows, torch.arange(n)
+    row, column = i // columns, i % columns
+    beside = [row * columns + (column + d) % columns for d in (-1, 1)]
+    above = [(row + d) % rows * columns + column for d in (-1, 1)]
+    return _fixed(f"grid:rows={rows}", from_links(i.repeat(4), torch.cat([*beside, *above]), n))
 
 
 @checked("topology")
 def exponential(n: PositiveInt) -> Topology:
-    """One-way links over powers of two: i receives from i + 1, i + 2, i + 4, ... (mod n), all below n.
+    """Return one-way links over powers of two: i receives from i + 1, i + 2, i + 4, ... (mod n), all below n.
 
     With q = ⌈log₂ n⌉ links each, every weight is 1/(q+1) and λ = (q-1)/(q+1) for even n (Ying et al. 2021).
 
@@ -144,13 +110,12 @@ def exponential(n: PositiveInt) -> Topology:
     tensor([0.2500, 0.2500, 0.2500, 0.0000, 0.2500, 0.0000, 0.0000, 0.0000],
            dtype=torch.float64)
     """
-    powers = [2**k for k in range((n - 1).bit_length())]
-    return _fixed("exponential", circle_of(n, powers))
+    return _fixed("exponential", circle(n, [2**k for k in range((n - 1).bit_length())]))
 
 
 @checked("topology")
 def full(n: PositiveInt) -> Topology:
-    """Everybody with everybody: W = J, every weight 1/n; λ = 0.
+    """Connect everybody with everybody: W = J, every weight 1/n; λ = 0.
 
     >>> full(4)(0)[0]
     tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
@@ -159,27 +124,25 @@ def full(n: PositiveInt) -> Topology:
         raise UserError(
             f"full with {n} clients has {n * (n - 1):,} links: take a method with a server, which has the same mean"
         )
-    return _fixed("full", uniform(torch.ones(n, n, dtype=torch.bool)))
+    return _fixed("full", torch.full((n, n), 1 / n, dtype=torch.float64))
 
 
 @checked("topology")
 def none(n: PositiveInt) -> Topology:
-    """Nobody with anybody: W = I; λ = 1.
+    """Connect nobody with anybody: W = I; λ = 1.
 
     >>> none(2)(0)
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    if n > DENSE:
-        return _fixed("none", circle_of(n, ()))
-    return _fixed("none", torch.eye(n, dtype=torch.float64))
+    return _fixed("none", circle(n, ()))
 
 
 def metropolis(adjacency: Tensor) -> Tensor:
-    """Metropolis-Hastings weights, which make any undirected graph symmetric and doubly stochastic.
+    """Return Metropolis-Hastings weights, which make any undirected graph symmetric and doubly stochastic.
 
-    W[i, j] = 1 / (1 + max(degree_i, degree_j)) on links, W[i, i] = 1 - Σ_j W[i, j]. What the diagonal of the
-    adjacency holds does not matter.
+    W[i, j] = 1 / (1 + max(degree_i, degree_j)) on links, W[i, i] = 1 - Σ_j W[i, j]. The diagonal of the
+    adjacency does not matter.
 
     >>> metropolis(torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
     tensor([[0.6667, 0.3333, 0.0000],
@@ -197,7 +160,7 @@ def metropolis(adjacency: Tensor) -> Tensor:
 
 @checked("topology")
 def star(n: PositiveInt) -> Topology:
-    """Client 0 with everybody, weighted by `metropolis`.
+    """Connect client 0 with everybody, weighted by `metropolis`.
 
     W is 1/n on the links and for the hub itself, 1 - 1/n for each leaf itself; λ = 1 - 1/n from n = 3 on.
 

@@ -29,7 +29,7 @@ _BUILDERS: dict[str, Callable[..., Topology]] = {
 
 
 def names() -> list[str]:
-    """The names `build` knows.
+    """Return the names that `build` knows.
 
     >>> names()[:3]
     ['ring', 'grid', 'exponential']
@@ -38,10 +38,10 @@ def names() -> list[str]:
 
 
 def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int = 0) -> Topology:
-    """The topology for n clients that a text, a Topology or a function round -> W stands for.
+    """Return the topology for n clients that a text, a Topology or a function round -> W stands for.
 
-    The seed is for texts of random topologies; the other two bring their own randomness. What a function
-    returns is checked every round.
+    The seed is for texts of random topologies; the other two bring their own randomness. The matrix that a function
+    returns is checked in every round.
 
     >>> build("random:10", n=100, seed=3).name
     'random:10'
@@ -78,7 +78,7 @@ def _from_text(text: str, n: int, seed: int) -> Topology:
 
 
 def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
-    """W of round t in float64, when it can be a mixing matrix of n clients at all."""
+    """Return W of round t in float64; refuse what cannot be a mixing matrix of n clients."""
     returned = function(t)
     try:
         W = torch.as_tensor(returned, dtype=torch.float64, device="cpu")
