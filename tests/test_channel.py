@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.algorithms.quantized import SCALE_BYTES, quantized, rounded
+from coterie.algorithms.bind import SCALE_BYTES, quantized, rounded
 from coterie.core.errors import UserError
 from coterie.core.tensors import replicate
 from coterie.engines import Serial

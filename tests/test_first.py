@@ -17,7 +17,7 @@ from coterie.store import RunFolder
 from coterie.training.experiment import Experiment
 from coterie.training.first import first_models
 from laws import COMMON, METHODS, OF, build, kind_like
-from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
+from test_shards import SHARD_OF, assert_close, conduct, put_together, shards_of
 from toys import STAGED, ZOO, experiment, net, play, ragged
 
 # Methods whose clients keep something from round to round, but begin with the server's model, or with zeros.
@@ -81,7 +81,7 @@ def test_engines_and_shards_agree(row: str) -> None:
     now = play(e, 2)
     other = replace(e, engine=Vectorized(3))
     assert_close(other.saved(play(other, 2)), e.saved(now))
-    shards = shards_of(e, OWNERS[2])
+    shards = shards_of(e, SHARD_OF[2])
     conduct(shards, "start")
     conduct(shards, "run_round", 0, False)
     results = conduct(shards, "run_round", 1, False)

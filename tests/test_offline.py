@@ -19,7 +19,7 @@ from test_channel import PEERS
 from test_engines import graphed_for
 from test_oracles import close, plain
 from test_oracles_papers import column, shared_only
-from test_shards import OWNERS, assert_close, conduct, put_together, shards_of
+from test_shards import SHARD_OF, assert_close, conduct, put_together, shards_of
 from toys import experiment, golden, net, play, ragged, scattered
 
 alg = ct.algorithms
@@ -141,7 +141,7 @@ def test_engines_and_shards_agree(row: str) -> None:
     for engine in (Vectorized(3), graphed_for("mlp", 2)):
         other = replace(e, engine=engine)
         assert_close(other.saved(play(other, 2)), other.saved(now))
-    shards = shards_of(e, OWNERS[5])  # some with nobody
+    shards = shards_of(e, SHARD_OF[5])  # some with nobody
     conduct(shards, "start")
     conduct(shards, "run_round", 0, False)
     results = conduct(shards, "run_round", 1, True)

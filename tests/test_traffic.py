@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.algorithms.bind import SCALE_BYTES
 from coterie.algorithms.pushsum import WEIGHT_BYTES
-from coterie.algorithms.quantized import SCALE_BYTES
 from coterie.algorithms.traffic import Load, over
 from coterie.topology import build, degrees, drop_messages_of
 from toys import experiment, net, ragged

@@ -37,12 +37,11 @@ What is here:
 from . import topology
 from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Submodel, Trained, around
 from .algorithms.beside import Beside, apart, beside, second, second_names
-from .algorithms.finetuned import finetuned
+from .algorithms.bind import finetuned, quantized
 from .algorithms.method import method
 from .algorithms.options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
 from .algorithms.peers import Peers, decentralized
 from .algorithms.pushsum import Pushed, push_sum
-from .algorithms.quantized import quantized
 from .algorithms.server import Server, both_ways, federated
 from .algorithms.traffic import Traffic, gossiped, load, over, to_server
 from .algorithms.update import LocalUpdate, look_up, message_of, persistent

@@ -16,7 +16,7 @@ from .method import Fraction, Options, Participation, Problem, Program, Rate, Tr
 from .server import federated
 from .update import LocalUpdate
 
-ALPHA = "/alpha"  # lies beside v, where no parameter has that name
+ALPHA = "/alpha"  # stands beside v; no parameter has that name
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mixture(Correction):
     gradients = 2
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """(g(w), alpha g(m)) at m = alpha v + (1 - alpha) w."""
+        """Return (g(w), alpha g(m)) at m = alpha v + (1 - alpha) w."""
 
         def both(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             (w, v), (rest, seen) = apart(x), apart(frozen)
@@ -42,7 +42,7 @@ class Mixture(Correction):
 
 
 def mixed(w: Tensors, v: Tensors, alpha: Tensor) -> Tensors:
-    """alpha v + (1 - alpha) w."""
+    """Return alpha v + (1 - alpha) w."""
     return {k: alpha * v[k] + (1 - alpha) * w[k] for k in w}
 
 

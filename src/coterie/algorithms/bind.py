@@ -1,18 +1,31 @@
-"""A method, bound to a model and its clients: the program that an experiment runs."""
+"""A method, bound to a model and its clients, with the wrappers that any method may have around it."""
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from .absent import attended
-from .base import Algorithm, Problem, Program
-from .finetuned import finetuned
-from .quantized import quantized
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_map, zeros_like
+from ..data.batches import Amount
+from ..local.steps import Phase
+from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
+from .groups import chunks, model_groups
+from .options import Training
+from .traffic import Traffic
+from .update import LocalUpdate
+
+FINETUNE_STREAM = 3  # batches of the fine-tuning
+SCALE_BYTES = 4  # one number in single precision goes along with every quantized tensor
 
 
 def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Program[Any]:
-    """The method's program, with what any method may have around it.
+    """Return the method's program, with its wrappers.
 
-    Everybody may tune its model before it is measured, clients between peers may be ``offline`` for whole rounds, and
-    messages may have few bits.
+    Clients may tune their models before these are measured, clients between peers may be ``offline`` for whole
+    rounds, and messages may have few bits.
     """
     program = algorithm.bind(problem)
     t = program.training
@@ -21,3 +34,129 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     if offline:
         program = attended(program)
     return program if t.quantize is None else quantized(program, t.quantize)
+
+
+def attended(program: Program[Any]) -> Program[Any]:
+    """Wrap a method between peers so that only a cohort is online; the state of the others stays, to the last bit.
+
+    Clients that are offline neither train nor send nor receive. W of the round has no edge to or from them, so the
+    zeros in their rows during the exchange reach nobody, and afterwards they have their own rows again. Every slot of a
+    state between peers is stacked over the clients, so the wrapper needs to know nothing else about a method.
+    """
+
+    def train(s: Any, r: Round) -> Trained:
+        return program.train(rows(s, r.members), replace(r, local_clients=r.cohort))
+
+    def exchange(s: Any, trained: Trained, r: Round) -> Any:
+        members = r.members
+
+        def fill(v: Tensor) -> Tensor:
+            return v.new_zeros(len(r.local_clients), *v.shape[1:]).index_copy(0, members, v)
+
+        names = ("models", "sent", "private") if trained.mass is None else ("models", "sent", "private", "mass")
+        filled: dict[str, Any] = {name: tree_map(fill, getattr(trained, name)) for name in names}
+        everybody = trained._replace(**filled)
+        after = program.exchange(s, everybody, replace(r, cohort=r.local_clients))
+        return put(s, members, rows(after, members))
+
+    return program._replace(train=train, exchange=exchange)
+
+
+def finetuned(program: Program[Any], problem: Problem) -> Program[Any]:
+    """Wrap a method so that every client also tunes a copy of its own model, in its own form, to be measured.
+
+    z_i <- x_i;   z_i <- z_i - lr m,  m <- 0.9 m + grad F_i(z_i),  finetune_epochs times through the client's data
+
+    All parameters of the form are tuned, with momentum 0.9, without weight decay and clipping, at ``finetune_lr``, or
+    ``lr`` where that is not given, in batches of ``batch_size``. The state stays as it is: the federation goes on as
+    if no client had tuned anything.
+
+    >>> from coterie.algorithms import fedavg
+    >>> fedavg(finetune_epochs=5).settings["finetune_epochs"]
+    5
+
+    Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimizer; the code released with DisPFL tunes FedAvg's model so.
+    """
+    t = program.training
+    lr = t.lr if t.finetune_lr is None else t.finetune_lr
+    tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=t.batch_size)
+
+    def finetune(s: Any, r: Round) -> Iterator[ModelGroup]:
+        for group in model_groups(problem.model, program.submodels, program.models(s), r):
+            own = replace(problem, model=group.model, submodels=None)
+            phase = Phase(own.parameters, Amount(epochs=t.finetune_epochs), lr, stream=FINETUNE_STREAM)
+            # Some at a time: a server's model is one, but the tuned models are as many as there are clients.
+            for some in chunks(group.places, group.model):
+                part = replace(r, cohort=r.cohort[group.places[some]])
+                done = LocalUpdate(own, [phase], tuning).run(part, rows(group.models, some))
+                yield group._replace(places=group.places[some], models=done.models)
+
+    return program._replace(finetune=finetune)
+
+
+class Compressed(NamedTuple):
+    """State of a method whose messages are quantized."""
+
+    inner: Any  # the method's own state
+    residue: Tensors  # stacked: the sum of all rounding errors so far, which was not sent yet
+
+
+def rounded(x: Tensor, bits: int) -> Tensor:
+    """Round to the nearest of 2^bits - 1 equally spaced values between the largest entry and its negative.
+
+    >>> rounded(torch.tensor([-1.0, 0.3, 0.0, 0.9]), bits=2).tolist()
+    [-1.0, 0.0, 0.0, 1.0]
+    """
+    scale = x.abs().amax() / (2 ** (bits - 1) - 1)
+    near: Tensor = (x / torch.where(scale > 0, scale, 1.0)).round() * scale
+    return near
+
+
+def quantized(program: Program[Any], bits: int) -> Program[Compressed]:
+    """Wrap a method so that every number a client sends has ``bits`` bits, with error feedback.
+
+    y_i = m_i - k + e_i;   q_i = round(y_i) is sent;   e_i <- y_i - q_i;   the exchange sees k + q_i in place of m_i
+
+    m_i: the client's message; k: the part of it that all receivers have already (a server's model, nothing between
+    peers). Nothing is lost: a rounding error is added to the next message. Messages that are sent on after mixing (a
+    server's answer, further gossip steps) keep their precision and are counted so.
+
+    >>> from coterie.algorithms import dfedavgm
+    >>> dfedavgm(topology="ring", quantize=8).settings["quantize"]
+    8
+
+    Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 2, for quantizing what is exchanged;
+    Seide et al., "1-Bit Stochastic Gradient Descent", 2014, for the feedback.
+    Differs from DFedAvgM's in: it sends models, not steps, because a random graph's receivers hold no earlier model of
+    the sender; the rounding is to the nearest value.
+    """
+
+    def init(common: Tensors, each: Tensors) -> Compressed:
+        return Compressed(program.init(common, each), replicate(zeros_like(program.message(common)), count(each)))
+
+    def exchange(s: Compressed, trained: Trained, r: Round) -> Compressed:
+        if not trained.sent or not len(r.cohort):
+            return s._replace(inner=program.exchange(s.inner, trained, r))
+        everywhere = {} if program.receiver_has is None else program.receiver_has(s.inner)
+        base = replicate({k: v for k, v in everywhere.items() if k in trained.sent}, len(r.cohort))
+        if trained.mass is not None:
+            base = {k: v * trained.mass[k] for k, v in base.items()}
+        y = add(trained.sent | sub({k: trained.sent[k] for k in base}, base), rows(s.residue, r.members))
+        q: Tensors = vmap(lambda y: {k: rounded(v, bits) for k, v in y.items()})(y)
+        if trained.mass is not None:  # an entry that is not there cannot be sent; its error waits until it is
+            q = {k: v * trained.mass[k] for k, v in q.items()}
+        residue = put(s.residue, r.members, sub(y, q))
+        delivered = trained._replace(sent=q | add(base, {k: q[k] for k in base}))
+        return Compressed(program.exchange(s.inner, delivered, r), residue)
+
+    def traffic(s: Compressed, r: Round) -> Traffic:
+        full = program.traffic(s.inner, r)
+        loads = [
+            m.load._replace(values=-(-m.load.parameters * bits // 8) + SCALE_BYTES * m.load.tensors) for m in full.sent
+        ]
+        return full._replace(sent=tuple(m._replace(load=load) for m, load in zip(full.sent, loads, strict=True)))
+
+    def prepare(s: Compressed, r: Round) -> Compressed:
+        return s if program.prepare is None else s._replace(inner=program.prepare(s.inner, r))
+
+    return around(program, lambda s: s.inner, init=init, exchange=exchange, traffic=traffic, prepare=prepare)

@@ -1,8 +1,9 @@
-"""Who can carry how much, and when: texts such as ``b4-b3-b2``, ``b4x15-b2x5`` or ``b1@0.25-b2@0.25-b4``."""
+"""Which client has which capacity, and when: texts such as ``b4-b3-b2``, ``b4x15-b2x5`` or ``b1@0.25-b2@0.25-b4``."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..core.errors import UserError
 from ..data.batches import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
-COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}  # layers that stay whole, one rank ratio for all
+COMMON_RANKS = {"b1": (1, 0.03), "b2": (3, 0.15), "b3": (5, 0.4)}  # layers that stay whole, rank ratio of all clients
 RANKS = {"b1": 0.01, "b2": 0.15, "b3": 0.6, "b4": 1.4}  # rank ratios behind the ninth layer
 FRACTIONS = {"b1": 0.25, "b2": 0.75, "b3": 1.25, "b4": 1.75}  # of the widths of a neural basis
 DEPTHS = {"b1": 1.0, "b2": 2.0, "b3": 3.0, "b4": 4.0}  # stages
@@ -26,15 +27,15 @@ class Share(NamedTuple):
     end: float = math.inf  # the first round in which they do not have it any more
 
     def lasts(self, t: int) -> bool:
-        """Whether they have it in round ``t``."""
+        """Tell whether they have it in round ``t``."""
         return self.first <= t < self.end
 
 
 def shares(text: str, known: Mapping[str, float], clients: int, rounds: int) -> list[Share]:
-    """The clients in contiguous groups, one a capacity: of equal size, or of the sizes that are given.
+    """Split the clients into contiguous groups, one per capacity: of equal size, or of the sizes in the text.
 
-    With ``@`` everybody has one capacity after the other, for so many rounds each or for such shares of all rounds,
-    which are rounded down; the last one may go without a number and takes what is left.
+    With ``@`` all clients have one capacity after the other, each for a number of rounds or a share of all rounds,
+    which is rounded down; the last one may go without a number and takes the rounds that are left.
 
     >>> [(s.capacity, s.clients.tolist()) for s in shares("b4-b2", WIDTHS, 4, rounds=9)]
     [(1.0, [0, 1]), (0.5, [2, 3])]
@@ -44,11 +45,15 @@ def shares(text: str, known: Mapping[str, float], clients: int, rounds: int) -> 
     [(0.25, 0, 2), (0.5, 2, 4), (1.0, 4, inf)]
     """
     values = levels(text, known)
-    return _one_by_one(text, values, clients, rounds) if staged(text) else _side_by_side(text, values, clients)
+    if staged(text):
+        starts: list[float] = [*_first_rounds(text, rounds), math.inf]
+        return [Share(v, np.arange(clients), int(a), b) for v, (a, b) in zip(values, pairwise(starts), strict=True)]
+    ends = pairwise([0, *_last_clients(text, clients)])
+    return [Share(v, np.arange(a, b)) for v, (a, b) in zip(values, ends, strict=True) if b > a]
 
 
 def levels(text: str, known: Mapping[str, float]) -> list[float]:
-    """The capacities themselves.
+    """Return the capacities themselves.
 
     >>> levels("b4-b3x2-0.1", WIDTHS), levels("b1@5-b2", WIDTHS)
     ([1.0, 0.75, 0.1], [0.25, 0.5])
@@ -61,80 +66,14 @@ def levels(text: str, known: Mapping[str, float]) -> list[float]:
 
 
 def staged(text: str) -> bool:
-    """Whether capacities change over the rounds."""
+    """Tell whether capacities change over the rounds."""
     return "@" in text
 
 
 def refuse_staged(name: str, text: str | None, why: str) -> None:
-    """Refuses capacities that change over the rounds where a method could do nothing with them."""
+    """Refuse capacities that change over the rounds where a method has no use for them."""
     if text is not None and staged(text):
         raise UserError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
-
-
-def _one_by_one(text: str, values: Sequence[float], clients: int, rounds: int) -> list[Share]:
-    first = _starts(text, rounds)
-    spans = zip(values, first, [*first[1:], math.inf], strict=True)
-    return [Share(value, np.arange(clients), start, end) for value, start, end in spans]
-
-
-def _side_by_side(text: str, values: Sequence[float], clients: int) -> list[Share]:
-    parts = [part.strip().partition("x") for part in text.split("-")]
-    ends = np.cumsum([_count(size, text) for _, _, size in parts]) if any(x for _, x, _ in parts) else None
-    if ends is None:
-        ends = np.arange(1, len(parts) + 1) * clients // len(parts)
-    elif ends[-1] != clients:
-        raise UserError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
-    starts = np.concatenate([[0], ends[:-1]])
-    return [
-        Share(value, np.arange(a, b))
-        for value, a, b in zip(values, starts.tolist(), ends.tolist(), strict=True)
-        if b > a
-    ]
-
-
-def _starts(text: str, rounds: int) -> list[int]:
-    """The first round of each capacity."""
-    given = [_length(part.partition("@")[2].strip(), text) for part in text.split("-")]
-    if any(length is None for length in given[:-1]):
-        raise UserError(f"capacities={text} do not say how long each lasts: only the last may go without a number")
-    numbers = [length for length in given if length is not None]
-    if len({isinstance(length, int) for length in numbers}) > 1:
-        raise UserError(f"capacities={text} mix rounds with shares of all rounds: give one kind, as in b1@0.25-b4")
-    fixed = [length if isinstance(length, int) else int(length * rounds) for length in numbers[: len(given) - 1]]
-    _check_sum(text, given, rounds)
-    if min([*fixed, rounds - sum(fixed)]) < 1:
-        raise UserError(f"capacities={text} leave some no round of {rounds}: ask for more rounds or other shares")
-    return [0, *np.cumsum(fixed).tolist()]
-
-
-def _check_sum(text: str, given: Sequence[int | Fraction | None], rounds: int) -> None:
-    """All numbers together are all rounds, where the last one has a number too."""
-    if given[-1] is None:
-        return
-    total = sum(length for length in given if length is not None)
-    whole = rounds if isinstance(given[-1], int) else 1
-    if total != whole:
-        what = (
-            f"{total} rounds, but there are {rounds}"
-            if isinstance(given[-1], int)
-            else f"{float(total):g} of all rounds"
-        )
-        raise UserError(f"capacities={text} are for {what}: leave the last number out, or make them add up")
-
-
-def _length(text: str, whole: str) -> int | Fraction | None:
-    """A number of rounds, a share of them as in 0.25 or 1/8, or None where nothing is said."""
-    if not text:
-        return None
-    try:
-        length = int(text) if text.isdigit() else Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        length = 0
-    if length <= 0 or (isinstance(length, Fraction) and length > 1):
-        raise UserError(
-            f"capacities={whole} have no meaning at @{text}: write rounds or a share of them, as in b1@250 or b1@0.125"
-        )
-    return length
 
 
 def _value(name: str, known: Mapping[str, float], text: str) -> float:
@@ -148,7 +87,48 @@ def _value(name: str, known: Mapping[str, float], text: str) -> float:
         ) from None
 
 
-def _count(size: str, text: str) -> int:
-    if not size.isdigit():
+def _last_clients(text: str, clients: int) -> list[int]:
+    """Return the end of every group of clients."""
+    parts = [part.strip().partition("x") for part in text.split("-")]
+    if not any(x for _, x, _ in parts):
+        return [k * clients // len(parts) for k in range(1, len(parts) + 1)]
+    if not all(size.isdigit() for _, _, size in parts):
         raise UserError(f"capacities={text} gives sizes to some only: give one to each, as in b4x15-b2x5, or to none")
-    return int(size)
+    ends = list(accumulate(int(size) for _, _, size in parts))
+    if ends[-1] != clients:
+        raise UserError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
+    return ends
+
+
+def _first_rounds(text: str, rounds: int) -> list[int]:
+    """Return the first round of each capacity."""
+    *lengths, last = (_length(part.partition("@")[2].strip(), text) for part in text.split("-"))
+    numbers = [length for length in (*lengths, last) if length is not None]
+    if None in lengths:
+        raise UserError(f"capacities={text} do not say how long each lasts: only the last may go without a number")
+    if len({isinstance(length, int) for length in numbers}) > 1:
+        raise UserError(f"capacities={text} mix rounds with shares of all rounds: give one kind, as in b1@0.25-b4")
+    in_rounds = all(isinstance(length, int) for length in numbers)
+    if last is not None and sum(numbers) != (rounds if in_rounds else 1):
+        total = sum(numbers)
+        what = f"{total} rounds, but there are {rounds}" if in_rounds else f"{float(total):g} of all rounds"
+        raise UserError(f"capacities={text} are for {what}: leave the last number out, or make them add up")
+    fixed = [int(length if in_rounds else length * rounds) for length in numbers[: len(lengths)]]
+    if min([*fixed, rounds - sum(fixed)]) < 1:
+        raise UserError(f"capacities={text} leave some no round of {rounds}: ask for more rounds or other shares")
+    return [0, *accumulate(fixed)]
+
+
+def _length(text: str, whole: str) -> int | Fraction | None:
+    """Read a number of rounds or a share of them, as in 0.25 or 1/8; an empty text is None."""
+    if not text:
+        return None
+    try:
+        length = int(text) if text.isdigit() else Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        length = 0
+    if length <= 0 or (isinstance(length, Fraction) and length > 1):
+        raise UserError(
+            f"capacities={whole} have no meaning at @{text}: write rounds or a share of them, as in b1@250 or b1@0.125"
+        )
+    return length

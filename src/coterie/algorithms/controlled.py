@@ -43,7 +43,7 @@ def controlled(
     personal_outer_lr: float,
     c_init: str,
 ) -> Program[Controlled]:
-    """FedAvg with outer steps, whose phase is shifted by c - c_i, and the renewal of the control variates."""
+    """Return FedAvg with outer steps, whose gradients are shifted by c - c_i, and which renews the control variates."""
     names = shared & p.parameters
     aux = {CONTROL: lambda s, r: correction(s.c, rows(s.c_i, r.members))}
     base: Program[Any] = federated(p, [phase], t, shared, participation, "uniform", outer_lr, personal_outer_lr, aux)
@@ -54,7 +54,7 @@ def controlled(
         return Controlled(u, v, memory, c, replicate(c, count(each)))
 
     def start_gradients(s: Controlled, r: Round) -> Controlled:
-        """c_i: the mean gradient of the batches of a round, all at the start."""
+        """Set c_i to the mean gradient of the batches of a round, all at the start."""
         grad = r.engine.gradient(p.model.objective)
         batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
         c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
@@ -85,22 +85,22 @@ def controlled(
 
 
 def with_control(done: Trained, before: Tensors, after: Tensors) -> Trained:
-    """What clients came to, with the change of their control variates in the message."""
+    """Return the trained cohort with the change of its control variates in the message."""
     return done._replace(sent=done.sent | of_control(sub(after, before)), private=(done.private, after))
 
 
 def of_control(c: Tensors) -> Tensors:
-    """Control variates under names of their own: they share a message with the model."""
+    """Return control variates under names of their own: they share a message with the model."""
     return {CONTROL + k: v for k, v in c.items()}
 
 
 def correction(c: Tensors, c_i: Tensors) -> Tensors:
-    """c - c_i for all clients: what their gradients are shifted by."""
+    """Return c - c_i for all clients, the shift of their gradients."""
     return sub(replicate(c, count(c_i)), c_i) if c_i else {}
 
 
 def from_steps(c: Tensors, c_i: Tensors, moved: Tensors, lengths: Tensor) -> Tensors:
-    """c_i - c + (x - y_K) / (K lr) for all clients, ``lengths``: their K lr; where that is 0 the old one stays."""
+    """Return c_i - c + (x - y_K) / (K lr) for all clients, ``lengths``: their K lr; where it is 0, c_i stays."""
 
     def one(c_i: Tensors, moved: Tensors, length: Tensor) -> Tensors:
         new = add(sub(c_i, c), moved, 1 / length)
@@ -111,7 +111,7 @@ def from_steps(c: Tensors, c_i: Tensors, moved: Tensors, lengths: Tensor) -> Ten
 
 
 def mean_gradient(grad: Grad, names: frozenset[str], model: Tensors, stream: Stream) -> Tensors:
-    """One client's gradient in ``names``, averaged over the batches of a stream, all at the same point."""
+    """Return one client's gradient in ``names``, averaged over the batches of a stream, all at the same point."""
     params, frozen = split(model, names)
     total = mul(params, 0.0)
     for k in range(stream.steps):
@@ -120,7 +120,7 @@ def mean_gradient(grad: Grad, names: frozenset[str], model: Tensors, stream: Str
 
 
 def check_plain(t: Training) -> None:
-    """Refuses whatever would make (x - y_K) / (K lr) something else than the mean gradient."""
+    """Refuse options with which (x - y_K) / (K lr) would not be the mean gradient."""
     for key in ("momentum", "weight_decay", "clip"):
         if getattr(t, key):
             raise UserError(f"control variates need plain SGD: leave {key} out")

@@ -32,7 +32,7 @@ KINDS = {"fedlmt": "plain", "depthfl": "gated"}  # of heads, by the paper that h
 def _with_heads(
     model: Model, distill: str, teaching: float, tau: float, feature_l2: float, heads: str, answer: str
 ) -> Model:
-    """The network with a head on every stage."""
+    """Return the network with a head on every stage."""
     whole = all_heads(model.module, answer == "deepest", KINDS[heads], feature_l2 > 0)
     if not feature_l2:
         return model.like(whole, deep_supervision)
@@ -88,8 +88,8 @@ def depthfl(
     rebuilt it, after Zhang et al., "Be Your Own Teacher", 2019, whose released code has feature_l2 at 1e-6, there times
     the plain distance over the whole batch.
     """
-    given, alone, features = _depths(p, capacities), answer == "deepest", feature_l2 > 0
-    groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in given]
+    depths, alone, features = _depths(p, capacities), answer == "deepest", feature_l2 > 0
+    groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in depths]
 
     @lru_cache(maxsize=1)  # rounds with the same loss have the same models
     def forms(weight: float) -> list[tuple[Share, Submodel]]:
@@ -99,16 +99,16 @@ def depthfl(
     def submodels(r: Round) -> list[Assigned]:
         return assigned(forms(ramp(r.index) if distill == "mutual" else 0.0), r)
 
-    def heard(t: int) -> Tensor:
-        return answering(check_stages(p.module), max(int(s.capacity) for s in given if s.lasts(t)), alone)
+    def heads_that_answer(t: int) -> Tensor:
+        return answering(check_stages(p.module), max(int(s.capacity) for s in depths if s.lasts(t)), alone)
 
     phase = Phase(p.parameters, t.amount, t.lr)
     program = federated(replace(p, submodels=submodels), [phase], t, p.names, participation, weighting)
-    return saying(program, ANSWERING, heard)
+    return with_buffer(program, ANSWERING, heads_that_answer)
 
 
 def loss_of(distill: str, weight: float, teaching: float, tau: float, feature_l2: float, classes: int) -> Loss:
-    """What the heads of a client learn from: the labels, and each other."""
+    """Return the loss by which the heads of a client learn from the labels and from each other."""
     if distill == "none":
         return deep_supervision
     if distill == "mutual":
@@ -117,12 +117,12 @@ def loss_of(distill: str, weight: float, teaching: float, tau: float, feature_l2
 
 
 def classes_of(module: nn.Module) -> int:
-    """How many classes a network in stages tells apart."""
+    """Return the number of classes of a network in stages."""
     return len(module.get_parameter("linear.weight"))
 
 
 def _depths(p: Problem, capacities: str) -> list[Share]:
-    """Who has how many stages; refuses those that there are not."""
+    """Return the clients by their number of stages; refuse stages that do not exist."""
     stages = check_stages(p.module)
     for level in levels(capacities, DEPTHS):
         if level > stages or level != int(level) or level < 1:
@@ -130,13 +130,13 @@ def _depths(p: Problem, capacities: str) -> list[Share]:
     return shares(capacities, DEPTHS, p.clients, p.rounds)
 
 
-def saying(program: Program[Server], name: str, value: Callable[[int], Tensor]) -> Program[Server]:
-    """A program whose server's buffer ``name`` is what the round says: which heads answer."""
+def with_buffer(program: Program[Server], name: str, value: Callable[[int], Tensor]) -> Program[Server]:
+    """Set the server's buffer ``name`` to ``value(round)``, which says which heads answer."""
 
-    def said(s: Server, t: int) -> Server:
+    def after(s: Server, t: int) -> Server:
         return s._replace(u=s.u | {name: value(t).to(s.u[name])})
 
     return program._replace(
-        init=lambda common, each: said(program.init(common, each), 0),
-        exchange=lambda s, trained, r: said(program.exchange(s, trained, r), r.index),
+        init=lambda common, each: after(program.init(common, each), 0),
+        exchange=lambda s, trained, r: after(program.exchange(s, trained, r), r.index),
     )

@@ -29,7 +29,7 @@ def dfedalt(
 
     Reference: DFedAlt/DFedSalt, Algorithm 1, option I.
     Differs from the paper in: weight decay 5e-4 (its text prints a decay rate of 0.005), clipping at 10 and rates
-    that decay by 0.99 a round, which its text leaves open; all three are those of its group's released code. So is
+    that decay by 0.99 per round, which its text leaves open; all three are those of its group's released code. So is
     the default graph, ten others drawn by every receiver; its theory assumes a symmetric one, such as random:10.
     Line 13 of its listing sums the client's own z_i; the neighbors' are meant. Its line 1 draws a model on every
     device, as ``fit(init="per-client")`` does; without it all begin with one, as in the released code.

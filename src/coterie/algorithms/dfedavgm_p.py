@@ -11,7 +11,7 @@ from .peers import Peers, decentralized
 
 
 def _length(schedule: str, personal_epochs: int | None, personal_steps: int | None) -> dict[str, Any]:
-    """The personal phase takes five epochs where there is one and nothing is said."""
+    """Return five epochs for the personal phase, where there is one and its length is not given."""
     if schedule == "joint":
         length = {"personal_epochs": personal_epochs, "personal_steps": personal_steps}
         refuse_unused("schedule=joint has one phase for both parts", length, "schedule=alternate")

@@ -72,7 +72,7 @@ def dispfl(
     on.
     """
     graph = topologies.build(topology, p.clients, p.seed)
-    links = replace(graph, stochastic="row")  # whatever its weights sum to
+    links = replace(graph, stochastic="row")  # its weights do not matter
     phase = Phase(p.parameters, t.amount, t.lr, masked())
     base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
 
@@ -85,7 +85,7 @@ def dispfl(
         score = random_scores(s.mask, p.seed, r) if regrow == "random" else gradient_sizes(p, done.models, t, r)
         moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
-        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.private.items()}  # what grows starts without momentum
+        memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.private.items()}  # growing entries have none
         everything = {k: torch.ones_like(v) for k, v in done.sent.items()}
         return done._replace(private=(mask, memory), mass=alive(everything, s.mask))
 
@@ -103,12 +103,12 @@ def dispfl(
 
 
 def alive(x: Tensors, mask: Tensors) -> Tensors:
-    """Zero where the mask is; what has no mask stays."""
+    """Set x to zero where its mask is zero; tensors without a mask stay."""
     return {k: v * mask[k] if k in mask else v for k, v in x.items()}
 
 
 def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]:
-    """How many entries of each tensor are alive: in proportion to the sum of its dimensions, none above its size.
+    """Return how many entries of each tensor are alive: in proportion to the sum of its dimensions, at most its size.
 
     >>> erk({"a": (10, 10), "b": (10,)}, 0.5)
     {'a': 45, 'b': 10}
@@ -128,7 +128,7 @@ def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]
 
 
 def first_masks(model: Tensors, density: float, clients: Integers, seed: int) -> Tensors:
-    """Random positions of the right number, other ones for every client."""
+    """Draw masks of the right density, one per client."""
     count = erk({k: tuple(v.shape) for k, v in model.items()}, density)
     draws = [rng.generator(seed, "mask", 0, int(i)) for i in clients]
     order = {k: np.stack([draw.permutation(v.numel()) for draw in draws]) for k, v in model.items()}
@@ -136,16 +136,16 @@ def first_masks(model: Tensors, density: float, clients: Integers, seed: int) ->
 
 
 def random_scores(mask: Tensors, seed: int, r: Round) -> Tensors:
-    """Where each client grows first, drawn anew in every round."""
+    """Draw the scores by which each client grows, anew in every round."""
     draws = [rng.generator(seed, "mask", r.index + 1, int(i)) for i in r.cohort]
     score = {k: np.stack([draw.random(v[0].numel(), np.float32) for draw in draws]) for k, v in mask.items()}
     return {k: torch.from_numpy(score[k]).view_as(v).to(v.device) for k, v in mask.items()}
 
 
 def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
-    """|g| of one batch, in evaluation mode: where growing would help most.
+    """Return |g| of one batch, in evaluation mode: growing helps most where it is large.
 
-    What is below a millionth of the largest is none: where a bias cannot matter (a key's in attention) its gradient is
+    Values below a millionth of the largest are 0: where a bias cannot matter (a key's in attention) its gradient is
     rounding noise, which differs from engine to engine and must not choose.
     """
     grad = r.engine.gradient(p.model.eval_objective)
@@ -158,13 +158,13 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
 
 
 def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:
-    """The mask with the smallest ``share`` of what is alive dropped, and as many grown where the score is largest.
+    """Drop the ``share`` of alive entries with the smallest weights, and grow as many where the score is largest.
 
-    Stacked over clients, all of which have equally many alive; what was just dropped may grow again.
+    All is stacked over clients, which have equally many alive; an entry that was just dropped may grow again.
     """
     flat = mask.reshape(len(mask), -1)
     moving = math.ceil(share * int(flat[0].sum()))
     size = w.reshape(flat.shape).abs().masked_fill(~flat, torch.inf)
-    left = flat.scatter(1, size.argsort(stable=True)[:, :moving], False)  # of equal ones the first, on every device
+    left = flat.scatter(1, size.argsort(stable=True)[:, :moving], False)  # the first of equal ones, on every device
     wanted = score.reshape(flat.shape).masked_fill(left, -torch.inf)
     return left.scatter(1, wanted.argsort(stable=True, descending=True)[:, :moving], True).view_as(mask)

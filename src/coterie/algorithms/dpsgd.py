@@ -46,14 +46,14 @@ def dpsgd(
     Reference: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017, Algorithm 1.
     Differs from the paper in: the default variant, an epoch instead of one batch, as DFedSAM's experiments run it;
     variant="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
-    clipping at 10 and rates that decay by 0.998 a round are from those experiments.
+    clipping at 10 and rates that decay by 0.998 per round are from those experiments.
     """
     program = decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
     return combining_first(program) if variant == "lian" else program
 
 
 def combining_first(program: Program[Peers]) -> Program[Peers]:
-    """Mixes the points from before the step and adds the step taken at the client's own, unmixed point."""
+    """Mix the points from before the step and add the step taken at the client's own, unmixed point."""
 
     def train(s: Peers, r: Round) -> Trained:
         return program.train(s, r)._replace(sent=floating(s.x))

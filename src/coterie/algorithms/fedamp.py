@@ -89,7 +89,7 @@ def fedamp(
 
 
 def convex(a: Tensor) -> Tensor:
-    """The weights ``a`` of others, scaled down where they sum to more than 1, and the rest for oneself."""
+    """Scale the weights ``a`` of others down where they sum to more than 1, and give the rest to the client itself."""
     a = with_diagonal(a, torch.zeros(len(a), dtype=a.dtype, device=a.device))
     i, _, values = entries(a)
     total = a @ values.new_ones(len(a))

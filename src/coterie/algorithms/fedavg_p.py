@@ -21,7 +21,7 @@ P_PRESETS: Presets = {
 
 
 def check_exact(t: Training, exact_personal: bool) -> None:
-    """Refuses exact personal gradients where there is no noise to take away, or epochs that would be single steps."""
+    """Refuse exact personal gradients where there is no noise to remove, or epochs that would be single steps."""
     if exact_personal and t.batch_size is None:
         raise UserError("exact_personal changes nothing without batches: give batch_size, or leave it out")
     if exact_personal and t.epochs is not None:
@@ -66,7 +66,7 @@ def fedavg_p(
 
 
 def joint_phase(p: Problem, t: Training, personal: Patterns, personal_lr: float, exact_personal: bool = False) -> Phase:
-    """One phase over both parts, both gradients at the same point, with a step size for each part.
+    """Return one phase over both parts, both gradients at the same point, with a step size for each part.
 
     exact_personal: v follows the gradient over all samples of the client, u that of a batch.
     """

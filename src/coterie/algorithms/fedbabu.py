@@ -32,7 +32,7 @@ def fedbabu(
     0.0
 
     Reference: Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", 2022.
-    Differs from the paper in: the rate, which decays by ``lr_decay`` a round unless ``lr_milestones=(0.5, 0.75)``
+    Differs from the paper in: the rate, which decays by ``lr_decay`` per round unless ``lr_milestones=(0.5, 0.75)``
     divides it by 10 at a half and three quarters of the rounds, as the released code does; that code also fine-tunes
     from its best checkpoint instead of the last model.
     """

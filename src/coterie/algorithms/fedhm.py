@@ -16,7 +16,7 @@ from .server import Server, federated
 
 
 def check_products(t: Training, regularizer: str) -> None:
-    """Refuses what is no list of terms, and momentum of factors that are made anew."""
+    """Refuse a regularizer that is no list of terms, and momentum of factors that are computed anew."""
     coefficients(regularizer)
     refuse_persistent(t)
 
@@ -54,15 +54,17 @@ def fedhm(
     1e-4.
     """
     groups = [
-        (s, product_view(p.model, s.capacity, keep_layers, regularizer, rank_mode))
+        (s, low_rank_submodel(p.model, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
-    viewed = replace(p, submodels=lambda r: assigned(groups, r))
-    return federated(viewed, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
+    unequal = replace(p, submodels=lambda r: assigned(groups, r))
+    return federated(unequal, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
 
-def product_view(model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
-    """The nearest products of a full model, and the full model they are."""
+def low_rank_submodel(
+    model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str
+) -> Submodel:
+    """Return the submodel of nearest products of a full model."""
     factors = factorize(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     low = regularized(factors, model, regularizer)
     return Submodel(

@@ -11,7 +11,7 @@ from ..exchange.mixing import average
 from ..local.steps import Phase
 from .base import Assigned, ModelGroup
 from .capacities import RANKS, levels, refuse_staged
-from .fedhm import check_products, product_view
+from .fedhm import check_products, low_rank_submodel
 from .method import Options, Participation, Problem, Program, Range, Round, Trained, Training, Weighting, method
 from .options import LMT_PAPER, refuse_unused
 from .server import both_ways
@@ -26,7 +26,7 @@ class Twofold(NamedTuple):
 
 
 def _rank(rank_ratio: float | None, capacities: str | None) -> dict[str, Any]:
-    """One ratio for everybody: as given, else that of the smallest capacity."""
+    """Return one ratio for all clients: ``rank_ratio``, or that of the smallest capacity."""
     refuse_staged("fedhmv2", capacities, "averages factors of one rank in all rounds")
     if rank_ratio is not None:
         refuse_unused("rank_ratio makes the model", {"capacities": capacities}, "rank_ratio out")
@@ -70,7 +70,7 @@ def fedhmv2(
     divides T_s, the wrong way round.
     """
     assert rank_ratio is not None
-    submodel = product_view(p.model, rank_ratio, keep_layers, regularizer, rank_mode)
+    submodel = low_rank_submodel(p.model, rank_ratio, keep_layers, regularizer, rank_mode)
     low = replace(p, model=submodel.model)
     work = LocalUpdate(low, [Phase(low.parameters, t.amount, t.lr)], t)
 

@@ -18,7 +18,7 @@ PRESETS: Presets = {
 def _rank(
     capacities: str | None, rank_ratio: float | None, keep_layers: int | str | None, regularizer: str
 ) -> dict[str, Any]:
-    """Layers that stay whole and rank ratio: as given, else for the smallest capacity."""
+    """Return the layers that stay whole and the rank ratio, by default those of the smallest capacity."""
     coefficients(regularizer)
     refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:

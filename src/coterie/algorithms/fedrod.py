@@ -21,9 +21,9 @@ COUNTS, BEGUN = "counts", "begun"
 
 
 class TwoHeads(nn.Module):
-    """In place of a model's last layer: its generic head, and a personal one that learns what is left.
+    """A replacement of a model's last layer: its generic head, and a personal one that learns the residual.
 
-    In training all answers lie side by side, [B, heads, C]; in evaluation generic and personal one are added, [B, C].
+    In training all answers stand side by side, [B, heads, C]; in evaluation generic and personal one are added, [B, C].
     """
 
     counts: Tensor
@@ -42,27 +42,27 @@ class TwoHeads(nn.Module):
         self.to(generic.weight)
 
     def forward(self, features: Tensor) -> Tensor:
-        """All answers, or the sum of the generic and the personal one."""
+        """[B, features] -> [B, heads, C] in training, [B, C] in evaluation."""
         generic = self.generic(features)
-        heads = [head for head in (self.personal, self.network and self.made) if head is not None]
+        heads = [head for head in (self.personal, self.network and self.generated) if head is not None]
         if not self.training:
             return cast(Tensor, generic + heads[0](features))
         own = [generic.detach() + head(features.detach()) for head in heads]
         return torch.stack([self.balanced(generic), *own], 1)
 
-    def made(self, features: Tensor) -> Tensor:
-        """The answer of the head that the network makes for the client; none without any class of its own."""
+    def generated(self, features: Tensor) -> Tensor:
+        """Return the answer of the head that the network makes for the client; 0 for a client without samples."""
         assert self.network is not None
-        weight, bias = self.parted(self.network(shares(self.counts)))
+        weight, bias = self.weight_and_bias(self.network(class_shares(self.counts)))
         return F.linear(features, weight, bias) * (self.counts.sum() > 0)
 
-    def parted(self, made: Tensor) -> tuple[Tensor, Tensor]:
-        """What the network puts out, as weight and bias of a head."""
-        both = made.view(self.generic.out_features, -1)
+    def weight_and_bias(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output of the network as weight and bias of a head."""
+        both = output.view(self.generic.out_features, -1)
         return both[:, :-1], both[:, -1]
 
     def balanced(self, z: Tensor) -> Tensor:
-        """z + gamma log n_c: what the softmax of a client with these class counts would see."""
+        """Return z + gamma log n_c: the logits of a softmax that knows the client's class counts."""
         if self.gamma == 0:
             return z
         prior = self.gamma * self.counts.clamp(min=1).log()
@@ -76,17 +76,17 @@ def _zero(layer: nn.Linear) -> nn.Linear:
 
 
 def _network(classes: int, features: int) -> nn.Sequential:
-    """From class shares to a head, which is zero at first."""
+    """Return the network from class shares to a head, which is zero at first."""
     return nn.Sequential(nn.Linear(classes, HIDDEN), nn.ReLU(), _zero(nn.Linear(HIDDEN, classes * (features + 1))))
 
 
-def shares(counts: Tensor) -> Tensor:
-    """Of the classes among a client's samples; all 0 where it has none."""
+def class_shares(counts: Tensor) -> Tensor:
+    """Return the shares of the classes among a client's samples; all are 0 where it has none."""
     return counts / counts.sum().clamp(min=1)
 
 
 def all_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The generic head's loss and those of the others; no gradient of one reaches another's part.
+    """Return the sum of all heads' losses; no gradient of one reaches another's part.
 
     In evaluation there is one answer, and its loss.
     """
@@ -101,7 +101,7 @@ def _check(hyper: bool, keep_head: bool) -> None:
 
 
 def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> Model:
-    """The model with its last linear layer replaced, and all losses."""
+    """Return the model with its last linear layer replaced, and all losses."""
     if model.loss is not cross_entropy:
         raise UserError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
     module = copy.deepcopy(model.module)
@@ -157,16 +157,16 @@ def fedrod(
     layer = next(name for name, m in p.module.named_modules() if isinstance(m, TwoHeads))
     at = f"{layer}." if layer else ""
     heads = frozenset(k for k in p.parameters if k.startswith((f"{at}personal.", f"{at}network.")))
-    kept = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
+    private = frozenset(k for k in p.names if k.startswith((f"{at}personal.", at + COUNTS, at + BEGUN)))
     group = ParamGroup(heads, t.lr if personal_lr is None else personal_lr, clipped_alone=True)
     phase = Phase(p.parameters, t.amount, t.lr, group=group)
-    program = federated(p, [phase], t, p.names - kept, participation, weighting)
+    program = federated(p, [phase], t, p.names - private, participation, weighting)
 
     def prepare(s: Server, r: Round) -> Server:
         return s._replace(v=s.v | {at + COUNTS: class_counts(r, s.v[at + COUNTS])})
 
     def consensus(s: Server) -> Tensors:
-        """The generic model: what is personal at zero."""
+        """Return the generic model: the personal part is zero."""
         return s.u | zeros_like({k: v[0] for k, v in s.v.items()})
 
     counted = program._replace(prepare=prepare, consensus=consensus)
@@ -174,7 +174,7 @@ def fedrod(
 
 
 def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Program[Server]:
-    """The program in which a client that has no head of its own yet has the one that the network makes for it."""
+    """Let a client that has no head of its own yet begin with the one that the network makes for it."""
     assert isinstance(heads, TwoHeads)
     assert heads.network is not None
     network = heads.network
@@ -183,7 +183,7 @@ def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Pro
         weights = {k: u[f"{at}network.{k}"] for k, _ in network.named_parameters()}
 
         def one(own: Tensors) -> Tensors:
-            made = heads.parted(functional_call(network, weights, (shares(own[at + COUNTS]),)))
+            made = heads.weight_and_bias(functional_call(network, weights, (class_shares(own[at + COUNTS]),)))
             names, begun = (f"{at}personal.weight", f"{at}personal.bias"), own[at + BEGUN] > 0
             first = {k: torch.where(begun, own[k], head) for k, head in zip(names, made, strict=True)}
             return own | first | {at + BEGUN: torch.ones_like(own[at + BEGUN])}
@@ -201,7 +201,7 @@ def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Pro
 
 
 def class_counts(r: Round, like: Tensor) -> Tensor:
-    """[m, C] how many training samples of each class every member of the cohort has."""
+    """Return [m, C] how many training samples of each class every member of the cohort has."""
     y = r.samples.y
     if y.is_floating_point() or y.dim() != 1:
         raise UserError("fedrod counts classes: give one whole-numbered label a sample, or take fedper")

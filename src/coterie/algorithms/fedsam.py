@@ -29,7 +29,7 @@ def fedsam(
 
     Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
     Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
-    decay, no clipping, rates that decay by 0.998 a round).
+    decay, no clipping, rates that decay by 0.998 per round).
     """
     phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
     return federated(p, [phase], t, p.names, participation, weighting, outer_lr)

@@ -15,7 +15,7 @@ from .server import Server, federated
 
 
 def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float) -> Model:
-    """The widest network, and the others beside it, all on the banks of the widest."""
+    """Return the widest network, with the others beside it, all on the banks of the widest."""
     widest, *others = networks(model, capacities, n_basis, basis_fraction, orthogonal).items()
     whole = beside(widest[1].module, {key(w): net.module for w, net in others}) if others else widest[1].module
     return replace(widest[1], module=whole)
@@ -67,14 +67,14 @@ def flanc(
     forms = networks(p.model.source, capacities, n_basis, basis_fraction, orthogonal)
     submodels = {w: named_submodel(form, p.model.start, place(p, w, max(forms))) for w, form in forms.items()}
     groups = [(s, submodels[s.capacity]) for s in shares(capacities, FRACTIONS, p.clients, p.rounds)]
-    viewed = replace(p, submodels=lambda r: assigned(groups, r))
-    return federated(viewed, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
+    unequal = replace(p, submodels=lambda r: assigned(groups, r))
+    return federated(unequal, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
 
 def networks(
     source: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float
 ) -> dict[float, Model]:
-    """One network per width, the widest first."""
+    """Return one network per width, the widest first."""
 
     def at(fraction: float) -> Model:
         module = composed(source.module, fraction, n_basis, basis_fraction)
@@ -86,7 +86,7 @@ def networks(
 
 
 def key(width: float) -> str:
-    """A width as a part of a name.
+    """Return a width as a part of a name.
 
     >>> key(0.75)
     '0_75'
@@ -95,6 +95,6 @@ def key(width: float) -> str:
 
 
 def place(p: Problem, width: float, widest: float) -> Callable[[str], str]:
-    """Where the server holds what a network of that width calls so: the banks once, everything else once a width."""
+    """Return the map from names of that width to the server's: banks exist once, all other tensors once per width."""
     banks = frozenset(bank_names(p.module))
     return lambda name: name if width == widest or name in banks else f"others.{key(width)}.{name}"

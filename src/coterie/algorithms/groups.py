@@ -1,7 +1,7 @@
-"""Forms of the model: who holds which, what each would deploy, and views by name.
+"""Forms of the model: which client has which, and what each client would deploy.
 
-A method that gives clients forms of their own says in ``Program.views`` who has which in a round. Everything else is
-here: what is trained is the common form seen through the view, and so is what is measured, returned and saved.
+A method that gives clients forms of their own says in ``Program.submodels`` which client has which in a round. The
+rest is here: a client trains the common form seen through its submodel, and that is also measured, returned and saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,18 +25,18 @@ Submodels = Callable[[Round], Sequence[Assigned]]
 
 
 def assigned(groups: Sequence[tuple[Share, Submodel]], r: Round) -> list[Assigned]:
-    """Who of the cohort has which view, where a view leaves nothing to choose."""
+    """Assign submodels that leave nothing to choose to the members of a cohort."""
     return [Assigned(places, submodel, {}) for places, submodel in present(groups, r)]
 
 
 def present(groups: Sequence[tuple[Share, T]], r: Round) -> list[tuple[Integers, T]]:
-    """The places of a group's clients in the cohort, of those who have that capacity in this round."""
-    here = [(np.flatnonzero(np.isin(r.cohort, s.clients)), form) for s, form in groups if s.lasts(r.index)]
-    return [(places, form) for places, form in here if len(places)]
+    """Return the places in the cohort of every group's clients, of the groups that exist in this round."""
+    found = [(np.flatnonzero(np.isin(r.cohort, s.clients)), form) for s, form in groups if s.lasts(r.index)]
+    return [(places, form) for places, form in found if len(places)]
 
 
 def named_submodel(model: Model, common: Mapping[str, torch.Tensor], place: Callable[[str], str] = str) -> Submodel:
-    """A model that holds some of the common tensors, under names of its own that ``place`` translates."""
+    """Return the submodel that holds some of the common tensors; ``place`` maps its names to the common ones."""
     places = {place(k): k for k in model.start}
 
     def extract(x: Tensors, index: Tree) -> Tensors:
@@ -44,19 +44,19 @@ def named_submodel(model: Model, common: Mapping[str, torch.Tensor], place: Call
 
     def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
         absent = {k: torch.zeros_like(v) for k, v in common.items() if k not in places}
-        held = {there: x[own] for there, own in places.items()}
-        mass = {k: torch.ones_like(v) for k, v in held.items()}
-        return held | absent, mass | absent
+        values = {there: x[own] for there, own in places.items()}
+        mass = {k: torch.ones_like(v) for k, v in values.items()}
+        return values | absent, mass | absent
 
     return Submodel(model, extract, embed)
 
 
 def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) -> Tensors:
-    """What some members train, stacked; taken once where all have the same model and cut."""
+    """Return the submodels of some members, stacked; extracted once where all have the same model and index."""
     if alike(models, index):
         once: Tensors = replicate(submodel.extract(rows(models, 0), rows(index, 0)), len(mine))
         return once
-    if one_for_all(models):  # which is not copied for everybody before it is cut
+    if one_for_all(models):  # one model is not copied for every member before it is cut
         cuts: Tensors = vmap(submodel.extract, in_dims=(None, 0))(rows(models, 0), index)
         return cuts
     each: Tensors = vmap(submodel.extract)(rows(models, mine), index)
@@ -64,43 +64,52 @@ def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) ->
 
 
 def one_for_all(models: Tensors) -> bool:
-    """Whether stacked tensors are those of one model, shown to everybody."""
+    """Tell whether stacked tensors are those of one model, expanded over all members."""
     return all(v.stride(0) == 0 for v in models.values())
 
 
 def alike(models: Tensors, index: Tree) -> bool:
-    """Whether all members see one model in the same way."""
+    """Tell whether all members see one model in the same way."""
     return one_for_all(models) and all(bool((v == v[:1]).all()) for v in leaves(index))
 
 
-def model_groups(model: Model, submodels: Submodels | None, models: Tensors, r: Round) -> Iterator[ModelGroup]:
-    """What the members would deploy: the stacked ``models``, each in the form its owner has in round ``r``.
+def chunks(places: Integers, model: Model) -> Iterator[slice]:
+    """Yield the members some at a time, as many as there are models of this form that fit into memory together."""
+    size = max(1, NUMBERS // entries(model.start.values()))
+    for start in range(0, len(places), size):
+        yield slice(start, start + size)
 
-    Where members hold cuts of their own, some are made at a time: all of them together may not fit into memory.
+
+def model_groups(model: Model, submodels: Submodels | None, models: Tensors, r: Round) -> Iterator[ModelGroup]:
+    """Yield what the members would deploy: the stacked ``models``, each in the form its owner has in round ``r``.
+
+    Where members have different cuts, some are made at a time: all of them together may not fit into memory.
     """
     if submodels is None:
         yield ModelGroup(np.arange(len(r.cohort)), model, models)
         return
     for a in submodels(r):
-        size = len(a.places) if alike(models, a.index) else max(1, NUMBERS // entries(a.submodel.model.start.values()))
-        for start in range(0, len(a.places), size):
-            some = slice(start, start + size)
+        parts = [slice(None)] if alike(models, a.index) else chunks(a.places, a.submodel.model)
+        for some in parts:
             mine = torch.from_numpy(a.places[some]).to(r.members.device)
             own = extracted(a.submodel, models, mine, rows(a.index, some))
             yield ModelGroup(a.places[some], a.submodel.model, own, a.submodel.private)
 
 
 def held(model: Model, submodels: Submodels | None, r: Round) -> list[Model]:
-    """The form that every member has in round ``r``."""
-    found = [model] * len(r.cohort)
+    """Return the form that every member has in round ``r``."""
+    forms = [model] * len(r.cohort)
     for a in () if submodels is None else submodels(r):
         for place in a.places:
-            found[place] = a.submodel.model
-    return found
+            forms[place] = a.submodel.model
+    return forms
 
 
 def final_models(algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int) -> list[Model]:
-    """The form that every client has after the last round, without its data; ``model``: as the method adapted it."""
+    """Return the form that every client has after the last round, without its data.
+
+    ``model``: as the method adapted it.
+    """
     program = algorithm.bind(Problem(model, clients, rounds, seed))
     everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
     samples = Samples(nothing, nothing, (nothing,) * clients)

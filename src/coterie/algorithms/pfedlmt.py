@@ -29,7 +29,7 @@ def _check(t: Training, capacities: str, regularizer: str) -> None:
 
 
 def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: str) -> Model:
-    """In the largest rank: smaller ones are its first columns, the rest of which are zero and stay so."""
+    """Return the model in the largest rank: smaller ranks are its first columns; the others are zero and stay so."""
     return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regularizer, rank_mode)
 
 
@@ -77,14 +77,13 @@ def pfedlmt(
     """
     front = front_names(p.module)
     groups = [
-        (s, rank_view(p, s.capacity, keep_layers, regularizer, rank_mode))
+        (s, rank_submodel(p, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
     own = replace(p, submodels=lambda r: assigned(groups, r))
     program = exchange_by(own, _phases(p, front, schedule, t), t, topology, front, participation, weighting)
 
     def init(common: Tensors, each: Tensors) -> Any:
-        """Everybody with the columns of its rank only."""
         return program.init(common, _truncated(each, groups, p.local_clients))
 
     return program._replace(init=init)
@@ -97,8 +96,8 @@ def _phases(p: Problem, front: frozenset[str], schedule: str, t: Training) -> li
     return [Phase(p.parameters - front, first, t.lr, stream=1), Phase(p.parameters & front, second, t.lr)]
 
 
-def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
-    """The first columns of all factors; zero columns have no gradient, so the padded form answers and trains alike."""
+def rank_submodel(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
+    """Return the submodel of first columns; zero columns have no gradient, so the padded form trains alike."""
     small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     full, part = (dict(m.named_parameters()) for m in (p.module, small))
     columns = {name: at for pair in factor_pairs(small) for name, at in _columns(pair, part).items()}
@@ -113,7 +112,7 @@ def rank_view(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer
 
 
 def _columns(pair: Pair, shapes: Mapping[str, Tensor]) -> dict[str, int]:
-    """In which dimension each factor of a layer has its columns."""
+    """Return the dimension in which each factor of a layer has its columns."""
     convolution = shapes[pair.U].dim() == 4
     return {pair.U: 1, pair.V: 0 if convolution else 1}
 
@@ -123,10 +122,10 @@ def _padded(x: Tensor, dim: int, size: int) -> Tensor:
     return torch.cat([x, zeros], dim)
 
 
-def _truncated(models: Tensors, groups: list[tuple[Share, Submodel]], here: Integers) -> Tensors:
-    """Stacked models in which everybody has the columns of its rank only."""
+def _truncated(models: Tensors, groups: list[tuple[Share, Submodel]], clients: Integers) -> Tensors:
+    """Return stacked models of which each has the columns of its client's rank only."""
     for share, submodel in groups:
-        mine = torch.from_numpy(np.flatnonzero(np.isin(here, share.clients))).to(next(iter(models.values())).device)
+        mine = torch.from_numpy(np.flatnonzero(np.isin(clients, share.clients))).to(next(iter(models.values())).device)
         if not len(mine):
             continue
         cut: Tensors = vmap(lambda x, submodel=submodel: submodel.embed(submodel.extract(x, {}), {})[0])(

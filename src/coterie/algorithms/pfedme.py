@@ -24,7 +24,7 @@ class MoreauEnvelope(Correction):
     renews: frozenset[str]  # theta
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """theta <- theta - lr (g(theta) + lam (theta - w)), as often as asked; then lam (w - theta)."""
+        """Step theta <- theta - lr (g(theta) + lam (theta - w)), ``gradients`` times; return lam (w - theta)."""
 
         def envelope(w: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             rest, theta = apart(frozen)

@@ -13,7 +13,7 @@ from ..models.model import Model
 from ..submodels.staged import STAGE, at_stage, check_stages, stage_of, staged
 from .base import Assigned, Submodel
 from .capacities import Share
-from .depthfl import saying
+from .depthfl import with_buffer
 from .groups import assigned, named_submodel
 from .method import Count, Options, Participation, Problem, Program, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
@@ -69,7 +69,7 @@ def progfed(
 
     phase = Phase(p.parameters, t.amount, t.lr)
     program = federated(replace(p, submodels=submodels), [phase], t, p.names, participation, weighting)
-    return saying(program, STAGE, lambda t: torch.eye(stages)[stage(t)])
+    return with_buffer(program, STAGE, lambda t: torch.eye(stages)[stage(t)])
 
 
 def _check_lengths(rounds: int, stages: int, warmup: int) -> None:
@@ -81,7 +81,7 @@ def _check_lengths(rounds: int, stages: int, warmup: int) -> None:
 
 
 def _prefix(p: Problem, stage: int, alone: bool) -> Submodel:
-    """The first stages, counted from 0, and the head on the last; ``alone``: only that one and its head are trained."""
+    """Return the first stages, counted from 0, with the head on the last; ``alone``: only these two train."""
     module = at_stage(p.module, stage + 1)
     submodel = named_submodel(p.model.like(module), p.model.start)
     if not alone:

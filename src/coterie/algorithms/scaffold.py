@@ -44,7 +44,7 @@ def scaffold(
 
 
 def over_all_data(program: Program[Controlled], p: Problem, t: Training) -> Program[Controlled]:
-    """Option I: c_i' = grad f_i(x) over all data of a client; one without any keeps the old one."""
+    """Renew by option I: c_i' = grad f_i(x) over all data of a client; a client without data keeps c_i."""
 
     def train(s: Controlled, r: Round) -> Trained:
         done, before = program.train(s, r), rows(s.c_i, r.members)

@@ -1,4 +1,4 @@
-"""Settings that would change nothing, because another setting leaves them no part to play: they are refused."""
+"""Settings that would change nothing, because another setting leaves them without effect: they are refused."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,12 +17,12 @@ Settings = Mapping[str, Any]
 
 
 class Rule(NamedTuple):
-    """Settings that have no part to play."""
+    """Settings that have no effect."""
 
     names: tuple[str, ...]
-    idle: Callable[[Settings], bool]  # of a method's complete settings
+    idle: Callable[[Settings], bool]  # whether a method's complete settings leave them without one
     because: str
-    instead: str  # what would give them one
+    instead: str  # what would give them an effect
 
 
 def _is(name: str, *values: Any) -> Callable[[Settings], bool]:
@@ -30,50 +30,46 @@ def _is(name: str, *values: Any) -> Callable[[Settings], bool]:
 
 
 def _one_member(s: Settings) -> bool:
-    count = s.get("participation")
-    return isinstance(count, int) and count == 1
+    return isinstance(s.get("participation"), int) and s["participation"] == 1
+
+
+def _no_ascent(s: Settings) -> bool:
+    return s.get("rho") == 0 and not s.get("personal_rho")
+
+
+def _personal_ascent(s: Settings) -> bool:
+    return s.get("sam_on") == "personal" and s.get("personal_rho") is not None
+
+
+def _between_peers(s: Settings) -> bool:
+    return s.get("topology") is not None
 
 
 PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")
+NO_SERVER = "with a topology everybody takes part and no server weighs them"
 RULES = (
     Rule(PERSONAL, _is("personal", "none"), "personal=none leaves nothing personal", "name a personal part"),
-    Rule(
-        ("sam_on",),
-        lambda s: s.get("rho") == 0 and not s.get("personal_rho"),
-        "rho=0 climbs nowhere",
-        "give rho",
-    ),
-    Rule(
-        ("rho",),
-        lambda s: s.get("sam_on") == "personal" and s.get("personal_rho") is not None,
-        "sam_on=personal climbs by personal_rho alone",
-        "take sam_on=both",
-    ),
+    Rule(("sam_on",), _no_ascent, "rho=0 climbs nowhere", "give rho"),
+    Rule(("rho",), _personal_ascent, "sam_on=personal climbs by personal_rho alone", "take sam_on=both"),
     Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
-    Rule(
-        ("participation", "weighting"),
-        lambda s: s.get("topology") is not None,
-        "with a topology everybody takes part and no server weighs them",
-        "leave the topology out",
-    ),
+    Rule(("participation", "weighting"), _between_peers, NO_SERVER, "leave the topology out"),
     Rule(("weighting",), _one_member, "one client a round has nobody to be weighed against", "raise participation"),
     Rule(("finetune_lr",), _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
     Rule(("prox", "alpha", "sigma"), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
-    Rule(("gossip_steps", "tau"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
-    Rule(("quantize",), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+    Rule(("gossip_steps", "tau", "quantize"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
 )
 
 
 @cache
 def defaults(method: str) -> Settings:
-    """The settings of a method where nothing is said."""
+    """Return the default settings of a method."""
     return BUILDERS[method]().settings
 
 
 def unused(method: str, settings: Settings) -> dict[str, Rule]:
-    """The settings that were changed and change nothing, each with the rule that says so; none of one's own method."""
+    """Return the changed settings without effect, each with its rule; there are none of a method of one's own."""
     if method not in BUILDERS:
         return {}
     changed = {k for k, v in settings.items() if v is not None and v != defaults(method)[k]}
@@ -81,15 +77,13 @@ def unused(method: str, settings: Settings) -> dict[str, Rule]:
 
 
 def check_used(algorithm: Algorithm) -> None:
-    """Refuses a setting that changes nothing, in one sentence; a method of one's own is left alone."""
-    if algorithm.name not in BUILDERS:
-        return
+    """Refuse a setting that changes nothing, in one sentence; a method of one's own is left alone."""
     for name, rule in unused(algorithm.name, algorithm.settings).items():
         raise UserError(f"{name} changes nothing, because {rule.because}: leave it out, or {rule.instead}")
 
 
 def check_used_on(algorithm: Algorithm, module: nn.Module) -> None:
-    """Refuses what this model leaves nothing to do; ``module``: as the method adapted it."""
+    """Refuse settings that have no effect on this model; ``module``: as the method adapted it."""
     s, name = algorithm.settings, algorithm.name
     if s.get("scaler") and not any(isinstance(layer, SCALED) for layer in module.modules()):
         raise UserError(
@@ -100,13 +94,13 @@ def check_used_on(algorithm: Algorithm, module: nn.Module) -> None:
 
 
 def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
-    """Refuses a model none of whose layers becomes a product, and a reading of ranks that its layers have not."""
-    made: list[nn.Module] = [m for m in module.modules() if isinstance(m, LowRank)]
-    layers = made or list(factorable(module, s["keep_layers"]).values())
+    """Refuse a model without a layer that becomes a product, and a reading of ranks that no layer has."""
+    products: list[nn.Module] = [m for m in module.modules() if isinstance(m, LowRank)]
+    layers = products or list(factorable(module, s["keep_layers"]).values())
     if not layers:
         usual = defaults(name)
         idle = [k for k in ("init", "regularizer") if s.get(k) != usual.get(k)]
-        if idle or s["keep_layers"] == usual["keep_layers"]:  # who asks for it may keep them all: that is FedAvg
+        if idle or s["keep_layers"] == usual["keep_layers"]:  # a person may ask to keep them all: that is FedAvg
             raise UserError(
                 f"{name} has no layer to factorize, because keep_layers={s['keep_layers']} keeps all of this model's: "
                 "lower keep_layers" + "".join(f", or leave {k} out" for k in idle)

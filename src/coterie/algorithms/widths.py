@@ -1,4 +1,4 @@
-"""The family of narrow clients: FedAvg on sub-models that are really cut.
+"""The family of narrow clients: FedAvg on sub-models that are really cut out.
 
 x_i <- local(some channels of every layer of x) for i in S;   x <- entry by entry the mean over who holds it
 """
@@ -25,13 +25,13 @@ from .server import Server, federated
 Channels = Callable[[int, int], Tensor]
 """(width, how many) -> which channels of that width a client trains."""
 Choice = Callable[[Round, int], Channels]
-"""Of a round and a client."""
+"""(round, client) -> its channels."""
 PRESENT = "present"
 SCALED = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # a layer norm right behind would undo a division
 
 
 class Trick(NamedTuple):
-    """What is done to a narrow model in training."""
+    """Changes of a narrow model in training."""
 
     scaler: bool  # inputs are divided by the rate before every norm
     mask_ce: bool  # logits of classes that the client does not have are 0
@@ -39,15 +39,9 @@ class Trick(NamedTuple):
 
 
 def by_width(
-    p: Problem,
-    t: Training,
-    choose: Choice,
-    capacities: str,
-    trick: Trick,
-    participation: float | int,
-    weighting: str,
+    p: Problem, t: Training, choose: Choice, capacities: str, trick: Trick, participation: float | int, weighting: str
 ) -> Program[Server]:
-    """Every client trains the channels that ``choose`` gives it; who has equal width trains side by side."""
+    """Let every client train the channels that ``choose`` returns; clients of equal width train side by side."""
     groups = [(s, narrowed(p.model, s.capacity, trick)) for s in shares(capacities, WIDTHS, p.clients, p.rounds)]
 
     def submodels(r: Round) -> list[Assigned]:
@@ -58,7 +52,7 @@ def by_width(
 
 
 class Narrow(NamedTuple):
-    """A width: how it is cut, and the view of those who have it."""
+    """A width: the cut, and the submodel of the clients that have it."""
 
     cut: Cut
     submodel: Submodel
@@ -66,7 +60,7 @@ class Narrow(NamedTuple):
 
 
 def narrowed(model: Model, rate: float, trick: Trick) -> Narrow:
-    """The model at that rate, with what is done to it in training."""
+    """Return the model at that rate, with its changes in training."""
     small = narrow(model.module, rate)
     cut = (Cut.between if trick.aligned else layered)(model.module, small)
     if trick.scaler:
@@ -80,7 +74,7 @@ def narrowed(model: Model, rate: float, trick: Trick) -> Narrow:
 
 
 def index(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
-    """Which channels every member at these places trains, stacked; and which classes it has, where that matters."""
+    """Return the channels of every member at these places, stacked; and its classes, where they matter."""
     channels = stack([form.cut.indices(choose(r, int(client))) for client in r.cohort[places]])
     if not form.masked:
         return channels
@@ -91,7 +85,7 @@ def index(form: Narrow, choose: Choice, r: Round, places: Integers) -> Tree:
 
 
 def masked_submodel(model: Model, small: nn.Module, cut: Cut) -> Submodel:
-    """A cut whose client knows which classes it has, and whose other rows of the last layer count for nobody."""
+    """Return a cut whose client knows its classes; the rows of the last layer of other classes have no mass."""
     head = head_layer(model.module)
     rows = {f"{head}.{k}" if head else k for k in ("weight", "bias")}
 
@@ -109,7 +103,7 @@ def masked_submodel(model: Model, small: nn.Module, cut: Cut) -> Submodel:
 
 
 def mask_absent(module: nn.Module) -> None:
-    """In training the logits of classes that the buffer ``present`` does not have are 0."""
+    """Set the logits of classes that the buffer ``present`` does not have to 0, in training."""
     classes = cast(nn.Linear, module.get_submodule(head_layer(module))).out_features
     module.register_buffer(PRESENT, torch.ones(classes).to(next(module.parameters())))
 
@@ -121,7 +115,7 @@ def mask_absent(module: nn.Module) -> None:
 
 
 def divide_before_norms(module: nn.Module, rate: float) -> None:
-    """x / rate before every normalization, in training only: what a cut layer puts out is smaller by about that."""
+    """Divide by the rate before every normalization, in training: outputs of a cut layer are smaller by about that."""
 
     def scaled(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         return (inputs[0] / rate, *inputs[1:]) if layer.training else None
