@@ -1,12 +1,12 @@
 """A report as a reader's program sees it: its tags, its texts, and what its charts draw."""
 
+import base64
+import gzip
 import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-
-from coterie.report.library import unpacked
 
 VOID = {"meta", "link", "input", "br"}
 
@@ -73,7 +73,7 @@ class Page:
     def __init__(self, path: Path) -> None:
         self.text = path.read_text(encoding="utf-8")
         self.root = parsed(self.text)
-        self.charts: dict[str, Any] = json.loads(unpacked(self.root.one(id="charts").text))
+        self.charts: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(self.root.one(id="charts").text)))
 
     def table(self, setup: str = "s1") -> dict[str, dict[str, Element]]:
         """The cells of the headline table by method and column."""

@@ -12,7 +12,7 @@ from coterie.recipes import PublishedNumber, load, names, published_numbers
 from coterie.recipes.costs import is_size
 from coterie.recipes.metrics import protocol
 from coterie.recipes.results import RecipeResult, Runs, is_reproducible, recipe_results
-from coterie.report.drawn import drawn
+from coterie.report.recipe_charts import recipe_charts
 from coterie.training.experiment import Experiment
 from test_recipes import one_sample_each
 
@@ -163,7 +163,7 @@ def test_a_grid_of_two_settings_is_drawn_as_a_heat_map() -> None:
         {"case": case.label, "method": "fedlmt", "metric": "global_accuracy", "protocol": "words", "ours": [float(n)]}
         for n, case in enumerate(recipe.cases, 1)
     ]
-    charts = drawn({"recipe": recipe.name, "draws": recipe.draws, "shortened": [], "results": results})
+    charts = recipe_charts({"recipe": recipe.name, "draws": recipe.draws, "shortened": [], "results": results}, [])
     assert [chart.title for chart in charts] == [f"fedlmt on {d}: global accuracy" for d in ("cifar10", "cifar100")]
     (heat,) = charts[0].views[""]["data"]
     places = {case.label: n for n, case in enumerate(recipe.cases, 1)}
@@ -172,7 +172,7 @@ def test_a_grid_of_two_settings_is_drawn_as_a_heat_map() -> None:
     assert len(heat["x"]) * len(heat["y"]) * 2 == len(recipe.cases)
     results[0]["ours"] = [5.0, None]
     saved = {"recipe": recipe.name, "draws": recipe.draws, "shortened": ["1 of 2 rounds"], "results": results}
-    short = drawn(saved)[0]
+    short = recipe_charts(saved, [])[0]
     (heat,) = short.views[""]["data"]
     assert heat["z"][0][0] is None
     assert short.caption.endswith("Shortened or changed: 1 of 2 rounds.")

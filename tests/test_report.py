@@ -21,9 +21,9 @@ from coterie.report.collect import Record, collect
 from coterie.report.graph import gap_of
 from coterie.report.groups import setups
 from coterie.report.landscape import TOGETHER, slice_of
-from coterie.report.library import MISSING, compressed_library, packed_json
+from coterie.report.library import MISSING, compressed_library, pack_json
 from coterie.report.page import page
-from coterie.report.rounds import exchanges
+from coterie.report.recipe_charts import exchanges
 from coterie.topology import spectral_gap
 from helpers_cli import DATA, Cli
 from pages import Page, number, value
@@ -515,9 +515,9 @@ def test_columns_without_numbers_come_last_and_are_not_best(compared: Path) -> N
 
 
 def test_packed_charts_are_the_same_every_time() -> None:
-    assert packed_json({"a": [1.0, None]}) == packed_json({"a": [1.0, None]})
+    assert pack_json({"a": [1.0, None]}) == pack_json({"a": [1.0, None]})
     with pytest.raises(ValueError):
-        packed_json({"a": float("nan")})
+        pack_json({"a": float("nan")})
 
 
 def test_the_loss_around_the_mean_of_all_models(compared: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..core.custom import folder_name
 from ..core.errors import UserError
 from ..core.schema import Row
-from ..report.collect import COMPARISON, RECIPE, history_so_far, planned
+from ..report.collect import COMPARISON, RECIPE, history_so_far, planned_runs
 from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
 from ..track.progress import LatestMeasures, Pace
 
@@ -144,6 +144,6 @@ class Folder:
 
     def _planned(self) -> list[str]:
         try:
-            return planned(self.path)
+            return planned_runs(self.path)
         except (UserError, KeyError):  # half of it
             return []

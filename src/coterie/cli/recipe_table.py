@@ -9,7 +9,7 @@ from ..recipes import Recipe
 from ..recipes.costs import is_size
 from ..recipes.metrics import protocol
 from ..recipes.results import RecipeResult
-from ..report.published import ALL
+from ..report.tables import ALL
 from .console import table, wide_console
 from .recipe_show import MARKS, printed
 

@@ -2,7 +2,7 @@
 
     coterie.report.write(["runs/a", "runs/b"], "report.html")
 
-Whatever is drawn is plain data for plotly.js, whose bundle is taken from the package plotly of the extra
+All figures are plain data for plotly.js, whose bundle is taken from the package plotly of the extra
 ``coterie[report]`` and packed into the page.
 """
 
@@ -31,17 +31,20 @@ def write(
     target: float | None = None,
     data_dir: str | Path | None = None,
 ) -> Path:
-    """Writes the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
+    """Write the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
 
-    ``say`` is told what takes more than a moment; ``landscape``: draw the loss around the one model that the clients of
-    each method agree on; ``target``: the mean personal accuracy in % that rounds are counted to (else that of the
-    comparison, or 80); ``data_dir``: where the data of the runs are, as in ``coterie.data.federate``.
+    Args:
+        runs: Runs or folders.
+        path: The HTML file.
+        say: A function that is called with a sentence before anything that takes more than a moment.
+        landscape: Draw the loss around the one model that the clients of each method agree on.
+        target: The mean personal accuracy in % that rounds are counted to (else that of the comparison, or 80).
+        data_dir: The folder of the runs' data, as in ``coterie.data.federate``.
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    text = html(runs, say, landscape=landscape, target=target, data_dir=data_dir)
-    write_text(file, text)
+    write_text(file, html(runs, say, landscape=landscape, target=target, data_dir=data_dir))
     return file
 
 
@@ -53,7 +56,7 @@ def html(
     target: float | None = None,
     data_dir: str | Path | None = None,
 ) -> str:
-    """The page as a text; ``reload``: that of runs under way, which loads itself again after so many seconds."""
+    """Return the page as a text; ``reload``: the seconds after which the page of unfinished runs loads itself again."""
     if target is not None:
         check_target(target)
     library = compressed_library()

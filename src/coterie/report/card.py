@@ -1,7 +1,7 @@
 """A run as a notebook shows it: its headline numbers and how it got there, in a few kilobytes of HTML.
 
-Styles are attributes and lines are SVG: notebooks strip style sheets and scripts from what they do not trust. Ink is
-the color of the text around it, so that it is read by day and by night alike.
+Styles are attributes and lines are SVG: notebooks strip style sheets and scripts from what they do not trust. Lines and
+words have the color of the text around them, so that they can be read by day and by night.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ..measure.compare import Cell, Comparison
 from .charts import COLORS, PROGRESS, Measure
 from .collect import collect
 from .groups import Curve, Method, setups
-from .table import beside
+from .tables import notes_of
 
 if TYPE_CHECKING:
     from ..training.run import Run
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 def card(run: "Run") -> str:
-    """The run in HTML that loads nothing and needs no script."""
+    """Return the run as HTML that loads nothing and needs no script."""
     (setup,) = setups(collect([run]).records)
     (method,) = setup.methods
     about = f"{setup.title}; {method.rounds} round{'s' * (method.rounds != 1)}, seed {method.first.seed}"
@@ -45,7 +45,7 @@ def card(run: "Run") -> str:
 
 
 def _table(method: Method) -> str:
-    """The columns of the report's first table that this run can fill."""
+    """Return the columns of the report's first table that this run can fill."""
     wanted = [c for c in Comparison([method]).columns if c.cells[0].value is not None]
     heads = "".join(
         f'<th scope="col" style="{_CELL}">{escape(c.title)}<br><span style="{_SOFT}">{escape(c.subtitle)}</span></th>'
@@ -56,37 +56,37 @@ def _table(method: Method) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    small = "".join(f'<br><span style="{_SOFT}">{escape(part)}</span>' for part in beside(cell))
+    small = "".join(f'<br><span style="{_SOFT}">{escape(note)}</span>' for note in notes_of(cell))
     return f'<td style="{_CELL}">{escape(cell.text)}{small}</td>'
 
 
 def _lines(method: Method) -> list[Line]:
-    """The accuracies of a run; of one without classes, its loss."""
+    """Return the accuracies of a run; of one without classes, its loss."""
     known = [Line(m, curve) for m in ACCURACIES if (curve := method.curve(m)) is not None]
     loss = method.curve(LOSS)
     return known or ([] if loss is None else [Line(LOSS, loss)])
 
 
 def _picture(lines: Sequence[Line]) -> str:
-    """The lines and what they are; nothing where nothing was measured."""
+    """Draw the lines with a legend; nothing where nothing was measured."""
     if not lines:
         return ""
     values = [v for line in lines for v in line.curve.mean]
     low, high = _range(values, lines[0].measure.unit)
     last = max(line.curve.rounds[-1] for line in lines)
-    drawn = "".join(_path(line, i, (low, high), last) for i, line in enumerate(lines))
+    paths = "".join(_path(line, i, (low, high), last) for i, line in enumerate(lines))
     unit = f" {lines[0].measure.unit}" if lines[0].measure.unit else ""
-    named = ", ".join(f"{line.measure.title} {line.curve.mean[-1]:.3g}{unit}" for line in lines)
+    final = ", ".join(f"{line.measure.title} {line.curve.mean[-1]:.3g}{unit}" for line in lines)
     what = f"{'personal accuracy ' if unit else ''}over the rounds, mean over the clients"
-    said = escape(f"{what}; at the end: {named}")
-    return f"""<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{said}"
+    label = escape(f"{what}; at the end: {final}")
+    return f"""<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}"
 style="max-width:100%;height:auto;font:11px system-ui,sans-serif" fill="none" stroke="currentColor">
-{_axes((low, high), last, unit)}{drawn}</svg>
+{_axes((low, high), last, unit)}{paths}</svg>
 <p style="margin:.1em 0;font-size:.85em">{_legend(lines)} <span style="opacity:.7">{what}</span></p>"""
 
 
 def _range(values: Sequence[float], unit: str) -> tuple[float, float]:
-    """What the axis spans: a tenth of it is room; per cents end at 0 and 100."""
+    """Return the span of the axis, with a tenth of it as room; percentages end at 0 and 100."""
     low, high = min(values), max(values)
     room = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
     if unit != "%":
@@ -94,26 +94,22 @@ def _range(values: Sequence[float], unit: str) -> tuple[float, float]:
     return max(0.0, low - room), min(100.0, high + room)
 
 
-def _x(round: int, last: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (round - 1) / max(1, last - 1)
-
-
-def _y(value: float, span: tuple[float, float]) -> float:
-    low, high = span
-    return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+def _stroke(place: int) -> str:
+    return f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
 
 
 def _path(line: Line, place: int, span: tuple[float, float], last: int) -> str:
-    """A line, told from the others by color and dashes; one round is a point."""
-    points = [f"{_x(t, last):.1f},{_y(v, span):.1f}" for t, v in zip(line.curve.rounds, line.curve.mean, strict=True)]
-    style = f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
-    x, y = points[-1].split(",")
-    end = f'<circle cx="{x}" cy="{y}" r="3" fill="{COLORS[place]}" stroke="none"/>'
-    return f'<polyline points="{" ".join(points)}" {style}/>{end}'
+    """Draw a line, told from the others by color and dashes; one round is a point."""
+    low, high = span
+    x = [LEFT + (WIDTH - LEFT - RIGHT) * (t - 1) / max(1, last - 1) for t in line.curve.rounds]
+    y = [TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low) for value in line.curve.mean]
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
+    end = f'<circle cx="{x[-1]:.1f}" cy="{y[-1]:.1f}" r="3" fill="{COLORS[place]}" stroke="none"/>'
+    return f'<polyline points="{points}" {_stroke(place)}/>{end}'
 
 
 def _axes(span: tuple[float, float], last: int, unit: str) -> str:
-    """The frame, the ends of both axes."""
+    """Draw the frame and the ends of both axes."""
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     texts = [
         (LEFT - 5, TOP + 8, "end", f"{span[1]:.3g}{unit}"),
@@ -129,10 +125,9 @@ def _axes(span: tuple[float, float], last: int, unit: str) -> str:
 
 
 def _legend(lines: Sequence[Line]) -> str:
-    """A short piece of each line beside its name."""
+    """Return a short piece of each line beside its name."""
     pieces = []
     for place, line in enumerate(lines):
-        style = f'stroke="{COLORS[place]}" stroke-width="2" stroke-dasharray="{DASHES[place]}"'
-        sample = f'<svg width="26" height="8" aria-hidden="true"><path d="M0 4H26" {style}/></svg>'
+        sample = f'<svg width="26" height="8" aria-hidden="true"><path d="M0 4H26" {_stroke(place)}/></svg>'
         pieces.append(f"{sample}&nbsp;{escape(line.measure.title)}&emsp;")
     return "".join(pieces)

@@ -1,4 +1,4 @@
-"""Numbers over rounds and bytes as plain data for plotly.js.
+"""Numbers over rounds and bytes as plain data for plotly.js, and what all figures have in common.
 
 Colors are those of Okabe and Ito, which color-blind people can tell apart; lines also differ in dashes and marks.
 INK stands for the color of the text, SCALE for a scale from pale to strong: the page fills them in, by day and by
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core.schema import Row, number
-from .groups import Curve, Method, Setup
+from .groups import Curve, Setup
 
 Figure = dict[str, Any]
 """``data`` and ``layout`` of plotly."""
@@ -19,7 +19,8 @@ INK, SCALE = "ink", "scale"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down", "hexagon", "bowtie")
-MARKED = 20  # rounds up to which every one of them has its mark
+LOG = {"type": "log", "exponentformat": "power"}
+MARKED = 20  # points up to which every one of them has its mark
 
 
 class LineStyle(NamedTuple):
@@ -32,7 +33,7 @@ class LineStyle(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with its words; several views are chosen between."""
+    """A figure with its words; a reader chooses between several views."""
 
     name: str  # unique on the page
     title: str
@@ -54,7 +55,7 @@ class Measure:
     per: str | None = None  # another number of the row that it is divided by
 
     def __call__(self, row: Row) -> float | None:
-        """Its value in a round; on a logarithmic axis there is no 0."""
+        """Return its value in a round; on a logarithmic axis there is no 0."""
         value, over = number(row, self.field), 1 if self.per is None else number(row, self.per)
         return None if value is None or not over or (self.log and value <= 0) else self.factor * value / over
 
@@ -68,6 +69,11 @@ PROGRESS = (
     Measure("training loss", "train_loss"),
 )
 CONSENSUS = Measure("consensus distance", "consensus_distance", log=True)
+TRAFFIC = (
+    Measure("parameters a message", "parameters_sent", per="messages_sent"),
+    Measure("bytes of the busiest node, up", "busiest_bytes_up"),
+    Measure("bytes of the busiest node, down", "busiest_bytes_down"),
+)
 RECORDED = (
     Measure("smallest singular value of all factors", "smallest_singular_value", log=True),
     Measure("sharpness, mean over the clients", "sharpness"),
@@ -78,33 +84,63 @@ RECORDED = (
 )
 
 
-def styles(methods: Sequence[Method]) -> list[LineStyle]:
-    """A style for every method; none comes twice before the 42nd."""
-    return [
-        LineStyle(COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], SYMBOLS[i % len(SYMBOLS)])
-        for i in range(len(methods))
-    ]
+def line_style(place: int) -> LineStyle:
+    """Return the style of the method in this place; none comes twice before the 42nd."""
+    return LineStyle(*(each[place % len(each)] for each in (COLORS, DASHES, SYMBOLS)))
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """Return an axis of plotly with a title."""
+    return {"title": {"text": title}, **more}
+
+
+def color_bar(title: str, thickness: int = 12, **more: Any) -> dict[str, Any]:
+    """Return the legend of a color scale."""
+    return {"title": {"text": title, "side": "right"}, "thickness": thickness, "outlinewidth": 0, **more}
+
+
+def line(name: str, style: LineStyle, x: Sequence[Any], y: Sequence[float | None], **more: Any) -> dict[str, Any]:
+    """Return one line of a figure, with marks where there are few points; ``more`` replaces what differs."""
+    return {
+        "type": "scatter",
+        "name": name,
+        "mode": "lines+markers" if len(x) <= MARKED else "lines",
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "marker": {"symbol": style.symbol, "size": 7},
+        "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
+        **more,
+    }
 
 
 def progress(setup: Setup) -> list[Chart]:
-    """Accuracy over rounds, and over what was sent until then."""
+    """Draw accuracy over rounds, and over what was sent until then."""
     band = "The bands reach from the lowest to the highest seed." if setup.seeds > 1 else "One seed: there is no band."
     nothing = [m.label for m in setup.methods if not any(row["bytes_sent"] for row in m.first.history)]
-    still = f" {', '.join(nothing)} sends nothing and stands at 0." if nothing else ""
+    silent = f" {', '.join(nothing)} sends nothing and stands at 0." if nothing else ""
+    over_bytes = f"Mean over all clients; bytes over all links, both directions. {band}{silent}"
     return [
-        Chart("rounds", "Accuracy over rounds", f"Mean over all clients. {band}", _views(setup, over_bytes=False)),
-        Chart(
-            "bytes",
-            "Accuracy over bytes sent",
-            f"Mean over all clients; bytes over all links, both directions. {band}{still}",
-            _views(setup, over_bytes=True),
-        ),
+        Chart("rounds", "Accuracy over rounds", f"Mean over all clients. {band}", _views(setup, PROGRESS)),
+        Chart("bytes", "Accuracy over bytes sent", over_bytes, _views(setup, PROGRESS, over_bytes=True)),
     ]
 
 
+def traffic(setup: Setup) -> Chart | None:
+    """Draw what one message holds and what the busiest node carries; None where each is one number for all."""
+    views = _views(setup, TRAFFIC)
+    if all(len({y for trace in figure["data"] for y in trace["y"]}) < 2 for figure in views.values()):
+        return None
+    caption = (
+        "Around a server every participant gets one message and sends one, so parameters a message are those of a "
+        "client in a round. The busiest node is the one that sends or gets most; a server is a node."
+    )
+    return Chart("traffic", "Sent in a round", caption, views)
+
+
 def consensus(setup: Setup) -> Chart | None:
-    """How far apart the clients' shared parts are."""
-    figure = lines(setup, CONSENSUS)
+    """Draw how far apart the clients' shared parts are."""
+    figure = _lines(setup, CONSENSUS)
     if not figure["data"]:
         return None
     drawn = {trace["name"] for trace in figure["data"]}
@@ -118,67 +154,43 @@ def consensus(setup: Setup) -> Chart | None:
 
 
 def recorded(setup: Setup) -> Chart | None:
-    """What was asked for with ``--record``."""
-    views = {m.title: figure for m in RECORDED if (figure := lines(setup, m))["data"]}
-    if not views:
-        return None
-    return Chart(
-        "recorded", "Recorded beside the accuracies", "After mixing, in the rounds that were evaluated.", views
-    )
+    """Draw what was asked for with ``--record``."""
+    views = _views(setup, RECORDED)
+    caption = "After mixing, in the rounds that were evaluated."
+    return Chart("recorded", "Recorded beside the accuracies", caption, views) if views else None
 
 
-def _views(setup: Setup, over_bytes: bool) -> dict[str, Figure]:
-    return {m.title: figure for m in PROGRESS if (figure := lines(setup, m, over_bytes))["data"]}
+def _views(setup: Setup, measures: Sequence[Measure], over_bytes: bool = False) -> dict[str, Figure]:
+    """Return one figure per measure that some method has."""
+    return {m.title: figure for m in measures if (figure := _lines(setup, m, over_bytes))["data"]}
 
 
-def lines(setup: Setup, measure: Measure, over_bytes: bool = False) -> Figure:
-    """A line a method, with the band of its seeds below it."""
+def _lines(setup: Setup, measure: Measure, over_bytes: bool = False) -> Figure:
+    """Draw one line per method, with the band of its seeds below it."""
+    unit = f" {measure.unit}" if measure.unit else ""
+    sent = "<br>%{x:.3~s}B sent" if over_bytes else ""
+    hover = f"<b>%{{fullData.name}}</b><br>round %{{customdata}}: %{{y:.4~g}}{unit}{sent}<extra></extra>"
     traces: list[dict[str, Any]] = []
-    for method, style in zip(setup.methods, styles(setup.methods), strict=True):
-        curve = method.curve(measure)
+    for place, method in enumerate(setup.methods):
+        curve, style = method.curve(measure), line_style(place)
         if curve is not None:
             x = curve.bytes if over_bytes else curve.rounds
-            traces += [_band(method, curve, x, style)] if len(method.runs) > 1 else []
-            traces.append(_line(method, measure, curve, x, style, over_bytes))
-    rounds = max(m.rounds for m in setup.methods)
-    across = {"title": {"text": "sent"}, "tickformat": "~s", "ticksuffix": "B"} if over_bytes else _counted(rounds)
-    along: dict[str, Any] = {"title": {"text": f"accuracy, {measure.unit}" if measure.unit else measure.title}}
-    along |= {"type": "log", "exponentformat": "power"} if measure.log else {}
+            traces += [_band(method.label, curve, x, style)] if len(method.runs) > 1 else []
+            more = {"legendgroup": method.label, "customdata": curve.rounds, "hovertemplate": hover}
+            traces.append(line(method.label, style, x, curve.mean, **more))
+    few = {"dtick": 1} if max(m.rounds for m in setup.methods) <= MARKED // 2 else {}  # no half rounds
+    across = axis("sent", tickformat="~s", ticksuffix="B") if over_bytes else axis("round", tickformat=",d", **few)
+    title = f"accuracy, {measure.unit}" if measure.unit else measure.title
+    along = axis(title, **(LOG if measure.log else {}))
     return {"data": traces, "layout": {"xaxis": {**across, "rangemode": "tozero"}, "yaxis": along}}
 
 
-def _counted(rounds: int) -> dict[str, Any]:
-    """An axis of rounds; where there are few, no half ones."""
-    return {"title": {"text": "round"}, "tickformat": ",d", **({"dtick": 1} if rounds <= MARKED // 2 else {})}
-
-
-def _line(
-    method: Method, measure: Measure, curve: Curve, x: Sequence[float], style: LineStyle, over_bytes: bool
-) -> dict[str, Any]:
-    unit = f" {measure.unit}" if measure.unit else ""
-    marked = len(curve.rounds) <= MARKED
+def _band(name: str, curve: Curve, x: Sequence[float], style: LineStyle) -> dict[str, Any]:
+    """Return an area whose outline goes out along the highest seed and back along the lowest."""
     return {
         "type": "scatter",
-        "name": method.label,
-        "legendgroup": method.label,
-        "mode": "lines+markers" if marked or len(curve.rounds) == 1 else "lines",
-        "x": list(x),
-        "y": curve.mean,
-        "customdata": curve.rounds,
-        "line": {"color": style.color, "dash": style.dash, "width": 2},
-        "marker": {"symbol": style.symbol, "size": 7},
-        "hovertemplate": f"<b>%{{fullData.name}}</b><br>round %{{customdata}}: %{{y:.4~g}}{unit}"
-        + ("<br>%{x:.3~s}B sent" if over_bytes else "")
-        + "<extra></extra>",
-    }
-
-
-def _band(method: Method, curve: Curve, x: Sequence[float], style: LineStyle) -> dict[str, Any]:
-    """Out along the highest, back along the lowest."""
-    return {
-        "type": "scatter",
-        "name": method.label,
-        "legendgroup": method.label,
+        "name": name,
+        "legendgroup": name,
         "showlegend": False,
         "mode": "lines",
         "x": [*x, *reversed(x)],
@@ -191,7 +203,7 @@ def _band(method: Method, curve: Curve, x: Sequence[float], style: LineStyle) ->
 
 
 def faint(color: str) -> str:
-    """The same color, nearly transparent.
+    """Return the same color, nearly transparent.
 
     >>> faint("#0072b2"), faint("ink")
     ('rgba(0,114,178,0.15)', 'faint ink')

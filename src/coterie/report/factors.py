@@ -1,20 +1,32 @@
-"""How close the factors of low-rank models came to losing a rank, from the saved models."""
-
-from typing import Any
+"""How close the factors of low-rank models came to losing a rank: block by block, and layer by layer at the end."""
 
 from ..measure.singular import smallest_of_layer
 from ..submodels.lowrank import factor_pairs
 from ..training.run import model_of
-from .charts import Chart, Figure, LineStyle, styles
+from .charts import LOG, Chart, Figure, Measure, axis, line, line_style
 from .groups import Method, Setup
 
 CLIENTS = 20  # whose factors are decomposed: hundreds of them would take minutes and say the same
+BLOCK = "smallest_singular_value_block_"
+ALONG = axis("singular value", **LOG)
 
 
 def factors(setup: Setup) -> Chart | None:
-    """The smallest singular value of every low-rank layer after the last round; None where no model has such layers."""
-    known = [(m, s, values) for m, s in zip(setup.methods, styles(setup.methods), strict=True) if (values := _of(m))]
-    if not known:
+    """Draw the smallest singular value of every low-rank layer at the end; None where no model has such layers."""
+    traces = [
+        line(
+            method.label,
+            style := line_style(place),
+            list(values),
+            [value if value > 0 else None for value in values.values()],  # a logarithmic axis has no 0
+            mode="lines+markers",
+            line={"color": style.color, "dash": style.dash, "width": 1},
+            marker={"symbol": style.symbol, "size": 9},
+        )
+        for place, method in enumerate(setup.methods)
+        if (values := _smallest_by_layer(method))
+    ]
+    if not traces:
         return None
     clients = min(CLIENTS, setup.config["data"]["clients"])
     caption = (
@@ -22,11 +34,12 @@ def factors(setup: Setup) -> Chart | None:
         f"{setup.methods[0].first.seed}: near 0 a layer has lost a rank. --record singular-values follows them over "
         "the rounds."
     )
-    return Chart("factors", "Smallest singular values", caption, {"": _figure(known)})
+    layout = {"xaxis": axis("layer", type="category"), "yaxis": ALONG}
+    return Chart("factors", "Smallest singular values", caption, {"": {"data": traces, "layout": layout}})
 
 
-def _of(method: Method) -> dict[str, float]:
-    """{layer: smallest singular value of its factors}; empty for ordinary models and those that cannot be built."""
+def _smallest_by_layer(method: Method) -> dict[str, float]:
+    """Return {layer: smallest singular value}; empty for ordinary models and those that cannot be built."""
     record = method.first
     model = model_of(record.config) if record.finished else None
     pairs = factor_pairs(model.module) if model is not None else ()
@@ -34,19 +47,18 @@ def _of(method: Method) -> dict[str, float]:
     return {pair.weight.removesuffix(".weight"): smallest_of_layer(pair, clients) for pair in pairs}
 
 
-def _figure(known: list[tuple[Method, LineStyle, dict[str, float]]]) -> Figure:
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": method.label,
-            "x": list(values),
-            "y": [value if value > 0 else None for value in values.values()],  # a logarithmic axis has no 0
-            "line": {"color": style.color, "dash": style.dash, "width": 1},
-            "marker": {"symbol": style.symbol, "size": 9},
-            "hovertemplate": "<b>%{fullData.name}</b><br>%{x}: %{y:.4~g}<extra></extra>",
-        }
-        for method, style, values in known
-    ]
-    along = {"title": {"text": "singular value"}, "type": "log", "exponentformat": "power"}
-    return {"data": traces, "layout": {"xaxis": {"title": {"text": "layer"}, "type": "category"}, "yaxis": along}}
+def blocks(setup: Setup) -> Chart | None:
+    """Draw the smallest singular value of every block, where it was recorded, in one view per method."""
+    views = {m.label: figure for m in setup.methods if (figure := _block_lines(m))["data"]}
+    caption = (
+        "Of all factors in a block of the model, after mixing, the smallest over the clients; seed by seed a mean."
+    )
+    return Chart("blocks", "Smallest singular value by block", caption, views) if views else None
+
+
+def _block_lines(method: Method) -> Figure:
+    count = sum(key.startswith(BLOCK) for key in method.first.history[-1])
+    curves = {k: method.curve(Measure("", f"{BLOCK}{k}", log=True)) for k in range(1, count + 1)}
+    known = [(f"block {k}", curve) for k, curve in curves.items() if curve is not None]
+    traces = [line(name, line_style(i), c.rounds, c.mean) for i, (name, c) in enumerate(known)]
+    return {"data": traces, "layout": {"xaxis": axis("round"), "yaxis": ALONG}}

@@ -1,13 +1,14 @@
 """The loss around models after the last round: the one that all clients agree on, or their own.
 
-The common model is drawn on request, and where a paper draws it; the clients' own where some method looks for flat
-places. Computed when the page is made, from the saved models and the data of the configuration, on as many samples as
-fit a budget; where one of these is missing, a sentence says so.
+The common model is drawn on request, and where a paper draws it; the clients' own models where some method looks for
+flat places. The loss is computed when the page is made, from the saved models and the data of the configuration, on as
+many samples as fit a budget; where one of these is missing, a sentence says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, floor, log10
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from ..training.config import rebuild
 from ..training.experiment import Experiment
 from ..training.fit import find_device
 from ..training.run import shapes
-from .charts import INK, SCALE, Chart, Figure
+from .charts import INK, SCALE, Chart, Figure, axis, color_bar
 from .collect import Record
 from .groups import Setup
 
@@ -34,14 +35,14 @@ SIDE = 11  # places along each direction
 GRID = [2 * i / (SIDE - 1) - 1 for i in range(SIDE)]
 BUDGET = {"cpu": 3e10, "cuda": 5e13}  # multiply-adds for all slices together: some seconds
 TINY = 1e-12  # below it a loss has no logarithm worth drawing
-LEAST = 4  # samples a client, below which a loss says nothing
+LEAST = 4  # samples per client, below which a loss says nothing
 
 
 class Slice(NamedTuple):
     """F(x + a d + b e) for a and b in GRID."""
 
     losses: list[list[float]]
-    samples: int  # a client at most
+    samples: int  # per client at most
 
 
 class Kind(NamedTuple):
@@ -51,26 +52,22 @@ class Kind(NamedTuple):
     title: str
     what: str  # the model and the samples, in words
     models: Callable[[Experiment, Record], Tensors]  # stacked
-    pooled: bool  # all samples are one client's
+    pooled: bool  # whether all samples belong to one client
 
 
 class Landscape(NamedTuple):
-    """A chart for every method and what is to be said of them; no charts where they cannot be had."""
+    """One chart per method with a text about them; no charts where they cannot be computed."""
 
     title: str
     about: str
     charts: list[Chart]
 
 
-def sharpness_aware(setup: Setup) -> bool:
-    """Whether some method climbs before it descends."""
-    # Of the settings, because a page is made of run folders alone: nothing is bound, one's own method cannot be.
-    return any(m.first.config["settings"].get("rho") for m in setup.methods)
-
-
 def landscapes(setup: Setup, say: Callable[[str], object], together: bool) -> list[Landscape]:
-    """The loss around the common model where it is asked for, and around the clients' own where methods use it."""
-    kinds = [*([TOGETHER] if together else []), *([OWN] if sharpness_aware(setup) else [])]
+    """Draw the loss around the common model on request, and around the clients' own for sharpness-aware methods."""
+    # The settings tell, because a page is made of run folders alone: nothing is bound, one's own method cannot be.
+    sharpness_aware = any(m.first.config["settings"].get("rho") for m in setup.methods)
+    kinds = [*([TOGETHER] if together else []), *([OWN] if sharpness_aware else [])]
     if not kinds:
         return []
     say(f"computing the loss around the models of {len(setup.methods)} methods for the report")
@@ -80,16 +77,16 @@ def landscapes(setup: Setup, say: Callable[[str], object], together: bool) -> li
 
 def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
     try:
-        found = {method: slice_of(method.first, kind, budget) for method in setup.methods}
+        slices = {method: slice_of(method.first, kind, budget) for method in setup.methods}
     except UserError as error:
         return Landscape(kind.title, f"It is left out: {error}.", [])
-    tops = [max(map(max, s.losses)) for s in found.values()]
-    lows = [min(map(min, s.losses)) for s in found.values()]
+    tops = [max(map(max, s.losses)) for s in slices.values()]
+    lows = [min(map(min, s.losses)) for s in slices.values()]
     charts = [
         Chart(f"{kind.name}-{i}", method.label, _rise(s), {"": _contours(s, min(lows), max(tops))}, height=320)
-        for i, (method, s) in enumerate(found.items())
+        for i, (method, s) in enumerate(slices.items())
     ]
-    samples = max(s.samples for s in found.values())
+    samples = max(s.samples for s in slices.values())
     about = (
         "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
         f"a and b from -1 to 1: {kind.what} (at most {samples} a client), seed {setup.methods[0].first.seed}. All "
@@ -99,12 +96,12 @@ def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
 
 
 def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
-    """The slice of a run's models, for so many multiply-adds."""
+    """Compute the slice of a run's models, with so many multiply-adds."""
     if not record.finished:
         raise UserError("a run is not finished")
     device = find_device("auto")
     model, federation, experiment = _problem(record, device)
-    samples, most = _some(federation, model, budget)  # before all models are loaded
+    samples, most = _some_samples(federation, model, budget)  # before all models are loaded
     if kind.pooled:
         samples = replace(samples, owned=(torch.cat(samples.owned),))
     stacked = {k: v.to(device) for k, v in kind.models(experiment, record).items()}
@@ -114,8 +111,8 @@ def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
     return Slice(mean.tolist(), most)
 
 
-def _own(experiment: Experiment, record: Record) -> Tensors:
-    """Everybody's."""
+def _own_models(experiment: Experiment, record: Record) -> Tensors:
+    """Return every client's model."""
     models = [c.shared | c.personal for c in record.run().clients]
     if any(shapes(model) != shapes(experiment.model.start) for model in models):
         raise UserError("the clients of a method hold models of unequal size, or of another than the common one")
@@ -123,8 +120,8 @@ def _own(experiment: Experiment, record: Record) -> Tensors:
     return stacked
 
 
-def _agreed(experiment: Experiment, record: Record) -> Tensors:
-    """The one that global accuracy is of, from the last state of the run."""
+def _common_model(experiment: Experiment, record: Record) -> Tensors:
+    """Return the model that global accuracy is of, from the last state of the run."""
     run = record.run()
     if not run.final:
         raise UserError("a run has no checkpoint")
@@ -136,33 +133,32 @@ OWN = Kind(
     "landscape",
     "The loss around the clients' own models",
     "each client's own model after the last round on its own samples, mean over the clients",
-    _own,
+    _own_models,
     pooled=False,
 )
 TOGETHER = Kind(
     "landscape-mean",
     "The loss around the one model that all clients agree on",
     "the mean of all models after the last round, or the server's, on the samples of all clients together",
-    _agreed,
+    _common_model,
     pooled=True,
 )
 
 
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, Experiment]:
-    """The model as the method trained it, and the clients' data; refuses data, modules and losses of one's own."""
+    """Return the model as the method trained it, and the clients' data; refuse code of one's own."""
     if code := code_of(record.config):  # somebody's runs do not say what runs here
         raise UserError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
     module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise UserError("the data are not those of the run any more")
-    here = federation.to(device)
-    given = Model(module.to(device), cross_entropy)
-    experiment = Experiment.of(given, here, algorithm, Serial(), record.seed, record.config["rounds"])
-    return experiment.model, here, experiment
+    federation, given = federation.to(device), Model(module.to(device), cross_entropy)
+    experiment = Experiment.of(given, federation, algorithm, Serial(), record.seed, record.config["rounds"])
+    return experiment.model, federation, experiment
 
 
-def _some(federation: Federation, model: Model, budget: float) -> tuple[Samples, int]:
-    """As many training samples of every client as the budget allows."""
+def _some_samples(federation: Federation, model: Model, budget: float) -> tuple[Samples, int]:
+    """Return as many training samples of every client as the budget allows."""
     one = max(1, cost(model.evaluation, federation.sample(2)).macs * SIDE**2 * federation.clients)
     most = min(int(federation.sizes.max()), int(budget / one))
     if most < LEAST:
@@ -175,21 +171,16 @@ def _some(federation: Federation, model: Model, budget: float) -> tuple[Samples,
 
 
 def _rise(s: Slice) -> str:
-    """How steep it is, in a number."""
+    """Say how steep the slice is."""
     middle = s.losses[SIDE // 2][SIDE // 2]
-    around = _ring(s.losses)
-    return f"Loss {middle:.3g} in the middle, {sum(around) / len(around):.3g} on average half way to the edges."
-
-
-def _ring(losses: Sequence[Sequence[float]]) -> list[float]:
-    """The values on the square half way between the middle and the edge."""
     near, far = SIDE // 4 + SIDE % 2, SIDE - 1 - SIDE // 4 - SIDE % 2
     places = range(near, far + 1)
-    return [losses[a][b] for a in places for b in places if near in (a, b) or far in (a, b)]
+    around = [s.losses[a][b] for a in places for b in places if near in (a, b) or far in (a, b)]
+    return f"Loss {middle:.3g} in the middle, {fmean(around):.3g} on average half way to the edges."
 
 
 def _contours(s: Slice, low: float, high: float) -> Figure:
-    """Logarithmic, as models beside each other may differ by orders of magnitude."""
+    """Draw a slice on a logarithmic scale, as models beside each other may differ by orders of magnitude."""
     first, last = log10(max(low, TINY)), log10(max(high, TINY))
     ticks = [d * 10.0**e for e in range(floor(first), ceil(last) + 1) for d in (1, 2, 5)]
     shown = [t for t in ticks if first <= log10(t) <= last]
@@ -205,15 +196,8 @@ def _contours(s: Slice, low: float, high: float) -> Figure:
         "colorscale": SCALE,
         "contours": {"coloring": "heatmap", "start": first, "end": last, "size": log10(1.25)},
         "line": {"width": 0.7, "color": INK},
-        "colorbar": {
-            "title": {"text": "loss", "side": "right"},
-            "thickness": 10,
-            "outlinewidth": 0,
-            "tickvals": [log10(t) for t in shown],
-            "ticktext": [f"{t:g}" for t in shown],
-        },
+        "colorbar": color_bar("loss", 10, tickvals=list(map(log10, shown)), ticktext=[f"{t:g}" for t in shown]),
         "hovertemplate": "a %{y:.2f}, b %{x:.2f}: loss %{customdata:.4~g}<extra></extra>",
     }
-    axis = {"showgrid": False, "zeroline": False, "constrain": "domain", "dtick": 0.5}
-    across, along = ({"title": {"text": name}, **axis} for name in "ba")
-    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {**along, "scaleanchor": "x"}}}
+    plain = {"showgrid": False, "zeroline": False, "constrain": "domain", "dtick": 0.5}
+    return {"data": [trace], "layout": {"xaxis": axis("b", **plain), "yaxis": axis("a", **plain, scaleanchor="x")}}

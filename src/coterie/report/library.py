@@ -13,41 +13,36 @@ MISSING = "a report needs plotly: run pip install 'coterie[report]'"
 
 @cache
 def compressed_library() -> str:
-    """plotly.js of the installed package, as ``packed`` has it."""
+    """Return plotly.js of the installed package, packed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError(MISSING) from error
-    return packed(get_plotlyjs())
+    return pack(get_plotlyjs())
 
 
-def packed(text: str) -> str:
-    """A text as base64 of gzip, the same for the same text; browsers unpack it without any library.
+def pack(text: str) -> str:
+    """Return a text as base64 of gzip, the same for the same text; browsers unpack it without any library.
 
-    >>> unpacked(packed("Okabe-Ito")) == "Okabe-Ito"
-    True
+    >>> gzip.decompress(base64.b64decode(pack("Okabe-Ito")))
+    b'Okabe-Ito'
     """
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
 
 
-def unpacked(text: str) -> str:
-    """What ``packed`` packed."""
-    return gzip.decompress(base64.b64decode(text)).decode()
+def pack_json(value: Any) -> str:
+    """Return a value as JSON, packed, with numbers of at most six digits: more cannot be seen."""
+    return pack(json.dumps(round_floats(value), allow_nan=False, separators=(",", ":")))
 
 
-def packed_json(value: Any) -> str:
-    """JSON, packed, with numbers of at most six digits: more cannot be seen."""
-    return packed(json.dumps(rounded(value), allow_nan=False, separators=(",", ":")))
+def round_floats(value: Any) -> Any:
+    """Round all floating numbers inside lists and dicts to six significant digits.
 
-
-def rounded(value: Any) -> Any:
-    """All floating numbers inside lists and dicts to six significant digits.
-
-    >>> rounded({"y": [1 / 3, 12, None]})
+    >>> round_floats({"y": [1 / 3, 12, None]})
     {'y': [0.333333, 12, None]}
     """
     if isinstance(value, dict):
-        return {k: rounded(v) for k, v in value.items()}
+        return {k: round_floats(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [rounded(v) for v in value]
+        return [round_floats(v) for v in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""The page itself: words and tables in HTML that need no script, charts drawn by plotly.js into their places."""
+"""The page itself: words and tables in HTML that need no script, and places that plotly.js draws its charts into."""
 
 import json
 import time
@@ -14,19 +14,16 @@ from ..core.custom import trusting
 from ..core.schema import Config
 from ..measure.compare import TARGET, Comparison
 from ..training.config import repeatable
-from .charts import Chart, consensus, progress, recorded
+from .charts import Chart, consensus, progress, recorded, traffic
+from .clients import distribution, labels
 from .collect import Collected, Record
-from .drawn import LANDSCAPE
-from .drawn import drawn as drawn_by
-from .factors import factors
+from .factors import blocks, factors
 from .graph import topology
 from .groups import Method, Setup, setups
 from .landscape import landscapes
-from .library import packed_json
-from .pictures import distribution, labels
-from .published import published_tables
-from .rounds import blocks, exchanges, traffic
-from .table import headline_table
+from .library import pack_json
+from .recipe_charts import LANDSCAPE, recipe_charts
+from .tables import headline_table, published_tables
 
 _FILES = files(__package__).joinpath("files")
 
@@ -39,29 +36,25 @@ def page(
     landscape: bool = False,
     target: float | None = None,
 ) -> str:
-    """The whole HTML text; ``library``: plotly.js, packed; ``reload``: seconds, while runs are under way.
-
-    ``landscape``: the loss around the clients' common model is wanted; some recipes want it, too. ``target``: what
-    rounds are counted to, if not what the comparison was made with.
-    """
+    """Return the whole HTML text, with ``library``, plotly.js, packed into it; the rest is as in ``html``."""
     target = target or collected.target or TARGET
-    found = setups(collected.records)
+    every = setups(collected.records)
     charts: dict[str, Any] = {}
     together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
     late = None if reload else say
-    bodies = [_setup(s, f"s{i}", charts, late, together, target) for i, s in enumerate(found, 1)]
-    title = _title(found) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
+    bodies = [_setup(s, f"s{i}", charts, late, together, target) for i, s in enumerate(every, 1)]
+    title = _title(every) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
         "title": escape(title),
         "style": (_FILES / "page.css").read_text(encoding="utf-8"),
         "live": _live(collected.records, reload),
-        "contents": _contents(found),
+        "contents": _contents(every),
         "setups": "\n".join(bodies),
         "published": _recipes(collected, charts),
         "commands": _commands(collected.commands),
         "version": escape(__version__),
-        "charts": packed_json(charts),
+        "charts": pack_json(charts),
         "library": library,
         "script": (_FILES / "page.js").read_text(encoding="utf-8"),
     }
@@ -71,20 +64,19 @@ def page(
 
 
 def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
-    """What recipes draw, and their published numbers."""
+    """Return the charts of recipes, and their published numbers."""
     recipes, records = collected.recipes, collected.records
-    pictures = [chart for recipe in recipes for chart in (*drawn_by(recipe), *exchanges(recipe, records))]
-    places = "".join(_chart(chart, chart.name, charts) for chart in pictures)
-    return places + published_tables(recipes, records)
+    drawn = [chart for recipe in recipes for chart in recipe_charts(recipe, records)]
+    return "".join(_chart(chart, chart.name, charts) for chart in drawn) + published_tables(recipes, records)
 
 
-def _title(found: Sequence[Setup]) -> str:
-    methods = list(dict.fromkeys(m.label for s in found for m in s.methods))
+def _title(every: Sequence[Setup]) -> str:
+    methods = list(dict.fromkeys(m.label for s in every for m in s.methods))
     return ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods compared"
 
 
 def _live(records: Sequence[Record], reload: float | None) -> str:
-    """How far runs are, and that the page will load itself again."""
+    """Say how far the runs are, and that the page will load itself again."""
     if reload is None:
         return ""
     far = (
@@ -92,17 +84,17 @@ def _live(records: Sequence[Record], reload: float | None) -> str:
         for r in records
         if not r.finished
     )
-    told = _prose(f"Under way, {time.strftime('%H:%M:%S')}: {'; '.join(far) or 'the next run is about to begin'}. ")
+    state = _prose(f"Under way, {time.strftime('%H:%M:%S')}: {'; '.join(far) or 'the next run is about to begin'}. ")
     return (
-        f'<p id="live" class="caption" role="status" data-seconds="{reload:g}">{told}'
+        f'<p id="live" class="caption" role="status" data-seconds="{reload:g}">{state}'
         "All numbers are those so far; this page loads itself again while <code>coterie watch</code> follows.</p>"
     )
 
 
-def _contents(found: Sequence[Setup]) -> str:
-    if len(found) < 2:
+def _contents(every: Sequence[Setup]) -> str:
+    if len(every) < 2:
         return ""
-    items = "".join(f'<li><a href="#s{i}">{escape(s.title)}</a></li>' for i, s in enumerate(found, 1))
+    items = "".join(f'<li><a href="#s{i}">{escape(s.title)}</a></li>' for i, s in enumerate(every, 1))
     return f"<nav aria-label='Set-ups'><ol>{items}</ol></nav>"
 
 
@@ -114,7 +106,7 @@ def _setup(
     together: bool,
     target: float,
 ) -> str:
-    """Everything about one set-up; without ``say`` nothing that takes more than a moment."""
+    """Return everything about one set-up; without ``say`` nothing that takes more than a moment."""
     comparison = Comparison(setup.methods, target)
     notes = comparison.protocol(comparison.columns, "★")
     clients = [distribution(setup), labels(setup), topology(setup)]
@@ -129,7 +121,7 @@ def _setup(
         f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{drawn(*a.charts)}</div>'
         for a in around
     )
-    lacking = "" if all(clients[:2]) else f'<p class="caption">{_lacking(setup)}</p>'
+    lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
 <ul class="verdict">{_items(comparison.verdict)}</ul>
@@ -147,19 +139,19 @@ def _items(sentences: Sequence[str]) -> str:
 
 
 def _prose(sentence: str) -> str:
-    """Words in which no number is parted from its per cent."""
+    """Escape a sentence; no number is parted from its percent sign."""
     return escape(sentence).replace(" %", "&nbsp;%")
 
 
-def _lacking(setup: Setup) -> str:
-    """Why there is no picture of the clients."""
+def _why_no_clients(setup: Setup) -> str:
+    """Say why there is no picture of the clients."""
     if not any(m.first.client_summary for m in setup.methods):
         return "These runs keep no clients.json (they are unfinished, or were made before it was written)."
     return "There is no picture of the clients' labels or accuracies: their targets are no classes, or far too many."
 
 
 def _chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
-    """The place of a chart, with buttons where it has several views."""
+    """Return the place of a chart, with buttons where it has several views, and add its data to ``charts``."""
     charts[name] = {"height": chart.height, "square": chart.square, "views": dict(chart.views)}
     choices = ""
     if len(chart.views) > 1:
@@ -184,7 +176,7 @@ def _configuration(method: Method) -> str:
 
 
 def _repeats(folder: Path | None, config: Config) -> str:
-    """The command that repeats a run, to the last bit."""
+    """Return the command that repeats a run, to the last bit."""
     if not repeatable(config):
         return "# made in Python with data, a module, a method or a loss of its own: repeat it from there"
     if folder is None:

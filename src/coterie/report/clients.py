@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..measure.compare import POINTS
-from .charts import SCALE, Chart, Figure, LineStyle, styles
+from .charts import SCALE, Chart, Figure, LineStyle, axis, color_bar, line_style
 from .collect import Record
 from .groups import Method, Setup
 
-ROW = 56  # pixels a method takes
+ROW = 56  # pixels that a method takes
 
 
 def distribution(setup: Setup) -> Chart | None:
-    """Every client's accuracy as a mark, method by method."""
+    """Draw every client's accuracy as a mark, method by method."""
     views = {title: figure for point, title in POINTS.items() if (figure := _strips(setup, point))["data"]}
     if not views:
         return None
@@ -25,15 +25,15 @@ def distribution(setup: Setup) -> Chart | None:
 
 
 def _strips(setup: Setup, point: str) -> Figure:
-    traces = [_strip(m, s, point) for m, s in zip(setup.methods, styles(setup.methods), strict=True)]
-    across = {"title": {"text": f"personal accuracy {POINTS[point]}, %"}}
+    traces = [_strip(method, line_style(place), point) for place, method in enumerate(setup.methods)]
     along = {"autorange": "reversed", "automargin": True, "ticksuffix": " "}
-    return {"data": [t for t in traces if t["x"]], "layout": {"xaxis": across, "yaxis": along, "showlegend": False}}
+    layout = {"xaxis": axis(f"personal accuracy {POINTS[point]}, %"), "yaxis": along, "showlegend": False}
+    return {"data": [t for t in traces if t["x"]], "layout": layout}
 
 
 def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
     known = [
-        (100 * value, _about(run, i, len(method.runs) > 1))
+        (100 * value, _describe(run, i, len(method.runs) > 1))
         for run in method.runs
         for i, value in enumerate(run.client_summary.get("accuracy", {}).get(point, []))
         if value is not None
@@ -43,7 +43,7 @@ def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
         "orientation": "h",
         "name": method.label,
         "x": [value for value, _ in known],
-        "text": [about for _, about in known],
+        "text": [text for _, text in known],
         "boxpoints": "all",
         "pointpos": 0,
         "jitter": 0.6,
@@ -55,8 +55,8 @@ def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
     }
 
 
-def _about(run: Record, client: int, several: bool) -> str:
-    """A client in few words: its number, and what it holds."""
+def _describe(run: Record, client: int, several: bool) -> str:
+    """Describe a client in few words: its number, and what it holds."""
     seed = f", seed {run.seed}" if several else ""
     labels = run.client_summary.get("labels")
     mostly = ""
@@ -69,7 +69,7 @@ def _about(run: Record, client: int, several: bool) -> str:
 
 
 def labels(setup: Setup) -> Chart | None:
-    """Who holds how many training samples of which class."""
+    """Draw who holds how many training samples of which class."""
     views: dict[str, Figure] = {}
     for run in (run for m in setup.methods for run in m.runs):
         if counts := run.client_summary.get("labels"):
@@ -85,7 +85,7 @@ def labels(setup: Setup) -> Chart | None:
 
 
 def heat_map(counts: Sequence[Sequence[int]]) -> Figure:
-    """[clients][classes] training samples, clients across."""
+    """Draw the training samples [clients][classes], clients across."""
     trace = {
         "type": "heatmap",
         "x": list(range(len(counts))),
@@ -96,9 +96,9 @@ def heat_map(counts: Sequence[Sequence[int]]) -> Figure:
         "hoverongaps": False,
         "xgap": 1 if len(counts) <= 60 else 0,
         "ygap": 1 if len(counts[0]) <= 40 else 0,
-        "colorbar": {"title": {"text": "samples", "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": color_bar("samples"),
         "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>",
     }
-    axes = {"tickformat": "d", "showgrid": False, "zeroline": False}
-    along = {"title": {"text": "class"}, **axes, **({"dtick": 1} if len(counts[0]) <= 20 else {})}
-    return {"data": [trace], "layout": {"xaxis": {"title": {"text": "client"}, **axes}, "yaxis": along}}
+    plain = {"tickformat": "d", "showgrid": False, "zeroline": False}
+    along = axis("class", **plain, **({"dtick": 1} if len(counts[0]) <= 20 else {}))
+    return {"data": [trace], "layout": {"xaxis": axis("client", **plain), "yaxis": along}}

@@ -1,0 +1,120 @@
+"""The tables of the page in HTML, read without any script and sorted with one: all methods, and published numbers."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ..measure.compare import Cell, Comparison
+from ..recipes.results import RecipeResult
+from .collect import Record
+
+STAR = '<span class="star" title="best of this column">★<span class="unseen"> best</span></span>'
+PRINTED = "printed"  # how sure a published number is, where nothing need be said
+ALL = "all cases"  # the label of a number that several runs give together
+RECONSTRUCTED = "reconstructed: cells ran together in the text and were told apart by their order"
+_PUBLISHED_KINDS = {
+    "case": "text",
+    "method": "text",
+    "number": "text",
+    "published": "best-high",
+    "ours": "best-high",
+    "difference": "best-high",
+}
+
+
+def headline_table(comparison: Comparison) -> str:
+    """Return the table of all methods, with a hint on how to read it."""
+    heads = "".join(
+        _head(c.title, c.subtitle, "best-high" if c.best is max else "best-low") for c in comparison.columns
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{escape(label)}</th>{"".join(map(_cell, cells))}</tr>' for label, cells in comparison.rows
+    )
+    return f"""<div class="scroll" tabindex="0" role="region" aria-label="Results of all methods">
+<table class="headline sortable"><thead><tr>{_head("method", "", "text")}{heads}</tr></thead>
+<tbody>{rows}</tbody></table></div>
+<p class="caption">{_hint(comparison)} <span class="said" aria-live="polite"></span></p>"""
+
+
+def _hint(comparison: Comparison) -> str:
+    """Say how to read the table, where it has more than the protocol explains."""
+    both = "± clients: standard deviation over the clients, mean over the seeds. "
+    several = any(len(m.runs) > 1 for m in comparison.methods)
+    sorts = "A heading sorts by it, once more the other way round."
+    return (both if several else "") + (sorts if len(comparison.methods) > 1 else "")
+
+
+def _head(title: str, below: str, kind: str) -> str:
+    return f'<th scope="col" data-kind="{kind}"><button type="button">{escape(title)}</button>{_small(below)}</th>'
+
+
+def _small(text: str) -> str:
+    return f"<small>{escape(text)}</small>" if text else ""
+
+
+def _cell(cell: Cell) -> str:
+    """Return a number with its spread below it; the best one is marked by more than a color."""
+    sorted_by = "" if cell.value is None else f' data-value="{cell.value!r}"'
+    attributes = sorted_by + (' class="best"' if cell.best else "")
+    below = "".join(map(_small, notes_of(cell)))
+    return f'<td{attributes}><span class="number">{STAR if cell.best else ""}{escape(cell.text)}</span>{below}</td>'
+
+
+def notes_of(cell: Cell) -> list[str]:
+    """Return all that belongs to a number where there is room for it."""
+    return [*(f"±{far} {over}" for over, far in cell.spreads), *cell.parts]
+
+
+def published_tables(recipes: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> str:
+    """Return a table for every recipe, of the methods that are on this page."""
+    shown = {r.name for r in records}
+    tables = [
+        _published_table(
+            recipe, [r for r in recipe["results"] if not records or r["method"] in shown or r["case"] == ALL]
+        )
+        for recipe in recipes
+        if recipe["results"]
+    ]
+    return f'<section id="published"><h2>Published numbers</h2>{"".join(tables)}</section>' if tables else ""
+
+
+def _published_table(recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
+    protocols: dict[str, dict[str, None]] = {}  # of which methods: one paper's table may mix them
+    for result in results:
+        protocols.setdefault(result["protocol"], {})[result["method"]] = None
+    sentences = [f"{', '.join(methods)}: {protocol}" for protocol, methods in protocols.items()]
+    sentences += [RECONSTRUCTED] if any(r["certainty"] == "reconstructed" for r in results) else []
+    heads = "".join(_head(title, "", kind) for title, kind in _PUBLISHED_KINDS.items())
+    rows = "".join(map(_published_row, results))
+    return f"""<h3>{escape(recipe["recipe"])}</h3>
+<p>{escape(_comparability(recipe))}</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Published numbers of {escape(recipe["recipe"])}">
+<table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>
+<ul class="caption">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>"""
+
+
+def _comparability(recipe: Mapping[str, Any]) -> str:
+    """Say whether the numbers may be compared at all."""
+    seeds = f"{recipe['seeds']} seed{'s' if recipe['seeds'] > 1 else ''}, reading: {recipe['reading']}"
+    if recipe["shortened"]:
+        words = ", ".join(recipe["shortened"])
+        return f"SHORTENED OR CHANGED, not comparable with the published numbers: {words} ({seeds})."
+    return f"The published size ({seeds})."
+
+
+def _published_row(saved: Mapping[str, Any]) -> str:
+    ours = RecipeResult(None, saved["method"], saved["metric"], None, saved["ours"])
+    spread = "" if ours.spread is None else f"±{ours.spread:.2f} seeds"
+    note = "" if saved["certainty"] in (None, PRINTED) else str(saved["certainty"])
+    return (
+        f'<tr><td>{escape(saved["case"])}</td><th scope="row">{escape(saved["method"])}</th>'
+        f"<td>{escape(saved['metric'].replace('_', ' '))}</td>{_number(saved['published'], note)}"
+        f"{_number(ours.mean, spread)}{_number(saved['difference'], '', signed=True)}</tr>"
+    )
+
+
+def _number(value: float | None, note: str, signed: bool = False) -> str:
+    if value is None:
+        return f"<td>-{_small(note)}</td>"
+    text = f"{value:+.2f}" if signed else f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    return f'<td data-value="{value!r}"><span class="number">{text}</span>{_small(note)}</td>'
