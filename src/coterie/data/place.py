@@ -65,14 +65,14 @@ def config_file() -> Path:
 
 def _saved() -> dict[str, object]:
     try:
-        known = json.loads(config_file().read_text(encoding="utf-8"))
+        saved = json.loads(config_file().read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise UserError(f"{config_file()} cannot be read ({error}): mend or remove it") from error
-    if not isinstance(known, dict):
+    if not isinstance(saved, dict):
         raise UserError(f"{config_file()} is no JSON object: mend or remove it")
-    return known
+    return saved
 
 
 def convenience(path: Path, write: Callable[[], None]) -> None:
