@@ -10,7 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie import cli
-from coterie.track.progress import APART, LONGEST, Pace, Progress, Rhythm
+from coterie.track.progress import APART, LONGEST, LineThrottle, Pace, Progress
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "3"]
 
@@ -54,8 +54,8 @@ def test_the_pace_follows_rounds_that_get_longer() -> None:
 
 @pytest.mark.parametrize(("rounds", "seconds"), [(3, 0.01), (100, 0.01), (100, 60.0), (1000, 36.0), (100_000, 0.36)])
 def test_plain_lines_come_at_a_decent_pace(rounds: int, seconds: float) -> None:
-    evaluation_interval = Rhythm(0, rounds, now=0.0)
-    told = [t for t in range(1, rounds + 1) if evaluation_interval.due(t, now=seconds * t)]
+    throttle = LineThrottle(0, rounds, now=0.0)
+    told = [t for t in range(1, rounds + 1) if throttle.due(t, now=seconds * t)]
     assert told[0] == 1
     assert told[-1] == rounds
     assert len(told) <= 12 + rounds * seconds / LONGEST

@@ -177,7 +177,7 @@ def test_a_split_is_drawn_without_training(cli: Cli, tmp_path: Path) -> None:
     saved = json.loads((tmp_path / "a" / "recipe.json").read_text())
     assert [split["case"] for split in saved["splits"]] == ["cifar10 dirichlet:0.3", "cifar10 pathological:2"]
     assert all(sum(map(bool, client)) == 2 for client in saved["splits"][1]["labels"])
-    assert "classes a client: 2 least, 2 mean, 2 most" in done.out
+    assert "classes per client: 2 least, 2 mean, 2 most" in done.out
     assert saved["shortened"] == ["6 of 100 clients", "data digits instead of cifar10"]
     assert (tmp_path / "a" / "case2.png").read_bytes().startswith(b"\x89PNG")
     assert "dfedpgp-f4-split-2" in (tmp_path / "a" / "report.html").read_text()

@@ -530,7 +530,7 @@ def test_png_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_for_a_random_topology(capsys: pytest.CaptureFixture[str]) -> None:
-    show_topology("random-pull:10", 100, round=2, parameters=11_168_832, model_name="resnet18")
+    show_topology("random-pull:10", 100, "resnet18", 11_168_832, round=2)
     text = capsys.readouterr().out
     for fact in ("round 2", "row-stochastic", "rounds 2 to 21", "10 least, 10 mean", "1,000", "44.7 GB", "resnet18"):
         assert fact in text
@@ -538,20 +538,20 @@ def test_command_for_a_random_topology(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_command_for_a_fixed_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    show_topology("ring", 5)
+    show_topology("ring", 5, "cnn", 582_026)
     text = capsys.readouterr().out
     assert f"{1 - 0.5393446629:.6f}" in text
-    assert "bytes a round" not in text
+    assert "10 messages x 582,026 parameters of cnn x 4 bytes" in text
     assert "mean spectral gap" not in text
     assert text.count("●") == 5
     path = tmp_path / "graph.png"
-    show_topology("none", 2, png=path)
+    show_topology("none", 2, "cnn", 582_026, png=path)
     text = capsys.readouterr().out
     assert "not everybody reaches everybody" in text
     assert f"drawn to {path}" in text
     assert path.exists()
     with pytest.raises(UserError, match="0 or more, not -1"):
-        show_topology("ring", 5, round=-1)
+        show_topology("ring", 5, "cnn", 582_026, round=-1)
 
 
 def test_bytes_for_people() -> None:

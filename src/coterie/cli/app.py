@@ -135,17 +135,17 @@ def list_names(
 def topology(
     name: Annotated[str, typer.Argument(help="ring, grid, exponential, full, star, random:10, random-pull:10, ...")],
     clients: Annotated[int, typer.Option(help="How many clients.", min=1)] = 16,
-    model: Annotated[str, typer.Option(help="Whose bytes a round are counted.")] = "cnn",
+    model: Annotated[str, typer.Option(help="The model whose bytes per round are counted.")] = "cnn",
     png: Annotated[Path | None, typer.Option(help="Draw into this file instead of the terminal.")] = None,
     round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of a random graph.")] = 0,
 ) -> None:
-    """Show a graph: its spectral gap, degrees, diameter, bytes a round, and a drawing."""
+    """Show a graph: its spectral gap, degrees, diameter, bytes per round, and a drawing."""
     from ..models import build
     from .topology import show_topology
 
     parameters = sum(p.numel() for p in build(model, classes=10).parameters())
-    show_topology(name, clients, seed, round, parameters, model_name=model, png=png)
+    show_topology(name, clients, model, parameters, seed, round, png)
 
 
 @app.command()
@@ -199,7 +199,7 @@ def bench(
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     client: Annotated[str, typer.Option(help="Whose model: its number, counted from 0, or all.")],
-    out: Annotated[Path, typer.Option(help="The file to write; with --client all a folder, one file a client.")],
+    out: Annotated[Path, typer.Option(help="The file to write; with --client all a folder, one file per client.")],
     format: Annotated[
         str | None,
         typer.Option(help="safetensors, onnx or torchscript; by default what --out ends with (.onnx, .pt)."),
@@ -225,7 +225,7 @@ def export(
     export_models(run, client, format, out, form, force)
 
 
-data_app = typer.Typer(help="Data sets: where they lie, which are there, bringing them.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets: where they are, which are there, bringing them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 
@@ -233,7 +233,7 @@ app.add_typer(data_app, name="data")
 def data_dir(
     folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
 ) -> None:
-    """Choose once where data sets lie, or show it."""
+    """Choose once where data sets are, or show it."""
     from .data import show_dir
 
     show_dir(folder)

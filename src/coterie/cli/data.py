@@ -1,4 +1,4 @@
-"""``coterie data``: where data sets lie, which are there, and bringing them."""
+"""``coterie data``: where data sets are, which are there, and bringing them."""
 
 import sys
 from pathlib import Path

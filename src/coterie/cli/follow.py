@@ -14,7 +14,7 @@ from ..core.errors import UserError
 from ..core.schema import Row
 from ..report.collect import COMPARISON, RECIPE, history_so_far, planned_runs
 from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
-from ..track.progress import LatestMeasures, Pace
+from ..track.progress import LatestMeasures, Pace, clock
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
 STILL = 60.0  # seconds in which no run is called stalled
@@ -25,7 +25,7 @@ LATEST = 10  # rounds whose seconds tell how long one takes, before any was seen
 
 
 class Snapshot(NamedTuple):
-    """How a run stands."""
+    """The state of a run when it was looked at."""
 
     state: str
     done: int
@@ -33,6 +33,16 @@ class Snapshot(NamedTuple):
     left: float | None  # seconds until the last round is over
     at_least: bool  # whether that leaves out what is not known yet: evaluations
     age: float | None  # seconds since the last round, or since the run began
+
+    @property
+    def left_text(self) -> str:
+        """The time left, where it can be told."""
+        return "" if self.left is None or self.state == STALLED else f"{'≥' if self.at_least else ''}{clock(self.left)}"
+
+    @property
+    def age_text(self) -> str:
+        """The time since the last round."""
+        return "" if self.age is None else clock(self.age)
 
 
 class Followed:
@@ -50,12 +60,12 @@ class Followed:
 
     @property
     def name(self) -> str:
-        """Its folder, and the method where that does not tell."""
+        """The name of its folder, and the method where that does not tell."""
         name, method = self.folder.absolute().name, "" if self.config is None else str(self.config["method"])
         return name if folder_name(method) in name else f"{name} ({method})"
 
     def look(self) -> Snapshot:
-        """How it stands now."""
+        """Read the files and return how the run stands now."""
         self._read_config()
         self._read_rows()
         self.looked = True
@@ -81,7 +91,7 @@ class Followed:
                 return
 
     def _read_rows(self) -> None:
-        """Anew where the file has changed: a run that was continued may have been cut first."""
+        """Read all rows where the file has changed: a run that was continued may have been cut first."""
         path = self.folder / METRICS
         try:
             about = path.stat()
@@ -100,11 +110,11 @@ class Followed:
         self.pace.seen(len(rows), about.st_mtime)
 
     def _time_of(self, written: float) -> float:
-        """When a change happened: the first look believes the file, later ones this clock, as two may differ."""
+        """Return when a change happened: the first look believes the file, later ones this clock, as two may differ."""
         return self.now() if self.looked else written
 
     def _seconds_a_round(self) -> tuple[float | None, bool]:
-        """As it was seen, else as the rows tell it, which leaves out evaluations."""
+        """Return the seconds as they were seen, else as the rows tell them, and whether evaluations are left out."""
         seen = None if self.pace is None else self.pace.seconds_a_round
         if seen is not None:
             return seen, False
@@ -125,13 +135,13 @@ class Folder:
             raise UserError(f"{self.path} holds no run: give the folder of a run, a comparison or a recipe's runs")
 
     def look(self) -> dict[Followed, Snapshot]:
-        """How all of them stand, in the order in which they are trained."""
+        """Return how all runs stand, in the order in which they are trained."""
         for folder in self._folders():
             self.runs.setdefault(folder, Followed(folder))
         return {run: run.look() for run in self.runs.values()}
 
     def finished(self, seen: dict[Followed, Snapshot]) -> bool:
-        """Whether nothing is left to wait for; several runs end with a file about all of them."""
+        """Return whether nothing is left to wait for; several runs end with a file about all of them."""
         whole = (self.path / CONFIG).exists() or not self._planned()
         ended = whole or any((self.path / name).exists() for name in (COMPARISON, RECIPE))
         return bool(seen) and ended and all(run.state == FINISHED for run in seen.values())

@@ -21,7 +21,7 @@ class Preset(NamedTuple):
     staged: str  # the model, where a method needs one that is built in stages
 
     def own(self, builder: Callable[..., Any]) -> dict[str, Any]:
-        """What the method itself asks for in such a set-up."""
+        """Return what the method itself asks for in such a set-up."""
         asked = facts(builder).presets
         return {name: value for kind in self.kinds for name, value in asked.get(kind, {}).items()}
 

@@ -39,7 +39,7 @@ def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> No
     """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
     console.print(title, style="bold", markup=False)
     samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
-    for what, each in (("samples a client", samples), ("classes a client", held)):
+    for what, each in (("samples per client", samples), ("classes per client", held)):
         console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most", markup=False)
     if drawn:
         console.print(split_text(counts, console.width), markup=False, no_wrap=True, overflow="ignore", crop=False)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Point = tuple[float, float]
 Position = tuple[int, int]  # of a character in the terminal, or of a dot
 
-_ROUNDS = 20
+_ROUNDS = 20  # whose spectral gaps are averaged
+BYTES = 4  # of a parameter
 _KINDS = {
     "doubly": "doubly stochastic: every mix keeps the mean",
     "row": "row-stochastic: the receiver sets the weights, the mean drifts",
@@ -36,26 +37,19 @@ _LINK, _BUSY, _IDLE = "#64748b", "#2563eb", "#cbd5e1"
 
 
 def show_topology(
-    text: str,
-    clients: int,
-    seed: int = 0,
-    round: int = 0,
-    parameters: int | None = None,
-    bytes_each: int = 4,
-    model_name: str = "",
-    png: Path | None = None,
+    text: str, clients: int, model: str, parameters: int, seed: int = 0, round: int = 0, png: Path | None = None
 ) -> None:
     """Print the facts of a topology, what one round of it costs for a model, and the graph.
 
-    >>> show_topology("ring", clients=4, parameters=1_000_000)  # doctest: +ELLIPSIS
+    >>> show_topology("ring", 4, "a model", 1_000_000)  # doctest: +ELLIPSIS
     ring · 4 clients · the same every round
-    matrix             doubly stochastic: every mix keeps the mean
-    spectral gap       0.666667
-    in-neighbors      2 least, 2 mean, 2 most
-    diameter           2
-    messages a round   8
-    bytes a round      32 MB, exactly 32,000,000 bytes
-                       8 messages x 1,000,000 parameters x 4 bytes
+    matrix               doubly stochastic: every mix keeps the mean
+    spectral gap         0.666667
+    in-neighbors         2 least, 2 mean, 2 most
+    diameter             2
+    messages per round   8
+    bytes per round      32 MB, exactly 32,000,000 bytes
+                         8 messages x 1,000,000 parameters of a model x 4 bytes
     ...
     """
     topology = build(text, clients, seed)
@@ -69,8 +63,11 @@ def show_topology(
     facts = Table.grid(padding=(0, 3))
     facts.add_column(style="cyan", no_wrap=True)
     facts.add_column(overflow="fold")
-    for row in _facts(topology, W, round) + _cost(edges(W), parameters, bytes_each, model_name):
+    for row in _facts(topology, W, round):
         facts.add_row(*row)
+    total = edges(W) * parameters * BYTES
+    facts.add_row("bytes per round", f"{scaled(total, 'B')}, exactly {total:,} bytes")
+    facts.add_row("", f"{edges(W):,} messages x {parameters:,} parameters of {model} x {BYTES} bytes")
     console.print(facts)
     console.print()
     if png is None:
@@ -93,17 +90,8 @@ def _facts(topology: Topology, W: Tensor, round: int) -> list[tuple[str, str]]:
         *rows,
         ("in-neighbors", f"{least} least, {mean:.4g} mean, {most} most"),
         ("diameter", "none: not everybody reaches everybody in this graph" if far is None else str(far)),
-        ("messages a round", f"{edges(W):,}"),
+        ("messages per round", f"{edges(W):,}"),
     ]
-
-
-def _cost(messages: int, parameters: int | None, bytes_each: int, model_name: str) -> list[tuple[str, str]]:
-    if parameters is None:
-        return []
-    total = messages * parameters * bytes_each
-    model = f" of {model_name}" if model_name else ""
-    why = f"{messages:,} messages x {parameters:,} parameters{model} x {bytes_each} bytes"
-    return [("bytes a round", f"{scaled(total, 'B')}, exactly {total:,} bytes"), ("", why)]
 
 
 class Arrow(NamedTuple):

@@ -32,6 +32,8 @@ from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TABLE, TableStyle, show
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+# The arguments of fit that a saved configuration decides alone.
+SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
 
 
 def run_method(method: str, options: RunOptions, trusted: Sequence[str], output: Output) -> None:
@@ -71,18 +73,10 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             module,
             federation,
             algorithm,
-            rounds=config["rounds"],
-            seed=config["seed"],
+            **{key: config[key] for key in SAVED},
             engine=options.engine or config["engine"],
-            device=config["device"],
             out=folder,
             resume=options.resume,
-            evaluate_every=config["evaluate_every"],
-            init=config["init"],
-            drop_messages=config["drop_messages"],
-            offline=config["offline"],
-            record=config["record"],
-            precision=config["precision"],
             cluster=cluster(options),
             progress=not output.quiet,
             trackers=trackers,

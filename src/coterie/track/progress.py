@@ -54,7 +54,7 @@ class Pace:
         return None if each is None else max(0.0, (rounds - done) * each - (now - since))
 
 
-class Rhythm:
+class LineThrottle:
     """When a plain line is due: after the first and the last round, and in between neither too often nor too seldom."""
 
     def __init__(self, done: int, rounds: int, now: float) -> None:
@@ -151,7 +151,7 @@ class Progress:
     def __init__(self, name: str, rounds: int, where: str, shown: bool) -> None:
         self.name, self.rounds, self.where, self.shown = name, rounds, where, shown
         self.measured = LatestMeasures()
-        self.pace, self.rhythm = Pace(0, time.monotonic()), Rhythm(0, rounds, time.monotonic())
+        self.pace, self.throttle = Pace(0, time.monotonic()), LineThrottle(0, rounds, time.monotonic())
         console = Console(stderr=True)
         self.bar: Bars | None = None
         if shown and console.is_terminal:
@@ -195,7 +195,7 @@ class Progress:
         for row in history:
             self.measured.add(row)
         done, now = (0 if self.measured.row is None else self.measured.row["round"]), time.monotonic()
-        self.pace, self.rhythm = Pace(done, now), Rhythm(done, self.rounds, now)
+        self.pace, self.throttle = Pace(done, now), LineThrottle(done, self.rounds, now)
         self._draw(done)
 
     def update(self, row: Row) -> None:
@@ -204,7 +204,7 @@ class Progress:
         done, now = row["round"], time.monotonic()
         self.pace.seen(done, now)
         self._draw(done)
-        if self.bar is None and self.shown and self.rhythm.due(done, now):
+        if self.bar is None and self.shown and self.throttle.due(done, now):
             self.warn(f"{self.name}: round {done}/{self.rounds}, {self.measured.said}, {self.time}, {self.where}")
 
     def _draw(self, done: int) -> None:
