@@ -16,9 +16,8 @@ from coterie.data import Federation
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
 from coterie.measure import sharpness as landscape
-from coterie.measure.convergence import MEASURES, gradient_norms, with_common_shared
+from coterie.measure.convergence import MEASURES, gradient_norms, smallest_singular_value, with_common_shared
 from coterie.measure.sharpness import loss_slice, sharpness, top_eigenvalue
-from coterie.measure.singular import smallest_singular_value
 from coterie.models.model import Loss, Model, cross_entropy
 from laws import build, kind_like
 from toys import V0, A, B, C, Coupled, D, Quadratic, experiment, golden, mean_output, net, ragged, scattered

@@ -17,7 +17,7 @@ from coterie.cluster.sharded import Sharded, paths_of
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, rows
 from coterie.engines import Serial, Vectorized, base
-from coterie.measure.shards import joined
+from coterie.measure.rows import joined
 from coterie.training.experiment import Experiment
 from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged

@@ -115,7 +115,7 @@ class Followed:
 
     def _seconds_a_round(self) -> tuple[float | None, bool]:
         """Return the seconds as they were seen, else as the rows tell them, and whether evaluations are left out."""
-        seen = None if self.pace is None else self.pace.seconds_a_round
+        seen = None if self.pace is None else self.pace.seconds_per_round
         if seen is not None:
             return seen, False
         latest = [row["seconds"] for row in self.rows[-LATEST:]]

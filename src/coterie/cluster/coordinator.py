@@ -15,7 +15,7 @@ import torch
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..data.batches import Integers
-from ..measure.shards import whole
+from ..measure.rows import whole
 from ..store.checkpoint import save_part
 from ..training.cluster import Cluster
 from .packed import pack, unpack

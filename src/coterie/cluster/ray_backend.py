@@ -16,7 +16,7 @@ from ..core.schema import Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data.batches import Integers
-from ..measure.shards import joined, whole
+from ..measure.rows import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.cluster import Cluster
 from ..training.experiment import Experiment, RunState

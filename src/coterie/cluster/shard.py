@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.tensors import Tensors, size_in_bytes
 from ..data.batches import Integers
 from ..engines.base import Engine
-from ..measure.shards import ShardMeasures
+from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
 from ..training.experiment import Experiment, RunState
 from ..training.first import everybodys

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,28 +14,43 @@ from ..core.tensors import Tensors, replicate
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
 from ..models.model import Model
-from .measured import Measured
 
 BATCH = 256  # answers at a time
 
 
-def at_a_time(targets: Tensor) -> int:
-    """How many samples a batch has: fewer where a sample has many answers, each with a score for every class.
+class Measured(Protocol):
+    """What a measure sees of an experiment, which stands above it."""
 
-    >>> at_a_time(torch.zeros(1000)), at_a_time(torch.zeros(1000, 64))
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def train(self) -> Samples: ...
+
+    @property
+    def tests(self) -> Samples: ...
+
+    @property
+    def program(self) -> Any: ...
+
+    def agreed(self, state: Any) -> Tensors: ...
+
+
+def batch_size(targets: Tensor) -> int:
+    """Return how many samples a batch has: fewer where a sample has many answers, each with a score for every class.
+
+    >>> batch_size(torch.zeros(1000)), batch_size(torch.zeros(1000, 64))
     (256, 4)
     """
     return max(1, BATCH // max(1, targets.shape[1:].numel()))
 
 
-def hits(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Which answers are right: the largest output along dimension 1, where ``cross_entropy`` has the classes."""
-    return outputs.argmax(1) == targets
-
-
 @contextmanager
 def plain_inference() -> Iterator[None]:
-    """No gradients, and attention without its fused inference kernel, which cannot be lifted over clients."""
+    """Compute no gradients, and attention without its fused inference kernel, which cannot be lifted over clients."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -54,26 +69,29 @@ class Count:
     independent: bool = True  # in evaluation mode
 
     def at(self, rates: Sequence[float | Tensor]) -> "Count":
-        """There are none."""
+        """Return the step itself: it has no rates."""
         return self
 
     def begin(self, given: Tensor) -> Tensor:
-        """How many there were already."""
+        """Return the answers that were counted before."""
         return given
 
     def __call__(self, right: Tensor, tensors: Tensors, batch: Batch) -> Tensor:
-        """A sample with several targets, as a row of tokens, counts with each of them."""
-        correct = hits(self.model.outputs(tensors, batch.x), batch.y)
-        return right + (correct if batch.mask is None else correct & _along(batch.mask, correct)).sum()
+        """Count a batch; a sample with several targets, as a row of tokens, counts with each of them."""
+        # The largest output along dimension 1, where ``cross_entropy`` has the classes.
+        correct = self.model.outputs(tensors, batch.x).argmax(1) == batch.y
+        if batch.mask is not None:  # what holds for a sample holds for all its answers
+            correct = correct & batch.mask.view(-1, *[1] * (correct.dim() - 1))
+        return right + correct.sum()
 
     def end(self, right: Tensor) -> Tensor:
-        """All there are."""
+        """Return the count."""
         return right
 
 
 def count_right(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
-    """[m] how many answers of each client's model are right on its own test samples."""
-    batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
+    """Return [m] how many answers of each client's model are right on its own test samples."""
+    batches = Batches(tests, clients, Amount(epochs=1), batch_size(tests.y), key=None)
     none = torch.zeros(len(clients), dtype=torch.int64, device=tests.x.device)
     with plain_inference():
         right: Tensor = engine.scan(Count(model), none, models, batches, keys=[0] * len(clients))
@@ -81,25 +99,20 @@ def count_right(engine: Engine, model: Model, models: Tensors, tests: Samples, c
 
 
 def personal_accuracies(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
-    """[m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
+    """Return [m] the accuracy of each client's own model on its own test samples; NaN for a client without any."""
     right = count_right(engine, model, models, tests, clients)
     return right.to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
-
-
-def _along(mask: Tensor, answers: Tensor) -> Tensor:
-    """[B] as [B, 1, ...]: what holds for a sample holds for all its answers."""
-    return mask.view(-1, *[1] * (answers.dim() - 1))
 
 
 class Correct(NamedTuple):
     """Right answers of one model."""
 
-    each: Tensor  # [m] on the test samples of each client that lies here
-    together: int  # on this place's share of all test samples
+    each: Tensor  # [m] on the test samples of each local client
+    together: int  # on this shard's share of all test samples
 
 
 def count_correct(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> Correct:
-    """How often one model is right on every client's own test samples, and on all there are.
+    """Count how often one model is right on every client's own test samples, and on all there are.
 
     Where every sample has one owner these are the same answers, and they are counted once.
     """
@@ -110,10 +123,10 @@ def count_correct(engine: Engine, model: Model, tensors: Tensors, tests: Samples
 
 
 def count_correct_global(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
-    """How many answers of one model are right, over all test samples there are, whoever owns them.
+    """Count how many answers of one model are right, over all test samples there are, whoever owns them.
 
-    They are dealt out in parts as large as the largest client's own, so that an engine that builds programs has this
-    one already. Where several places hold clients, each tries its share: part b falls to who holds client b mod n.
+    The samples are dealt out in parts as large as the largest client's own, so that an engine that builds programs has
+    this one already. A shard tries its share of them: part b falls to the shard of client b mod n.
     """
     pooled = tests.dealt(max(1, int(tests.sizes.max())))
     mine = np.flatnonzero(np.isin(np.arange(len(pooled.owned)) % len(tests.owned), clients))
@@ -123,12 +136,12 @@ def count_correct_global(engine: Engine, model: Model, tensors: Tensors, tests: 
 
 
 def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
-    """The accuracy of one model on all test samples together."""
+    """Return the accuracy of one model on all test samples together."""
     return count_correct_global(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
 
 
 def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:
-    """Of the one model that all clients agree on, on all training samples as they are stored: none is augmented."""
+    """Measure the one model that all clients agree on, on all training samples as stored: none is augmented."""
     e = experiment
     if e.train.y.is_floating_point():
         raise UserError("train-accuracy needs classes to get right: leave it out for targets that are no classes")

@@ -12,16 +12,15 @@ from ..core.tensors import Tensors, add, mul, norm, rows, split
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
-from .accuracy import plain_inference
-from .measured import Measured
-from .sharpness import every_client, gaussian, on_clients, slope, unit
+from .accuracy import Measured, plain_inference
+from .sharpness import every_client, gaussian, on_clients, slope, squared, unit
 
 SINGLE = 32  # samples of every client whose gradients are taken one by one
 ITERATIONS = 20  # of the power iteration
 
 
 class Partial(NamedTuple):
-    """What one client's gradient says."""
+    """What one client's gradient tells."""
 
     loss: Tensor
     u: Tensors  # grad_u f_i
@@ -39,7 +38,7 @@ class Constants(NamedTuple):
 
 
 def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, shared: frozenset[str]) -> Constants:
-    """At everybody's own model, over all its data; the noise from some of its samples, taken one by one.
+    """Estimate the constants at every client's own model, over all its data; the noise from some single samples.
 
     A batch of B samples has a B-th of the noise. F_0 is the first objective minus the least one can reach.
 
@@ -51,7 +50,7 @@ def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, sh
         x, frozen = split(tensors, model.parameters)
         here = slope(grad, x, frozen, stream)
         u = split(here.gradient, shared)[0]
-        return Partial(here.loss, u, _squared(u, here.loss))
+        return Partial(here.loss, u, squared(u, here.loss.device))
 
     clients, loss, u2 = 0, 0.0, 0.0
     total: Tensors = {}
@@ -68,9 +67,10 @@ def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, sh
 
 
 def _curvature(engine: Engine, model: Model, models: Tensors, samples: Samples) -> Tensor:
-    """[n] the modulus of the largest eigenvalue of each client's Hessian, by power iteration; NaN without samples.
+    """Return [n] the modulus of the largest eigenvalue of each client's Hessian; NaN for a client without samples.
 
-    H d is a difference of gradients, so that layers need no second derivative, which not all have on all engines.
+    Found by power iteration; H d is a difference of gradients, because not all layers have a second derivative on all
+    engines.
     """
     grad = engine.gradient(model.eval_objective)
     start = gaussian({k: models[k][0] for k in model.parameters}, rng.key(0, "power"))
@@ -94,26 +94,22 @@ def _curvature(engine: Engine, model: Model, models: Tensors, samples: Samples) 
     return every_client(engine, top, models, samples)
 
 
-def _squared(x: Tensors, like: Tensor) -> Tensor:
-    return sum((v.square().sum().to(like) for v in x.values()), start=torch.zeros_like(like))
-
-
 def _noise(
     engine: Engine, model: Model, models: Tensors, samples: Samples, shared: frozenset[str]
 ) -> tuple[float, float]:
-    """The variance of single gradients, of the shared and of the personal part, mean over the clients."""
+    """Return the variance of single gradients, of the shared and of the personal part, mean over the clients."""
     grad = engine.gradient(model.eval_objective)
 
     def one(tensors: Tensors, stream: Stream) -> tuple[Tensor, Tensor]:
         x, frozen = split(tensors, model.parameters)
         total: Tensors = {}
         squares: list[Tensor] = []
-        like = torch.zeros((), dtype=torch.float64, device=stream.index.device)
+        device = stream.index.device
         for k in range(stream.steps):
             g = {name: v.to(torch.float64) for name, v in grad(x, frozen, stream.batch(k))[0].items()}
             total = add(total, g) if total else g
-            squares.append(torch.stack([_squared(part, like) for part in split(g, shared)]))
-        mean = [_squared(mul(part, 1 / stream.steps), like) for part in split(total, shared)]
+            squares.append(torch.stack([squared(part, device) for part in split(g, shared)]))
+        mean = [squared(mul(part, 1 / stream.steps), device) for part in split(total, shared)]
         unbiased = stream.steps / (stream.steps - 1)
         u, v = (torch.stack(squares).mean(0) - torch.stack(mean)) * unbiased
         return u, v
@@ -131,6 +127,6 @@ def _noise(
 
 
 def record_constants(experiment: Measured, state: Any) -> dict[str, float]:
-    """The estimates as columns of a row."""
+    """Return the estimates as columns of a row."""
     e = experiment
     return estimate(e.engine, e.model, e.program.models(state), e.train, frozenset(e.program.shared))._asdict()

@@ -11,7 +11,7 @@ AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers that are looked at together: 
 
 
 def consensus_distance(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> float | None:
-    """(1/n) sum_i |u_i - c|^2 over the shared part, summed in float64; None where nothing is shared.
+    """Return (1/n) sum_i |u_i - c|^2 over the shared part, summed in float64; None where nothing is shared.
 
     ``center``: c, where it is another point than the mean of the u_i.
 
@@ -25,9 +25,9 @@ def consensus_distance(models: Tensors, shared: Collection[str], center: Tensors
 
 
 def _spread(v: Tensor, center: Tensor | None) -> float:
-    """The mean squared distance of one tensor, some of its numbers at a time: a copy of all of them is too much.
+    """Return the mean squared distance of one tensor, some numbers at a time: a copy of all of them is too much.
 
-    Seen from the first client: differences of near numbers are exact, and zero where all are equal.
+    It works on differences to the first client: those of near numbers are exact, and zero where all are equal.
     """
     if center is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
         return 0.0
@@ -44,5 +44,5 @@ def _spread(v: Tensor, center: Tensor | None) -> float:
 
 
 def averaged(models: Tensors) -> Tensors:
-    """One model: the mean over the clients; integer buffers are the first client's."""
+    """Return the mean model of the clients; integer buffers are the first client's."""
     return {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in models.items()}

@@ -1,6 +1,6 @@
-"""How far the clients are from a stationary point, and what can be recorded about it in every round."""
+"""How far clients are from a stationary point, how close their factors come to losing a rank, and what is recorded."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -8,18 +8,16 @@ from torch import Tensor
 
 from ..core.errors import UserError, unknown
 from ..core.schema import MeasureName
-from ..core.tensors import Tensors, add, floating, replicate, split
+from ..core.tensors import Tensors, add, count, floating, replicate, rows, split
 from ..data.batches import Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
-from ..submodels import factor_pairs
-from .accuracy import record_train_accuracy
+from ..submodels import Pair, factor_pairs
+from .accuracy import Measured, record_train_accuracy
 from .assumptions import record_constants
 from .consensus import averaged
-from .measured import Measured
 from .perplexity import record_perplexity
-from .sharpness import on_clients, sharpness, slope
-from .singular import record_singular_values
+from .sharpness import on_clients, sharpness, slope, squared
 
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
 
@@ -34,7 +32,7 @@ class GradientNorms(NamedTuple):
 def gradient_norms(
     engine: Engine, model: Model, models: Tensors, samples: Samples, shared: Collection[str]
 ) -> GradientNorms:
-    """G_u = |(1/n) sum_i grad_u f_i(u_i, v_i)|^2 and G_v = (1/n) sum_i |grad_v f_i(u_i, v_i)|^2.
+    """Return G_u = |(1/n) sum_i grad_u f_i(u_i, v_i)|^2 and G_v = (1/n) sum_i |grad_v f_i(u_i, v_i)|^2.
 
     f_i is the mean loss over all samples of client i in evaluation mode; u: the trained parameters in ``shared``, v:
     the others. A part without parameters has norm 0; a client without samples has no f_i and is not counted.
@@ -58,28 +56,23 @@ def gradient_norms(
     return GradientNorms(float(squared(total, samples.x.device)) / clients**2, personal / clients)
 
 
-def squared(x: Tensors, device: torch.device) -> Tensor:
-    """The squared L2 norm over all tensors together, 0 for none."""
-    return sum((v.square().sum() for v in x.values()), start=torch.zeros((), dtype=torch.float64, device=device))
-
-
 def with_common_shared(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:
-    """Everybody's model with the same shared part: the mean one, or that of ``center``.
+    """Return every client's model with the same shared part: the mean one, or that of ``center``.
 
-    What is shown n times already, as around a server, is left alone; so are integer buffers.
+    What is expanded over the clients already, as around a server, is left alone; so are integer buffers.
 
     >>> with_common_shared({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
     {'u': tensor([2., 2.]), 'v': tensor([5., 7.])}
     """
     u = {k: v for k, v in floating(split(models, shared)[0]).items() if center is not None or v.stride(0)}
     agreed = averaged(u) if center is None else {k: center[k] for k in u}
-    everywhere: Tensors = replicate(agreed, len(next(iter(models.values()))))
+    everywhere: Tensors = replicate(agreed, count(models))
     return models | everywhere
 
 
-def _gradients(experiment: Measured, state: Any) -> dict[str, float]:
-    """G_u where the clients meet, G_v where they are: between peers these are different points."""
-    e, program = experiment, experiment.program
+def _gradients(e: Measured, state: Any) -> dict[str, float]:
+    """Measure G_u at the common shared part and G_v at each client's own: between peers these are different points."""
+    program = e.program
     own = program.models(state)
     together = with_common_shared(own, program.shared, None if program.consensus is None else program.consensus(state))
     norms = gradient_norms(e.engine, e.model, together, e.train, program.shared)
@@ -89,15 +82,14 @@ def _gradients(experiment: Measured, state: Any) -> dict[str, float]:
     return {"gradient_norm_shared": norms.shared, "gradient_norm_personal": norms.personal}
 
 
-def _sharpness(experiment: Measured, state: Any) -> dict[str, float]:
-    e = experiment
+def _sharpness(e: Measured, state: Any) -> dict[str, float]:
     each = sharpness(e.engine, e.model, e.program.models(state), e.train, RHO)
     return {"sharpness": float(each.nanmean()), "sharpness_worst": float(each[~each.isnan()].max())}
 
 
-def _deltas(experiment: Measured, before: Any, after: Any) -> dict[str, float]:
-    """Delta_u at (mean u^t, V^(t+1)) and Delta_v at (u_i^t, v_i^t), as the theorems between peers take them."""
-    e, program = experiment, experiment.program
+def _deltas(e: Measured, before: Any, after: Any) -> dict[str, float]:
+    """Measure Delta_u at (mean u^t, V^(t+1)) and Delta_v at (u_i^t, v_i^t), as the theorems between peers take them."""
+    program = e.program
     own = program.models(before)
     together = with_common_shared(own, program.shared, None if program.consensus is None else program.consensus(before))
     later = program.models(after) | split(together, program.shared)[0]
@@ -105,14 +97,55 @@ def _deltas(experiment: Measured, before: Any, after: Any) -> dict[str, float]:
     return {"delta_u": shared, "delta_v": gradient_norms(e.engine, e.model, own, e.train, program.shared).personal}
 
 
-def _mass(experiment: Measured, state: Any) -> dict[str, float]:
-    """The least and the greatest push-sum weight; their mean is 1 unless messages are on their way."""
-    mu = experiment.program.mass(state)
+def _mass(e: Measured, state: Any) -> dict[str, float]:
+    """Return the least and the greatest push-sum weight; their mean is 1 unless messages are on their way."""
+    mu = e.program.mass(state)
     return {"mass_least": float(mu.min()), "mass_greatest": float(mu.max())}
 
 
+def smallest_singular_value(factors: Sequence[Tensor]) -> Tensor:
+    """Return the smallest of all singular values of some matrices; [n] where each is stacked over n clients.
+
+    >>> smallest_singular_value([torch.eye(3), torch.tensor([[3.0, 0.0], [0.0, 0.5], [0.0, 0.0]])])
+    tensor(0.5000, dtype=torch.float64)
+
+    Reference: FedLMT, Assumption 4.4, where the factors of a layer have as many columns as its rank.
+    """
+    return torch.stack([torch.linalg.svdvals(f.to(torch.float64))[..., -1] for f in factors]).amin(0)
+
+
+def smallest_of_layer(pair: Pair, clients: Sequence[Tensors]) -> float:
+    """Return the smallest of both factors of a layer and all clients; columns of zeros pad a smaller rank."""
+    found = []
+    for tensors in clients:
+        both = [f[:, f.any(0)] for f in pair.matrices(tensors)]
+        found.append(smallest_singular_value([f for f in both if f.numel()]))
+    return float(torch.stack(found).min())
+
+
+def block_of(weight: str) -> str:
+    """Return the part of the model that a layer stands in; one that stands in no part is a block by itself.
+
+    >>> block_of("stages.0.1.conv2.weight"), block_of("7.weight")
+    ('stages.0.1', '7')
+    """
+    layer = weight.removesuffix(".weight")
+    return layer.rpartition(".")[0] or layer
+
+
+def _singular_values(e: Measured, state: Any) -> dict[str, float]:
+    """Measure the smallest over all factors of all clients, and that of every block, counted from 1 in their order."""
+    models = e.program.models(state)
+    clients = [rows(models, i) for i in range(count(models))]
+    blocks: dict[str, list[float]] = {}
+    for pair in factor_pairs(e.model.module):
+        blocks.setdefault(block_of(pair.weight), []).append(smallest_of_layer(pair, clients))
+    each = {f"smallest_singular_value_block_{i}": min(found) for i, found in enumerate(blocks.values(), 1)}
+    return {"smallest_singular_value": min(each.values()), **each}
+
+
 def recorded(experiment: Measured, names: Iterable[MeasureName], before: Any, after: Any) -> dict[str, float]:
-    """All columns of the named measures after a round."""
+    """Return all columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:
         row |= CHANGES[name](experiment, before, after) if name in CHANGES else MEASURES[name](experiment, after)
@@ -120,7 +153,7 @@ def recorded(experiment: Measured, names: Iterable[MeasureName], before: Any, af
 
 
 def check_measure(name: str, model: Model, program: Any) -> None:
-    """Refuses what is no measure, or none for this model or method."""
+    """Refuse what is no measure, or none for this model or method."""
     if name not in get_args(MeasureName):
         raise unknown("measure", name, get_args(MeasureName))
     if name == "mass" and program.mass is None:
@@ -132,7 +165,7 @@ def check_measure(name: str, model: Model, program: Any) -> None:
 MEASURES: dict[MeasureName, Callable[[Measured, Any], dict[str, float]]] = {
     "gradients": _gradients,
     "sharpness": _sharpness,
-    "singular-values": record_singular_values,
+    "singular-values": _singular_values,
     "perplexity": record_perplexity,
     "train-accuracy": record_train_accuracy,
     "constants": record_constants,

@@ -26,7 +26,7 @@ class Paired(NamedTuple):
 
     @property
     def said(self) -> str:
-        """In words that claim no more than the test does.
+        """The result in words that claim no more than the test does.
 
         >>> Paired(9, 10, 0.0312).said
         'better for 9 of 10 clients (paired test over clients, p = 0.031)'
@@ -36,7 +36,7 @@ class Paired(NamedTuple):
 
 
 def _p(p: float) -> str:
-    """As many digits as it takes to see on which side of 0.05 it is.
+    """Return p with as many digits as it takes to see on which side of 0.05 it is.
 
     >>> _p(0.0312), _p(1.0), _p(1e-9)
     ('p = 0.031', 'p = 1.000', 'p < 0.0001')
@@ -45,7 +45,7 @@ def _p(p: float) -> str:
 
 
 def sign_flip(differences: Numbers) -> float:
-    """How likely a mean at least so far from 0 is, if every difference might as well have had the other sign.
+    """Return how likely a mean so far from 0 is, if every difference might as well have had the other sign.
 
     Where neither method is better, the names of the two could be exchanged client by client: of all 2^n exchanges p
     is the share that leads as far from 0. Fisher, The Design of Experiments (1935), section 21.
@@ -59,14 +59,14 @@ def sign_flip(differences: Numbers) -> float:
 
 
 def _counted(d: Numbers, reached: float) -> float:
-    """Every sum is one of the first half's plus one of the second's: 2^(n/2) to sort instead of 2^n to write down."""
+    """Count exactly. Every sum is one of the first half's plus one of the second's: 2^(n/2) to sort instead of 2^n."""
     one, other = _sums(d[::2]), np.sort(_sums(d[1::2]))
     beyond = len(other) - np.searchsorted(other, reached - one)
     return min(1.0, 2 * float(beyond.sum()) / 2.0 ** len(d))
 
 
 def _drawn(d: Numbers, reached: float) -> float:
-    """From flips drawn at random, always the same ones; the flip that was seen counts too, so p is never too small.
+    """Estimate from flips drawn at random, always the same; the one that was seen counts, so p is never too small.
 
     A normal distribution would be: accuracies of clients with few test samples differ by few sizes, and its p of 34
     equal differences, 23 of them one way, is 0.040 instead of 0.058. Phipson and Smyth (2010).
@@ -79,7 +79,7 @@ def _drawn(d: Numbers, reached: float) -> float:
 
 
 def _sums(numbers: Numbers) -> Numbers:
-    """All 2^n sums with either sign."""
+    """Return all 2^n sums with either sign."""
     sums = np.zeros(1)
     for number in numbers:
         sums = np.concatenate((sums + number, sums - number))
@@ -87,7 +87,7 @@ def _sums(numbers: Numbers) -> Numbers:
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p of every test, enlarged so that one in twenty families of tests has an error at 0.05, not one test.
+    """Return the p of every test, enlarged so that one in twenty families of tests has an error at 0.05, not one test.
 
     Holm, A simple sequentially rejective multiple test procedure (1979).
 
@@ -102,7 +102,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def against(best: int, accuracies: Numbers) -> dict[int, Paired]:
-    """[methods, clients] one method against every other.
+    """Test one method against every other, given [methods, clients] accuracies.
 
     All pairs of methods count as tests: which one is best was read from the same numbers, and the largest of all
     differences is among its own.

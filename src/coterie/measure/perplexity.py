@@ -15,19 +15,18 @@ from ..core.tensors import Tensors
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model, cross_entropy, sample_losses
-from .accuracy import at_a_time, plain_inference
-from .measured import Measured
+from .accuracy import Measured, batch_size, plain_inference
 
 
 class Perplexity(NamedTuple):
-    """One number a client, or one for all."""
+    """One number per client, or one for all."""
 
     overall: Tensor  # exp of the mean cross-entropy over all positions of all samples: everybody else's
     chunks: Tensor  # the mean over samples of exp(the sample's mean cross-entropy): FedLMT's
 
 
 def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) -> Perplexity:
-    """[n] each client's own model on its own test samples; NaN for a client without any."""
+    """Return [n] that of each client's own model on its own test samples; NaN for a client without any."""
 
     def total(tensors: Tensors, stream: Stream) -> Tensor:
         sums = torch.zeros(2, dtype=torch.float64, device=stream.index.device)
@@ -38,32 +37,32 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
         return sums
 
     clients = np.arange(len(tests.owned))
-    batches = Batches(tests, clients, Amount(epochs=1), at_a_time(tests.y), key=None)
+    batches = Batches(tests, clients, Amount(epochs=1), batch_size(tests.y), key=None)
     with plain_inference():
         sums: Tensor = engine.map(total, models, batches, keys=[0] * len(clients))
     return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
 
 
 def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
-    """One model on all test samples together."""
+    """Return that of one model on all test samples together."""
     with plain_inference():
-        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(at_a_time(tests.y))]
+        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(batch_size(tests.y))]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 
 
 def _both(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> Tensor:
-    """[2, B] the cross-entropy of every sample, and its exponential."""
+    """Return [2, B] the cross-entropy of every sample, and its exponential."""
     losses = sample_losses(cross_entropy, model.outputs(tensors, x), y).to(torch.float64)
     return torch.stack([losses, losses.exp()])
 
 
 def _perplexity(means: Tensor) -> Perplexity:
-    """From the means of both."""
+    """Return both from the means of [..., 2] cross-entropies and their exponentials."""
     return Perplexity(means[..., 0].exp(), means[..., 1])
 
 
 def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
-    """Of the clients' models after mixing, a mean over the clients, and of the one model they agree on."""
+    """Measure the clients' models after mixing, mean over the clients, and the one model they agree on."""
     e, tests = experiment, experiment.tests
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
         raise UserError("perplexity needs test samples with a token at every place: take the source text")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng as rng
-from ..core.tensors import Tensors, Tree, add, entries, mul, norm, rows, split, tree_map
+from ..core.tensors import Tensors, Tree, add, dot, entries, mul, norm, rows, split, tree_map
 from ..data.batches import Amount, Batch, Batches, Integers, Samples, Stream
 from ..engines.base import Engine, Grad
 from ..models.model import Model
@@ -29,7 +29,7 @@ class Slope(NamedTuple):
 
 
 def data_mean(f: Callable[[Batch], Tree], stream: Stream) -> Tree:
-    """The mean over all samples of a client, in float64, of what ``f`` gives as the mean of a batch."""
+    """Return the mean over all samples of a client, in float64, of what ``f`` gives as the mean of a batch."""
 
     def weighted(k: int) -> tuple[Tree, Tensor | int]:
         batch = stream.batch(k)
@@ -44,7 +44,7 @@ def data_mean(f: Callable[[Batch], Tree], stream: Stream) -> Tree:
 
 
 def slope(grad: Grad, x: Tensors, frozen: Tensors, stream: Stream) -> Slope:
-    """The loss and its gradient in ``x`` over all samples of one client."""
+    """Return the loss and its gradient in ``x`` over all samples of one client."""
 
     def of_batch(batch: Batch) -> Slope:
         g, seen = grad(x, frozen, batch)
@@ -57,7 +57,7 @@ def slope(grad: Grad, x: Tensors, frozen: Tensors, stream: Stream) -> Slope:
 def on_clients(
     engine: Engine, f: Callable[..., Tree], models: Tensors, samples: Samples
 ) -> Iterator[tuple[Integers, Tree]]:
-    """``f`` of a model and its client's batches, on all clients with samples: (which, results), some at a time."""
+    """Apply ``f`` to the model and the batches of all clients with samples: yield (which, results), some at a time."""
     known = np.flatnonzero(samples.sizes)
     at_a_time = max(1, NUMBERS // entries(v[0] for v in models.values()))
     for start in range(0, len(known), at_a_time):
@@ -70,7 +70,7 @@ def on_clients(
 
 
 def every_client(engine: Engine, f: Callable[..., Tensor], models: Tensors, samples: Samples) -> Tensor:
-    """[n, ...] what ``f`` gives for each client; NaN for a client without samples."""
+    """Return [n, ...] what ``f`` gives for each client; NaN for a client without samples."""
     which, results = zip(*on_clients(engine, f, models, samples), strict=True)
     values = torch.cat(results).cpu()
     out = torch.full((len(samples.owned), *values.shape[1:]), torch.nan, dtype=torch.float64)
@@ -78,7 +78,7 @@ def every_client(engine: Engine, f: Callable[..., Tensor], models: Tensors, samp
 
 
 def sharpness(engine: Engine, model: Model, models: Tensors, samples: Samples, rho: float) -> Tensor:
-    """[n] F_i(x + rho g/|g|) - F_i(x) with g = grad F_i(x): 0 where g is 0, NaN for a client without samples.
+    """Return [n] F_i(x + rho g/|g|) - F_i(x) with g = grad F_i(x): 0 where g is 0, NaN for a client without samples.
 
     Reference: Foret et al., "Sharpness-Aware Minimization", 2021, equation 2.
     """
@@ -97,7 +97,7 @@ def sharpness(engine: Engine, model: Model, models: Tensors, samples: Samples, r
 
 
 def top_eigenvalue(engine: Engine, model: Model, models: Tensors, samples: Samples, iterations: int = 50) -> Tensor:
-    """[n] the eigenvalue of largest magnitude of each client's Hessian, by power iteration; NaN without samples.
+    """Return [n] the eigenvalue of largest magnitude of each client's Hessian, by power iteration; NaN without samples.
 
     d <- H d / |H d| from a fixed Gaussian vector; the answer is <d, H d> after the last iteration.
     """
@@ -128,7 +128,7 @@ def top_eigenvalue(engine: Engine, model: Model, models: Tensors, samples: Sampl
 def loss_slice(
     engine: Engine, model: Model, models: Tensors, samples: Samples, grid: Sequence[float], seed: int = 0
 ) -> Tensor:
-    """[n, A, A] F_i(x + a d + b e) for a and b in ``grid``, along two Gaussian directions; NaN without samples.
+    """Return [n, A, A] F_i(x + a d + b e) for a and b in ``grid``, along two Gaussian directions; NaN without samples.
 
     Each filter of d and e is as long as the filter of x in its place; what is no matrix (biases, norms) stays.
 
@@ -152,7 +152,7 @@ def loss_slice(
 
 
 def filterwise(d: Tensors, x: Tensors) -> Tensors:
-    """The directions d with every filter (row) scaled to the length it has in x, and 0 for whatever has no rows."""
+    """Return d with every filter (row) scaled to the length it has in x, and 0 for whatever has no rows."""
 
     def scaled(direction: Tensor, weight: Tensor) -> Tensor:
         if weight.dim() < 2:
@@ -164,16 +164,16 @@ def filterwise(d: Tensors, x: Tensors) -> Tensors:
 
 
 def gaussian(x: Tensors, key: int) -> Tensors:
-    """Standard normal numbers in the shapes of x, in float64, the same for the same key."""
+    """Draw standard normal numbers in the shapes of x, in float64, the same for the same key."""
     draw = torch.Generator().manual_seed(key)
     return {k: torch.randn(v.shape, generator=draw, dtype=torch.float64).to(v.device) for k, v in x.items()}
 
 
 def unit(x: Tensors) -> Tensors:
-    """x / |x|, and zeros for zeros."""
+    """Return x / |x|, and zeros for zeros."""
     return mul(x, 1 / norm(x).clamp(min=1e-300))
 
 
-def dot(x: Tensors, y: Tensors) -> Tensor:
-    """The inner product over all tensors together."""
-    return torch.stack([(v * y[k]).sum() for k, v in x.items()]).sum()
+def squared(x: Tensors, device: torch.device) -> Tensor:
+    """Return the squared L2 norm over all tensors together in float64, 0 for none."""
+    return sum((v.square().sum() for v in x.values()), start=torch.zeros((), dtype=torch.float64, device=device))

@@ -1,6 +1,6 @@
 """How close the factors of low-rank models came to losing a rank: block by block, and layer by layer at the end."""
 
-from ..measure.singular import smallest_of_layer
+from ..measure.convergence import smallest_of_layer
 from ..submodels.lowrank import factor_pairs
 from ..training.run import model_of
 from .charts import LOG, Chart, Figure, Measure, axis, line, line_style

@@ -5,10 +5,9 @@
 A tracker of your own has a name and three functions (``Tracker``); ``fit`` calls them.
 """
 
-from .base import Tracker
+from .base import Tracker, Tracking
 from .mlflow import MLflow
 from .tensorboard import TensorBoard
-from .tracking import Tracking
 from .wandb import WandB
 
 __all__ = ["MLflow", "TensorBoard", "Tracker", "Tracking", "WandB"]

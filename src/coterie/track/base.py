@@ -1,6 +1,6 @@
-"""The interface of trackers, and what several of them need."""
+"""The interface of trackers, who tells them of a run, and what several of them need."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from ..core.errors import UserError
 from ..core.files import write_json
-from ..core.schema import Config, Summary, TrackedRow
+from ..core.schema import Config, Row, Summary, TrackedRow
 from ..store import read_json
+from .progress import Progress
 
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
 
@@ -23,20 +24,70 @@ class Tracker(Protocol):
 
     @property
     def name(self) -> str:
-        """How it is called in sentences, and in the run folder."""
+        """Its name in sentences and in the run folder."""
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[TrackedRow]) -> str:
-        """A run begins, or goes on after the rounds of ``history``; returns where to look at it."""
+        """Begin a run, or go on after the rounds of ``history``; return where to look at it."""
 
     def round(self, row: TrackedRow) -> None:
-        """One more round, as in metrics.jsonl, with the bytes of all rounds so far as ``bytes_sent_total``."""
+        """Take the row of one more round, with the bytes of all rounds so far."""
 
     def end(self, summary: Summary | None) -> None:
-        """The run is finished; None: it was interrupted, and may go on later."""
+        """End the run; None: it was interrupted, and may go on later."""
+
+
+class Tracking:
+    """Tells trackers of a run, from its begin to its end. They may fail; training goes on. Use it with ``with``."""
+
+    def __init__(self, trackers: Sequence[Tracker], bar: Progress) -> None:
+        self.given, self.bar = trackers, bar
+        self.told: list[Tracker] = []  # those that know of the run and have not failed
+        self.sent = 0
+        self.summary: Summary | None = None  # until the run is finished
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> None:
+        """Begin or go on with a run; what is wrong with the request is refused, as nothing is trained yet."""
+        rows = [self._with_total(row) for row in history]
+
+        def begin(tracker: Tracker) -> None:
+            self.bar.say(f"{tracker.name}: {tracker.begin(config, folder, rows)}")
+
+        for tracker in self.given:
+            self.told.append(tracker)
+            self._tell(tracker, begin)
+
+    def round(self, row: Row) -> None:
+        """Tell of one more round."""
+        tracked = self._with_total(row)
+        for tracker in tuple(self.told):
+            self._tell(tracker, lambda tracker: tracker.round(tracked))
+
+    def __exit__(self, *error: object) -> None:
+        for tracker in tuple(self.told):
+            self._tell(tracker, lambda tracker: tracker.end(self.summary))
+
+    def _with_total(self, row: Row) -> TrackedRow:
+        self.sent += row["bytes_sent"]
+        return {**row, "bytes_sent_total": self.sent}
+
+    def _tell(self, tracker: Tracker, call: Callable[[Tracker], None]) -> None:
+        """Call a tracker; one that fails is left out from then on."""
+        try:
+            call(tracker)
+        except UserError:
+            self.told.remove(tracker)
+            raise
+        except Exception as error:
+            self.told.remove(tracker)
+            told = f"{tracker.name} failed and is left out of this run, which goes on without it"
+            self.bar.warn(f"{told} ({reason(error)})")
 
 
 def needed(module: str, extra: str) -> Any:
-    """An optional package, or a sentence that names what to install."""
+    """Import an optional package, or refuse with a sentence that names what to install."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -44,7 +95,7 @@ def needed(module: str, extra: str) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error, or as much of it as a sentence bears.
+    """Return the first line of an error, or as much of it as a sentence bears.
 
     >>> reason(OSError("gone\\nat line 3")), reason(KeyError())
     ('gone', 'KeyError')
@@ -53,7 +104,7 @@ def reason(error: BaseException) -> str:
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row by name.
+    """Return the numbers of a row by name.
 
     >>> scalars({"round": 3, "train_loss": 0.5, "global_accuracy": None, "bytes_sent": 8})
     {'train_loss': 0.5, 'bytes_sent': 8.0}
@@ -61,32 +112,32 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     return {k: float(v) for k, v in row.items() if isinstance(v, int | float) and k != "round"}
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested dicts as names with points.
+def dotted(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dicts under names with dots.
 
-    >>> dict(flat({"method": "local", "data": {"clients": 4}}))
+    >>> dict(dotted({"method": "local", "data": {"clients": 4}}))
     {'method': 'local', 'data.clients': 4}
     """
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
+            yield from dotted(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 
 
 def name_of(config: Config, folder: Path | None) -> str:
-    """What a run is called: as its folder, where it has one."""
+    """Return the name of a run: that of its folder, where it has one."""
     return f"{config['method']}-seed{config['seed']}" if folder is None else folder.absolute().name
 
 
 def mark(folder: Path | None, name: str) -> str | None:
-    """Under which id a tracker knows the run of this folder."""
+    """Return the id under which a tracker knows the run of this folder."""
     path = None if folder is None else folder / MARKS
     return read_json(path).get(name) if path is not None and path.exists() else None
 
 
 def remember(folder: Path | None, name: str, known_as: str) -> None:
-    """Keeps that id, so that a continued run is the same one there, too."""
+    """Keep that id, so that a continued run is the same one there, too."""
     if folder is not None:
         path = folder / MARKS
         write_json(path, {**(read_json(path) if path.exists() else {}), name: known_as})

@@ -2,16 +2,15 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
-from .base import flat, mark, name_of, needed, reason, remember, scalars
+from .base import dotted, mark, name_of, needed, reason, remember, scalars
 
 LONGEST = 500  # characters of a parameter that every server takes
-AT_ONCE = 100  # parameters a request
+AT_ONCE = 100  # parameters per request
 SUMMARY = "summary."
 
 
@@ -41,7 +40,7 @@ class MLflow:
         self.run, self.last, self.summed = "", 0, False
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
-        """Goes on with the run of this folder where the server has it; what it lacks of the history is added."""
+        """Go on with the run of this folder where the server has it; what it lacks of the history is added."""
         known = mark(folder, self.name)
         if known is None or not self._found(known):
             self._create(config, name_of(config, folder))
@@ -51,15 +50,15 @@ class MLflow:
         return f"run {self.run} at {self.uri}"
 
     def round(self, row: Row) -> None:
-        """A round the server has already is not logged twice."""
+        """Log a round, unless the server has it already."""
         if row["round"] > self.last:
             self._log(scalars(row), row["round"])
             self.last = row["round"]
 
     def end(self, summary: Summary | None) -> None:
-        """What the run comes to, once."""
+        """Log what the run comes to, once."""
         if summary is not None and not self.summed:
-            self._log({SUMMARY + k: v for k, v in scalars(dict(flat(summary))).items()}, self.last)
+            self._log({SUMMARY + k: v for k, v in scalars(dict(dotted(summary))).items()}, self.last)
         self.client.set_terminated(self.run, "KILLED" if summary is None else "FINISHED")
 
     def _experiment(self, name: str) -> str:
@@ -67,7 +66,7 @@ class MLflow:
         return str(self.client.create_experiment(name) if found is None else found.experiment_id)
 
     def _found(self, known: str) -> bool:
-        """Takes up a run of this server."""
+        """Take up a run of this server; return whether it has it."""
         try:
             data = self.client.get_run(known).data
         except Exception as error:
@@ -83,13 +82,10 @@ class MLflow:
     def _create(self, config: Config, name: str) -> None:
         run = self.client.create_run(self.experiment, run_name=name, tags={"mlflow.source.name": "coterie"})
         self.run, self.last, self.summed = run.info.run_id, 0, False
-        for some in _pieces([self.entities.Param(k, str(v)[:LONGEST]) for k, v in flat(config)]):
-            self.client.log_batch(self.run, params=some)
+        params = [self.entities.Param(k, str(v)[:LONGEST]) for k, v in dotted(config)]
+        for first in range(0, len(params), AT_ONCE):
+            self.client.log_batch(self.run, params=params[first : first + AT_ONCE])
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         now = int(1000 * time.time())
         self.client.log_batch(self.run, [self.entities.Metric(k, v, now, step) for k, v in values.items()])
-
-
-def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (items[i : i + AT_ONCE] for i in range(0, len(items), AT_ONCE))

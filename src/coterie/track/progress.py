@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
@@ -28,13 +27,13 @@ class Pace:
         self.marks = [(done, now)]
 
     def seen(self, done: int, now: float) -> None:
-        """So many rounds are done."""
+        """Note that ``done`` rounds are done."""
         if done > self.marks[-1][0]:
             self.marks.append((done, now))
 
     @property
-    def seconds_a_round(self) -> float | None:
-        """None before the first round."""
+    def seconds_per_round(self) -> float | None:
+        """The time of one round; None before the first."""
         played = len(self.marks) - 1
         if not played:
             return None
@@ -43,26 +42,26 @@ class Pace:
         return (ended - began) / (last - first)
 
     def left(self, rounds: int, now: float) -> float | None:
-        """Seconds until all ``rounds`` are done.
+        """Return the seconds until all ``rounds`` are done.
 
         >>> pace = Pace(10, now=0.0)
         >>> pace.seen(11, now=60.0); pace.seen(12, now=62.0); pace.seen(13, now=64.0)
         >>> pace.left(20, now=65.0)
         13.0
         """
-        each, (done, since) = self.seconds_a_round, self.marks[-1]
+        each, (done, since) = self.seconds_per_round, self.marks[-1]
         return None if each is None else max(0.0, (rounds - done) * each - (now - since))
 
 
 class LineThrottle:
-    """When a plain line is due: after the first and the last round, and in between neither too often nor too seldom."""
+    """Decides when a plain line is due: after the first and the last round, and in between at a decent pace."""
 
     def __init__(self, done: int, rounds: int, now: float) -> None:
         self.rounds, self.first = rounds, True
         self.told, self.at = done, now
 
     def due(self, done: int, now: float) -> bool:
-        """Whether to say that ``done`` rounds are done; if so, that counts as said."""
+        """Return whether to say that ``done`` rounds are done; if so, that counts as said."""
         waited, tenth = now - self.at, 10 * (done - self.told) >= self.rounds
         if not (self.first or done == self.rounds or waited >= LONGEST or (tenth and waited >= APART)):
             return False
@@ -71,7 +70,7 @@ class LineThrottle:
 
 
 class LatestMeasures:
-    """What the rows of a run come to so far, in words."""
+    """The latest numbers of a run, in words."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -79,7 +78,7 @@ class LatestMeasures:
         self.accuracy: tuple[float, int] | None = None  # the last one that was measured, and after which round
 
     def add(self, row: Row) -> None:
-        """One more round."""
+        """Take the row of one more round."""
         self.row = row
         self.bytes += row["bytes_sent"]
         if row["personal_accuracy_after_mix"] is not None:
@@ -108,7 +107,7 @@ class LatestMeasures:
 
     @property
     def said(self) -> str:
-        """All of it."""
+        """All of them in one text."""
         if self.row is None:
             return ""
         named = {"personal accuracy after mixing": self.accuracy_text, "train loss": self.loss_text}
@@ -116,7 +115,7 @@ class LatestMeasures:
 
 
 def clock(seconds: float | None) -> str:
-    """A time that is left, as a clock shows it.
+    """Return a time as a clock shows it.
 
     >>> clock(75.2), clock(None)
     ('0:01:15', '-:--:--')
@@ -164,34 +163,32 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
     @property
     def time(self) -> str:
-        """Until the last round is over, at the pace of this process; in the end what it took."""
+        """The time until the last round is over, at the pace of this process; in the end what it took."""
         (_, began), (done, ended) = self.pace.marks[0], self.pace.marks[-1]
         if done == self.rounds:
             return f"took {clock(ended - began)}"
         return f"ETA {clock(self.pace.left(self.rounds, time.monotonic()))}"
 
     def say(self, text: str) -> None:
-        """A line that stays, unless all is to be quiet."""
+        """Print a line that stays, unless all is to be quiet."""
         if self.shown:
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """A line that stays, however quiet."""
+        """Print a line that stays, however quiet."""
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr)
 
     def begin(self, history: Iterable[Row]) -> None:
-        """The rounds that were played before, by another process; those to come are timed from now on."""
+        """Take the rounds of an earlier process; those to come are timed from now on."""
         for row in history:
             self.measured.add(row)
         done, now = (0 if self.measured.row is None else self.measured.row["round"]), time.monotonic()
@@ -199,7 +196,7 @@ class Progress:
         self._draw(done)
 
     def update(self, row: Row) -> None:
-        """One more round is done."""
+        """Show that one more round is done."""
         self.measured.add(row)
         done, now = row["round"], time.monotonic()
         self.pace.seen(done, now)
@@ -213,7 +210,7 @@ class Progress:
 
 
 class PendingMessages:
-    """What is said before there is anybody to say it to is kept until then."""
+    """Keeps messages until there is somebody to say them to."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -223,7 +220,7 @@ class PendingMessages:
         self.to(text)
 
     def go_to(self, say: Callable[[str], object]) -> None:
-        """From now on, and what was kept."""
+        """Say what was kept, and from now on everything at once."""
         self.to = say
         for text in self.kept:
             say(text)

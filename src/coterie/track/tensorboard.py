@@ -14,7 +14,7 @@ FOLDER = "tensorboard"  # in a run folder
 
 
 class TensorBoard:
-    """Writes every number of every round as a scalar; ``folder``: where, a folder a run, else in each run's own."""
+    """Writes every number of every round as a scalar: one folder per run in ``folder``, else in each run's own."""
 
     name = "tensorboard"
 
@@ -24,7 +24,7 @@ class TensorBoard:
         self.writer: Any = None
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
-        """Goes on in the same place: what was written of later rounds before an interruption does not count."""
+        """Go on in the same place: what was written of later rounds before an interruption does not count."""
         into = self._place(config, folder)
         begun = any(into.glob("events.out.tfevents.*"))
         done = len(history)
@@ -37,13 +37,13 @@ class TensorBoard:
         return join(["tensorboard", "--logdir", str(into)])
 
     def round(self, row: Row) -> None:
-        """Flushed at once: someone may be looking."""
+        """Write a round at once: someone may be looking."""
         for name, value in scalars(row).items():
             self.writer.add_scalar(name, value, row["round"])
         self.writer.flush()
 
     def end(self, summary: Summary | None) -> None:
-        """The last row has said it all."""
+        """Close the file: the last row has said it all."""
         self.writer.close()
 
     def _place(self, config: Config, folder: Path | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
-from .base import flat, mark, name_of, needed, reason, remember, scalars
+from .base import dotted, mark, name_of, needed, reason, remember, scalars
 
 
 class WandB:
@@ -31,7 +31,7 @@ class WandB:
         self.run: Any = None
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
-        """Goes on with the run of this folder; one that is new there gets the whole history."""
+        """Go on with the run of this folder; one that is new there gets the whole history."""
         known = mark(folder, self.name)
         place = None if folder is None or "WANDB_DIR" in os.environ else str(folder)
         self.run = self.wandb.init(
@@ -50,11 +50,11 @@ class WandB:
         return f"wandb sync {Path(self.run.dir).parent}" if self.run.offline else str(self.run.url)
 
     def round(self, row: Row) -> None:
-        """A round that was logged before an interruption is passed over by W&B: steps only grow."""
+        """Log a round; W&B passes over one that was logged before an interruption, as steps only grow."""
         self.run.log(scalars(row), step=row["round"], commit=True)  # else it waits for the next round
 
     def end(self, summary: Summary | None) -> None:
-        """What the run comes to."""
+        """Log what the run comes to."""
         if summary is not None:
-            self.run.summary.update(dict(flat({"summary": summary})))
+            self.run.summary.update(dict(dotted({"summary": summary})))
         self.run.finish(exit_code=int(summary is None))

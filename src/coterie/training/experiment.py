@@ -20,7 +20,7 @@ from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
 from ..engines.vectorized import pick
-from ..measure.shards import ShardMeasures, joined
+from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
 from ..store import flatten, unflatten

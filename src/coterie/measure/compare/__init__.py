@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .columns import POINTS, TARGET, Cell, Column, check_target, columns
-from .protocol import protocol
-from .runs import MethodRuns, RunData
-from .verdict import paired_test, verdict
+from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
+from .sentences import paired_test, protocol, verdict
 
 __all__ = ["POINTS", "TARGET", "Cell", "Column", "Comparison", "MethodRuns", "RunData", "check_target", "paired_test"]
 
@@ -21,12 +19,12 @@ class Comparison:
 
     @cached_property
     def columns(self) -> list[Column]:
-        """All numbers there are, one cell per method."""
+        """All numbers, one cell per method."""
         return columns(self.methods, self.target)
 
     @cached_property
     def verdict(self) -> list[str]:
-        """Sentences: who won, what a paired test says to it, for whom, and at what cost."""
+        """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
         return verdict(self.methods)
 
     @cached_property
@@ -35,5 +33,5 @@ class Comparison:
         return [(m.label, [c.cells[i] for c in self.columns]) for i, m in enumerate(self.methods)]
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
-        """Sentences: what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
+        """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
         return protocol(self.methods, shown, mark)

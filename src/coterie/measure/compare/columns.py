@@ -1,13 +1,14 @@
-"""The columns of a comparison: one cell per method, and which cells are the best."""
+"""What a comparison is made of, runs as plain data, and its columns: one cell per method, the best ones marked."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Literal, NamedTuple
 
 from ...core.errors import UserError
+from ...core.schema import ClientSummary, Config, Row, Summary, number
 from ...core.spec import scaled
 from ..rows import FINETUNED, rounds_to
-from .runs import MethodRuns
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
 POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
@@ -27,6 +28,45 @@ _MEANS = {
     "flops": "forward and backward passes of all clients, all rounds",
     "seconds": "training and mixing in all rounds, without evaluation",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """One run without its models."""
+
+    config: Config
+    history: Sequence[Row]
+    summary: Summary
+    client_summary: ClientSummary  # {} before the run is finished
+    finished: bool = True
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.config["seed"])
+
+    def last(self, name: str) -> float | None:
+        """Return a number of the last round that has measured it."""
+        return next((v for row in reversed(self.history) if (v := number(row, name)) is not None), None)
+
+    @property
+    def evaluated(self) -> int:
+        """The last round whose models were evaluated; without classes to get right, the last one."""
+        known = (row["round"] for row in reversed(self.history) if row.get("global_accuracy") is not None)
+        return next(known, len(self.history))
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRuns:
+    """One method: one run per seed."""
+
+    label: str
+    runs: Sequence[RunData]
+
+    def finals(self, point: str) -> list[float]:
+        """Return the mean personal accuracy of the last evaluated round in %, per seed; empty unless all have it."""
+        known = [100 * a["final"] for run in self.runs if (a := run.summary["personal_accuracy"].get(point))]
+        return known if len(known) == len(self.runs) else []
 
 
 class Cell(NamedTuple):
@@ -61,20 +101,20 @@ class Column(NamedTuple):
         return ", ".join(filter(None, (self.of, self.unit)))
 
     def marked(self) -> "Column":
-        """With the best cells marked: all that print the same as the best, and none where all do."""
+        """Mark the best cells: all that print the same as the best, and none where all do."""
         known = {c.value: c.text for c in self.cells if c.value is not None}
         best = known[self.best(known)] if len(set(known.values())) > 1 else None
         return self._replace(cells=[c._replace(best=c.value is not None and c.text == best) for c in self.cells])
 
 
 def check_target(target: float) -> None:
-    """Refuses what no mean accuracy can reach, or every one does."""
+    """Refuse what no mean accuracy can reach, or every one does."""
     if not 0 < target <= 100:
         raise UserError(f"--target {target:g} is no accuracy in %: choose one above 0 and up to 100")
 
 
 def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
-    """All there are; fine-tuning only where a method does so."""
+    """Return all columns; fine-tuning only where a method does so."""
 
     def of_last(name: str) -> list[Cell]:
         return [_last(m, name) for m in methods]
@@ -84,8 +124,9 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
         return Column(POINTS[point], "personal accuracy", "%", max, keep, _MEANS[point], cells)
 
     tuned = any(FINETUNED in run.summary["personal_accuracy"] for m in methods for run in m.runs)
-    rounds, busiest = [_rounds(m, target) for m in methods], [_busiest(m) for m in methods]
-    flops, seconds = [_total(m, "flops", "FLOP") for m in methods], [_seconds(m) for m in methods]
+    rounds = [_over_seeds([rounds_to(run.history, target / 100) for run in m.runs], whole=True) for m in methods]
+    seconds = [_over_seeds([run.summary["seconds"] for run in m.runs]) for m in methods]
+    flops, busiest = [_total(m, "flops", "FLOP") for m in methods], [_busiest(m) for m in methods]
     every = [  # the busiest node last: a window of usual width ends before it
         point("after_mix", 10),
         point("after_train", 9),
@@ -103,7 +144,7 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
 
 
 def accuracy(method: MethodRuns, point: str) -> Cell:
-    """The mean over clients and seeds, with both spreads."""
+    """Return the mean over clients and seeds, with both spreads."""
     every = [run.summary["personal_accuracy"].get(point) for run in method.runs]
     cell = _over_seeds([None if a is None else 100 * a["final"] for a in every])
     if cell.value is None:
@@ -113,22 +154,18 @@ def accuracy(method: MethodRuns, point: str) -> Cell:
 
 
 def worst(method: MethodRuns) -> Cell:
-    """The mean over the seeds: the lowest of all seeds would fall with every seed that is added."""
+    """Return the mean of each seed's lowest: the lowest of all seeds would fall with every seed that is added."""
     return _last(method, f"{_MIXED}_worst")
 
 
 def sent(method: MethodRuns) -> Cell:
-    """The mean over the seeds."""
+    """Return the bytes of all rounds, mean over the seeds."""
     return _total(method, "bytes_sent", "B")
 
 
 def _last(method: MethodRuns, name: str) -> Cell:
-    """A number of the last evaluated round, in %."""
+    """Return a number of the last evaluated round, in %."""
     return _over_seeds([None if (v := run.last(name)) is None else 100 * v for run in method.runs])
-
-
-def _rounds(method: MethodRuns, target: float) -> Cell:
-    return _over_seeds([rounds_to(run.history, target / 100) for run in method.runs], whole=True)
 
 
 def _total(method: MethodRuns, name: Literal["bytes_sent", "flops"], unit: str) -> Cell:
@@ -137,19 +174,15 @@ def _total(method: MethodRuns, name: Literal["bytes_sent", "flops"], unit: str) 
 
 
 def _busiest(method: MethodRuns) -> Cell:
-    """Up or down, whichever is more; beside it both."""
+    """Return up or down, whichever is more; beside it both."""
     up = max(run.summary["busiest_bytes_up"] for run in method.runs)
     down = max(run.summary["busiest_bytes_down"] for run in method.runs)
     parts = (f"up {scaled(up, 'B')}", f"down {scaled(down, 'B')}")
     return Cell(max(up, down), scaled(max(up, down), "B"), parts=parts)
 
 
-def _seconds(method: MethodRuns) -> Cell:
-    return _over_seeds([run.summary["seconds"] for run in method.runs])
-
-
 def _over_seeds(values: Sequence[float | None], whole: bool = False) -> Cell:
-    """The mean over the seeds, if all of them have the number."""
+    """Return the mean over the seeds, if all of them have the number."""
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return Cell(None, f"{len(known)} of {len(values)} seeds" if known else "-")

@@ -1,4 +1,4 @@
-"""Which method is better, in sentences that claim no more than clients and seeds bear out."""
+"""A comparison in sentences: what its numbers are, and who is better, as far as clients and seeds bear it out."""
 
 from collections.abc import Sequence
 from statistics import fmean, pstdev
@@ -6,12 +6,50 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from ..paired import FEWEST, Numbers, against
-from .columns import POINTS, accuracy, sent, worst
-from .runs import MethodRuns
+from .columns import POINTS, Column, MethodRuns, accuracy, sent, worst
+
+
+def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) -> list[str]:
+    """Say which rounds, clients and seeds, what each column is and who computed it; ``mark``: that of the best."""
+    best = f" {mark} the best of a column, as far as its digits tell." if len(methods) > 1 else ""
+    clients = methods[0].runs[0].config["data"]["clients"]
+    configs = (run.config for m in methods for run in m.runs)
+    engines = dict.fromkeys(f"{c['engine']} on {c['device']} ({c['engine_reason']})" for c in configs)
+    return [
+        f"All accuracies are in % and those of the last evaluated round: {_rounds(methods)}.{best}",
+        _seeds(methods),
+        f"Personal accuracy: each client's own model on its own test samples, mean over all {clients} clients.",
+        *(f"{c.title[0].upper()}{c.title[1:]}: {c.means}." for c in shown),
+        f"Engine: {', '.join(engines)}.",
+    ]
+
+
+def _seeds(methods: Sequence[MethodRuns]) -> str:
+    """Say what is a mean over seeds, and what the spread is over."""
+    counts = sorted({len(m.runs) for m in methods})
+    if counts == [1]:
+        return "One seed. ±: standard deviation over the clients."
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
+    alone = "; of a method with one seed, over the clients" if counts[0] == 1 else ""
+    means = "Numbers are means over the seeds, unless their line says otherwise"
+    return f"{means}. ±: standard deviation over {seeds}{alone}."
+
+
+def _rounds(methods: Sequence[MethodRuns]) -> str:
+    """Return the rounds, with the methods where they differ."""
+    by_round: dict[str, list[str]] = {}
+    for m in methods:
+        first, last = min(run.evaluated for run in m.runs), max(run.evaluated for run in m.runs)
+        unfinished = "" if all(run.finished for run in m.runs) else " (unfinished)"
+        rounds = f"round {last}" if first == last else f"rounds {first} to {last}"
+        by_round.setdefault(rounds, []).append(m.label + unfinished)
+    if len(by_round) == 1 and all(run.finished for m in methods for run in m.runs):
+        return next(iter(by_round))
+    return "; ".join(f"{rounds} of {', '.join(labels)}" for rounds, labels in by_round.items())
 
 
 def verdict(methods: Sequence[MethodRuns]) -> list[str]:
-    """Who won, what a paired test says to it, for whom, and at what cost."""
+    """Say who won, what a paired test makes of it, for whom, and at what cost."""
     measured = [m for m in methods if m.finals("after_mix")]
     if len(measured) < 2:
         return [*(f"{m.label}: {_result(m)}." for m in measured), *paired_test(methods)]
@@ -25,7 +63,7 @@ def verdict(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
-    """What the test is, then the best method against every other; nothing where there is nothing to compare."""
+    """Say what the test is, then the best method against every other; nothing where there is nothing to compare."""
     if len(methods) < 2:
         return []
     if not all(run.finished for m in methods for run in m.runs):
@@ -48,7 +86,7 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def _of_clients(methods: Sequence[MethodRuns]) -> Numbers:
-    """[methods, clients] each client's accuracy after mixing, mean over the seeds, of those who have it everywhere."""
+    """Return [methods, clients] the accuracy after mixing, mean over seeds, of clients who have it everywhere."""
     each = [[run.client_summary.get("accuracy", {}).get("after_mix") or [] for run in m.runs] for m in methods]
     if not all(clients for runs in each for clients in runs):
         return np.empty((len(methods), 0))
@@ -58,7 +96,7 @@ def _of_clients(methods: Sequence[MethodRuns]) -> Numbers:
 
 
 def _result(method: MethodRuns) -> str:
-    """A single method's accuracies."""
+    """Say a single method's accuracies."""
     parts = [f"{c.text} % {POINTS[p]}" for p in POINTS if (c := accuracy(method, p)).value is not None]
     return f"personal accuracy {', '.join(parts)}; worst client {worst(method).text} % after mixing"
 
@@ -71,7 +109,7 @@ def _winner(methods: Sequence[MethodRuns], point: str) -> str:
 
 
 def _doubt(first: MethodRuns, second: MethodRuns, point: str, lead: float) -> str:
-    """What a lead is worth."""
+    """Say what a lead is worth."""
     each = [m.finals(point) for m in (first, second)]
     if min(map(len, each)) < 2:
         return "; one seed does not tell whether that would last"
@@ -80,7 +118,7 @@ def _doubt(first: MethodRuns, second: MethodRuns, point: str, lead: float) -> st
 
 
 def _left_behind(methods: Sequence[MethodRuns]) -> str:
-    """Of the methods whose worst client is known in all seeds, as it is of all that were evaluated."""
+    """Say with which methods the worst client fares best and worst; all that were evaluated have one."""
     cells = {m.label: worst(m) for m in methods}
     ranked = sorted(cells, key=lambda label: cells[label].value or 0.0)
     return (
@@ -90,7 +128,7 @@ def _left_behind(methods: Sequence[MethodRuns]) -> str:
 
 
 def _price(methods: Sequence[MethodRuns]) -> str:
-    """What the best sent, and who sent least of all that exchange anything."""
+    """Say what the best sent, and who sent least of all that exchange anything."""
     winner = max(methods, key=lambda m: fmean(m.finals("after_mix")))
     cells = {m: sent(m) for m in methods}
     exchanging = [m for m in methods if cells[m].value]
