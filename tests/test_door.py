@@ -320,4 +320,4 @@ def test_a_file_of_a_model_names_no_code_either(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown method 'os:abort'"):
         ct.algorithms.again("os:abort")
     with pytest.raises(UserError, match="unknown model"):
-        ct.models.named({"module": "os:abort,x=1"})
+        ct.models.rebuild_trusted({"module": "os:abort,x=1"})

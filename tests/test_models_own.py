@@ -95,4 +95,4 @@ def test_a_file_names_no_code_to_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown model 'os:abort'"):
         ct.load(tmp_path / "a")
     with pytest.raises(UserError, match="unknown model"):
-        models.again({"name": "os:abort"})
+        models.rebuild({"name": "os:abort"})

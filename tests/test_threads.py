@@ -181,7 +181,7 @@ class Meeting(nn.Module):
 @pytest.mark.parametrize("training", [True, False])
 def test_threads_that_meet_inside_a_module_keep_their_own_tensors(training: bool) -> None:
     model = Model(Meeting(), lambda outputs, targets: outputs.sum())
-    objective = model.objective if training else model.constant
+    objective = model.objective if training else model.eval_objective
     batch = Batch(torch.ones(2), torch.zeros(2), None)
 
     def answers(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ def test_threads_that_meet_inside_a_module_keep_their_own_tensors(training: bool
 
 def test_copies_of_a_module_share_its_values() -> None:
     model = Model(nn.Linear(3, 2), cross_entropy)
-    first, second = model._still._take(), model._still._take()
+    first, second = model._evaluate._take(), model._evaluate._take()
     assert first is not second
     assert second.weight is model.module.weight
     assert not second.training

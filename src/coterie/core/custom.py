@@ -1,7 +1,7 @@
-"""Code of one's own, typed as ``module:function``: a command's way to what Python hands to ``fit``.
+"""Code of one's own, typed as ``module:function`` in a command.
 
-Only a name that a person types is looked up. A configuration may come from anybody, so what it names is not imported
-unless the person types that name as well (``--trust``).
+Only a name that a person types is imported. A configuration may come from anybody, so code that it names is not
+imported unless the person types that name, too (``--trust``).
 """
 
 import re
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def is_own(name: str) -> bool:
-    """Whether a text names a function of one's own.
+    """Return whether a text names a function of one's own.
 
     >>> is_own("mine:fedfoo"), is_own("lab.methods:fedfoo"), is_own("fedavg"), is_own("random:5")
     (True, True, False, False)
@@ -29,7 +29,7 @@ def is_own(name: str) -> bool:
 
 
 def proper(method: str) -> str:
-    """A method's name as tables have it: ``-`` and ``_`` are the same, except in the names of Python.
+    """Return a method's name as tables have it, with ``-`` for ``_`` except in names of Python.
 
     >>> proper("dfedsam_mgs"), proper("mine:fed_foo")
     ('dfedsam-mgs', 'mine:fed_foo')
@@ -38,7 +38,7 @@ def proper(method: str) -> str:
 
 
 def folder_name(method: str) -> str:
-    """A method's name as a part of a file name: Windows has none with a colon.
+    """Return a method's name as a part of a file name, which has no colon on Windows.
 
     >>> folder_name("mine:fedfoo")
     'mine.fedfoo'
@@ -47,7 +47,7 @@ def folder_name(method: str) -> str:
 
 
 def find(name: str, kind: str) -> Callable[..., Any]:
-    """The function (or class) of that name, from the current folder or wherever Python finds the module."""
+    """Return the function (or class) of that name, from the current folder or wherever Python finds the module."""
     module, _, function = name.partition(":")
     home = _imported(module, name, kind)
     found = getattr(home, function, None)
@@ -63,7 +63,7 @@ def find(name: str, kind: str) -> Callable[..., Any]:
 
 
 def _check_hidden(home: ModuleType, module: str) -> None:
-    """Refuses a file of the current folder whose name another module has taken."""
+    """Refuse a file of the current folder whose name another module has taken."""
     file = Path(*module.split(".")).with_suffix(".py").absolute()
     if file.exists() and not (home.__file__ and file.samefile(home.__file__)):
         raise UserError(f"Python has another module {module!r} than {file.name} of this folder: rename your file")
@@ -72,12 +72,12 @@ def _check_hidden(home: ModuleType, module: str) -> None:
 def _imported(module: str, name: str, kind: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last: a file of the folder must not stand in for a library's
+        sys.path.append(here)  # last: a file of the folder must not hide a library's
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _broken(module, error) from error  # what is missing is something that the module imports
+            raise _broken(module, error) from error  # the missing module is one that this module imports
         if module.endswith(".py"):
             raise UserError(f"{name} names a file: type its module, {name.replace('.py:', ':')}") from error
         raise UserError(
@@ -89,7 +89,7 @@ def _imported(module: str, name: str, kind: str) -> ModuleType:
 
 
 def _broken(module: str, error: BaseException) -> UserError:
-    """The mistake in a module, with the last line of that module that led to it."""
+    """Return the error for a module that cannot be imported, with its last line that led to the mistake."""
     frames = traceback.extract_tb(error.__traceback__)
     file, line = next(
         ((f.filename, f.lineno) for f in reversed(frames) if Path(f.filename).stem == module.rpartition(".")[2]),
@@ -101,7 +101,7 @@ def _broken(module: str, error: BaseException) -> UserError:
 
 
 def code_of(config: Mapping[str, Any]) -> list[str]:
-    """The functions of one's own that a configuration names.
+    """Return the functions of one's own that a configuration names.
 
     >>> code_of({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
     ['mine:fedfoo', 'mine:net']
@@ -111,7 +111,7 @@ def code_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def trusting(config: Mapping[str, Any]) -> list[str]:
-    """What must be typed beside such a configuration.
+    """Return the words that must be typed beside such a configuration.
 
     >>> trusting({"method": "mine:fedfoo", "model": {"name": "mlp"}})
     ['--trust', 'mine:fedfoo']
@@ -120,7 +120,7 @@ def trusting(config: Mapping[str, Any]) -> list[str]:
 
 
 def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuses to run code that only a file has named, and trust that nothing asks for."""
+    """Refuse to run code that only a file names, and trust that nothing needs."""
     named = code_of(config)
     if not set(named) <= set(trusted):
         raise UserError(

@@ -32,7 +32,7 @@ def load(path: str | Path) -> nn.Module:
 def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
     """As the method trained it, in the client's own form, with other values."""
     known: dict[str, Any] = {k: json.loads(about[k]) for k in ("classes", "input_shape", "model_options")}
-    module = models.again(
+    module = models.rebuild(
         {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}
     )
     if about.get("form") == "recovered":

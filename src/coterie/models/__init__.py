@@ -1,6 +1,6 @@
 """Models by name, and what they cost."""
 
 from .cost import Cost, cost
-from .zoo import BUILDERS, again, build, is_own, named
+from .zoo import BUILDERS, build, rebuild, rebuild_trusted
 
-__all__ = ["BUILDERS", "Cost", "again", "build", "cost", "is_own", "named"]
+__all__ = ["BUILDERS", "Cost", "build", "cost", "rebuild", "rebuild_trusted"]

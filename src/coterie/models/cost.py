@@ -1,4 +1,4 @@
-"""What a model costs, counted by running it once."""
+"""The cost of a model, counted in one forward pass."""
 
 from typing import Any, NamedTuple
 
@@ -9,10 +9,7 @@ from torch.utils.flop_counter import flop_registry
 from ..engines.watch import Watch
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
-_POOLS = (
-    nn.modules.pooling._AvgPoolNd,
-    nn.modules.pooling._AdaptiveAvgPoolNd,
-)
+_POOLS = (nn.modules.pooling._AvgPoolNd, nn.modules.pooling._AdaptiveAvgPoolNd)
 
 
 class Cost(NamedTuple):
@@ -20,19 +17,19 @@ class Cost(NamedTuple):
 
     macs: int  # multiply-adds of convolutions, linear layers and attention
     flops: int  # those, plus 5 for every normalized number and 1 for every averaged one
-    activations: int  # numbers that the layers put out
+    activations: int  # numbers in the outputs of the layers
     convolutional: bool
 
 
 class _Products(Watch):
-    """Counts what ``FlopCounterMode`` counts, by the same formulas."""
+    """A counter of what ``FlopCounterMode`` counts, by the same formulas."""
 
     flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = flop_registry.get(func._overloadpacket)
-        if formula is None:  # it may be made of operations that have one
+        if formula is None:  # the operation may be made of others that have one
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -44,12 +41,10 @@ class _Products(Watch):
 
 
 def cost(module: nn.Module, samples: Tensor) -> Cost:
-    """Counts a forward pass of ``samples`` ([n, ...]) through ``module``, for one of them.
+    """Count a forward pass of ``samples`` ([n, ...]) through ``module``; return the cost of one of them.
 
-    Two samples can go where one cannot: batch statistics of a single number do not exist.
-
-    The convention is that of Table 1 of FedLMT: multiply-adds, plus 5 for every element of a normalization, plus 1
-    for every element that enters an average pooling.
+    Some modules need two samples: a single number has no batch statistics. The convention is that of Table 1 of
+    FedLMT: multiply-adds, plus 5 for every element of a normalization, plus 1 for every one of an average pooling.
 
     >>> cost(nn.Linear(784, 10), torch.zeros(1, 784)).macs
     7840

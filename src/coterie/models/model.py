@@ -1,4 +1,4 @@
-"""A module and a loss, seen as functions of named tensors."""
+"""A module and a loss as functions of named tensors."""
 
 import copy
 import inspect
@@ -25,18 +25,18 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""All of single precision; its products rounded to 10 bits on a GPU; products in bfloat16."""
+"""Single precision; on a GPU, its products rounded to 10 bits; products in bfloat16."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The default loss: the mean cross-entropy over the batch."""
+    """Return the mean cross-entropy over the batch: the default loss."""
     if targets.is_floating_point():  # class probabilities
         return F.cross_entropy(outputs, targets)
     return -_log_likelihoods(outputs, targets).mean()
 
 
 def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
-    """[B, 1, ...] written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too."""
+    """Return [B, 1, ...], written out: under vmap, F.cross_entropy has slow decompositions, which also load sympy."""
     few = outputs.dim() == 2 and outputs.shape[1] < SIMD_WIDTH
     if few and outputs.device.type == "cpu":  # samples side by side, not classes: five times faster
         return outputs.T.log_softmax(0).gather(0, targets[None]).T
@@ -44,7 +44,7 @@ def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
-    """The mean over the samples of a batch, padding left out."""
+    """Return the mean loss over the samples of a batch without its padding."""
     if batch.mask is None:
         return loss(outputs, batch.y)
     each = sample_losses(loss, outputs, batch.y)
@@ -53,7 +53,7 @@ def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
 
 
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """[B] the loss of every sample alone."""
+    """Return [B] the loss of every sample by itself."""
     if loss is cross_entropy:  # the same numbers without a second vmap
         if targets.is_floating_point():
             each = F.cross_entropy(outputs, targets, reduction="none")
@@ -66,8 +66,8 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 class Stateless:
     """A module as a function of its tensors.
 
-    ``functional_call`` puts them into the module while it runs, so whoever calls at the same time, in another thread,
-    needs a module of its own: copies are made where they are missing, without the values, which are never used.
+    ``functional_call`` puts the tensors into the module while it runs, so that a call in another thread needs a module
+    of its own. Copies are made when they are missing, without the values, which are never used.
     """
 
     def __init__(self, origin: nn.Module, ready: nn.Module) -> None:
@@ -75,7 +75,7 @@ class Stateless:
         self.free = deque([ready])
 
     def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """What the module with these tensors answers."""
+        """Return the outputs of the module with these tensors."""
         module = self._take()
         try:
             return cast(Tensor, functional_call(module, tensors, (x,)))
@@ -92,9 +92,9 @@ class Stateless:
 
 @dataclass(frozen=True)
 class Model:
-    """A module taken apart: its parameters and buffers are arguments, the module itself only computes.
+    """A module whose parameters and buffers are arguments; the module itself only computes.
 
-    Two copies are kept, one in training and one in evaluation mode, so that no mode is ever switched back and forth.
+    One copy is in training mode and one in evaluation mode, so that no mode is ever switched.
     A module may bring a regularizer of its own: a function ``penalty(tensors)`` of its tensors by name.
     """
 
@@ -105,7 +105,7 @@ class Model:
     precision: Precision = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
 
     def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
-        """Another module in the same arithmetic, with the same loss unless another is given, and without a penalty."""
+        """Return a model of another module with the same precision and, unless another is given, the same loss."""
         return Model(module, loss or self.loss, precision=self.precision)
 
     @cached_property
@@ -120,22 +120,22 @@ class Model:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names of what is trained."""
+        """The names of the parameters that are trained."""
         return tuple(k for k, p in self.module.named_parameters() if p.requires_grad)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """The names of what is carried along untrained: running statistics, frozen parameters."""
+        """The names of the tensors that are not trained: running statistics and frozen parameters."""
         return tuple(k for k in self.start if k not in self.parameters)
 
     @cached_property
     def running(self) -> tuple[str, ...]:
-        """The names of running statistics, which a forward pass in training mode renews."""
+        """The names of the running statistics, which a forward pass in training mode updates."""
         return tuple(k for k, _ in self.module.named_buffers())
 
     @cached_property
     def start(self) -> Tensors:
-        """The values the module came with, their channels first: layouts are the engines' to choose."""
+        """The values that the module came with, channels first: engines choose other layouts."""
         given, own = (*self.module.named_parameters(), *self.module.named_buffers()), torch.contiguous_format
         return {k: v.detach().clone(memory_format=own) for k, v in given}
 
@@ -146,12 +146,12 @@ class Model:
 
     @cached_property
     def eval_objective(self) -> Objective:
-        """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
-        return self._objective(self._still)
+        """The loss of a batch in evaluation mode: without dropout, with the running statistics as they are."""
+        return self._objective(self._evaluate)
 
     @cached_property
     def penalties(self) -> tuple[Callable[[Tensors], Tensor], ...]:
-        """What is added to the loss: the method's term and the module's own."""
+        """The terms that are added to the loss: the method's and the module's own."""
         return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
 
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
@@ -166,16 +166,16 @@ class Model:
         return value
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """What the model with these tensors answers, in evaluation mode."""
+        """Return the outputs of the model with these tensors in evaluation mode."""
         with arithmetic(self.precision, x.device):
-            return self._still(tensors, x)
+            return self._evaluate(tensors, x)
 
     @cached_property
-    def _still(self) -> "Stateless":
+    def _evaluate(self) -> "Stateless":
         return Stateless(self.module, self.evaluation)
 
     def rebuilt(self, tensors: Tensors) -> nn.Module:
-        """A module of its own that holds these values, on the device they are on."""
+        """Return a new module that holds these values, on their device."""
         module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
         with torch.no_grad():
             for k, v in (*module.named_parameters(), *module.named_buffers()):
@@ -184,7 +184,7 @@ class Model:
 
 
 def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """bf16: products in half precision, sums and weights in single."""
+    """Return the context of a forward pass; for bf16, products are in half precision, sums and weights in single."""
     if precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
@@ -192,7 +192,7 @@ def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[o
 
 @contextmanager
 def products(precision: str) -> Iterator[None]:
-    """How a GPU multiplies single-precision numbers meanwhile: rounded to 10 bits for ``tf32`` only."""
+    """Let a GPU round the factors of single-precision products to 10 bits meanwhile, for ``tf32`` only."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
@@ -203,18 +203,18 @@ def products(precision: str) -> Iterator[None]:
 
 
 def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
-    """Whether a sample's loss depends on which other samples share its batch (as under BatchNorm).
+    """Return whether a sample's loss depends on the other samples of its batch, as with BatchNorm.
 
-    Found by trying: the first sample's output beside two different companies, and the batch loss against the mean of
-    the single ones. Where it does, batches must never be padded.
+    Two trials tell: the first sample's output beside two sets of others, and the loss of the batch against the mean
+    over its samples. Batches of such a model must never be padded.
     """
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         answers = []
-        for company in (x, x[:1].expand_as(x)):
+        for others in (x, x[:1].expand_as(x)):
             torch.manual_seed(0)  # equal dropout in both
             buffers = {k: v.clone() for k, v in model.start.items()}
-            answers.append(functional_call(model.training, buffers, (company,)))
+            answers.append(functional_call(model.training, buffers, (others,)))
         alone = sample_losses(model.loss, answers[0], y).mean()
         together = model.loss(answers[0], y)
     steady = torch.allclose(answers[0][:1], answers[1][:1], rtol=1e-4, atol=1e-6)
@@ -222,7 +222,7 @@ def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
 
 
 def draws(model: Model, batch: Batch) -> bool:
-    """Whether the model or its loss draws random numbers, in training or in evaluation: found by trying."""
+    """Try whether the model or its loss draws random numbers, in training or in evaluation mode."""
     devices = [batch.x.device] if batch.x.is_cuda else []
     watch = WatchDraws()
     with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
@@ -232,7 +232,7 @@ def draws(model: Model, batch: Batch) -> bool:
 
 
 def familiar(model: Model) -> bool:
-    """Whether only torch's code and ours runs in a step: other code could remember or choose, and nobody would see."""
+    """Return whether a step runs only code of torch and Coterie: other code may have state that a trace would miss."""
     modules = list(model.training.modules())
     parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]
     hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)

@@ -1,4 +1,4 @@
-"""What several models share: widths that scale, and group normalization that fits them."""
+"""Parts of several models: widths that scale, and group normalization that fits them."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ WidthRate = Annotated[float, Range(0, 1, above=True)]
 
 
 def scaled(width: int, rate: float) -> int:
-    """The width of a hidden layer of which a client holds the share ``rate``: ceil(rate * width).
+    """Return the width of a hidden layer of which a client holds the share ``rate``: ceil(rate * width).
 
     >>> scaled(64, 0.25), scaled(10, 0.25), scaled(100, 0.07)
     (16, 3, 7)
@@ -23,7 +23,7 @@ def scaled(width: int, rate: float) -> int:
 
 
 def group_norm(groups: int, channels: int) -> nn.Module:
-    """Group normalization, refused where the groups would be unequal.
+    """Return group normalization; refuse groups of unequal size.
 
     >>> group_norm(32, 48)
     Traceback (most recent call last):
@@ -38,7 +38,7 @@ def group_norm(groups: int, channels: int) -> nn.Module:
 
 
 def need_images(name: str, shape: Sequence[int], side: int = 1) -> None:
-    """Refuses samples that are no images, or images smaller than ``side``."""
+    """Refuse samples that are no images, or images smaller than ``side``."""
     if len(shape) != 3:
         raise UserError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
     if min(shape[1:]) < side:

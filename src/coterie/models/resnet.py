@@ -20,9 +20,9 @@ Norm = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions and what is added to them."""
+    """Two 3 x 3 convolutions and the shortcut that is added to them."""
 
-    beside: ClassVar = {"shortcut.0": ("conv1", "conv2")}  # it takes what the first takes and gives what the last gives
+    beside: ClassVar = {"shortcut.0": ("conv1", "conv2")}  # with the inputs of the first and the outputs of the last
 
     def __init__(self, before: int, channels: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -69,20 +69,20 @@ class ResNet(nn.Module):
 
 
 def _widths(width: int, stages: int, rate: float) -> list[int]:
-    """Doubling from stage to stage; the rate comes last, so that every model of a width is cut alike."""
+    """Return the widths of all stages, each twice the one before; ``rate`` cuts every model of a width alike."""
     return [scaled(width * 2**stage, rate) for stage in range(stages)]
 
 
 def _with_groups(
     name: str, shape: Sequence[int], classes: int, widths: Sequence[int], blocks: int, groups: int
 ) -> nn.Module:
-    """PyTorch's own initial values, as in the code released with DFedPGP."""
+    """Build a network with PyTorch's own initial values, as in the code released with DFedPGP."""
     need_images(name, shape)
     return ResNet(shape[0], classes, widths, blocks, lambda channels: group_norm(groups, channels))
 
 
 def _with_batches(name: str, shape: Sequence[int], classes: int, widths: Sequence[int], blocks: int) -> nn.Module:
-    """As in FedLMT: batch statistics in training and in evaluation, convolutions Kaiming-normal by fan-out."""
+    """Build a network as in FedLMT: batch statistics also in evaluation, convolutions Kaiming-normal by fan-out."""
     need_images(name, shape)
     module = ResNet(
         shape[0], classes, widths, blocks, lambda channels: nn.BatchNorm2d(channels, track_running_stats=False)
@@ -96,7 +96,7 @@ def _with_batches(name: str, shape: Sequence[int], classes: int, widths: Sequenc
 def resnet18_gn(
     shape: Sequence[int], classes: int, *, width: PositiveInt = 64, groups: PositiveInt = 32, rate: WidthRate = 1.0
 ) -> nn.Module:
-    """ResNet-18 with group normalization: four stages of two blocks.
+    """Build ResNet-18 with group normalization: four stages of two blocks.
 
     ``width``: channels of the first stage; ``groups``: of every normalization; ``rate``: the share of every hidden
     width that is kept.
@@ -105,17 +105,17 @@ def resnet18_gn(
 
 
 def resnet18_bn(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: WidthRate = 1.0) -> nn.Module:
-    """ResNet-18 with batch normalization: four stages of two blocks."""
+    """Build ResNet-18 with batch normalization: four stages of two blocks."""
     return _with_batches("resnet18-bn", shape, classes, _widths(width, 4, rate), 2)
 
 
 def resnet8_gn(
     shape: Sequence[int], classes: int, *, width: PositiveInt = 16, groups: PositiveInt = 8, rate: WidthRate = 1.0
 ) -> nn.Module:
-    """ResNet-8 with group normalization: three stages of one block, for small machines."""
+    """Build ResNet-8 with group normalization: three stages of one block, for small machines."""
     return _with_groups("resnet8-gn", shape, classes, _widths(width, 3, rate), 1, groups)
 
 
 def resnet8_bn(shape: Sequence[int], classes: int, *, width: PositiveInt = 16, rate: WidthRate = 1.0) -> nn.Module:
-    """ResNet-8 with batch normalization: three stages of one block, for small machines."""
+    """Build ResNet-8 with batch normalization: three stages of one block, for small machines."""
     return _with_batches("resnet8-bn", shape, classes, _widths(width, 3, rate), 1)

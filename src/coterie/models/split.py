@@ -1,4 +1,4 @@
-"""The regularized logistic regression of FedAvg-P/Scaffold-P: half of a sample for everybody, half for each alone."""
+"""The regularized logistic regression of FedAvg-P and Scaffold-P: half of its weights are personal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from ..core.spec import Range
 
 
 class SplitLogistic(nn.Module):
-    """Two classes told apart by a.u + b.v, where a is the first half of a sample and b the rest.
+    """A classifier of two classes by a.u + b.v, where a is the first half of a sample and b the rest.
 
     f(u, v) = mean log(1 + exp(-c (a.u + b.v))) + rho (R(u) + R(v)), c = -1 or 1, R(x) = |x|^2 / (1 + |x|^2)
 
-    The first term is the cross entropy of the scores (0, a.u + b.v). u is what clients have in common, v is personal.
+    The first term is the cross entropy of the scores (0, a.u + b.v). u is shared, v is personal.
     """
 
     def __init__(self, entries: int, rho: float) -> None:
@@ -32,13 +32,13 @@ class SplitLogistic(nn.Module):
         return torch.cat([torch.zeros_like(margin), margin], dim=1)
 
     def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """rho (R(u) + R(v)): pulls small weights to 0 and lets large ones go, so that f is not convex."""
+        """Return rho (R(u) + R(v)), which pulls small weights to 0 and not large ones, so that f is not convex."""
         squares = torch.stack([tensors[k].square().sum() for k in ("u", "v")])
         return self.rho * (squares / (1 + squares)).sum()
 
 
 def split_logreg(shape: Sequence[int], classes: int, rho: Annotated[float, Range()] = 0.01) -> nn.Module:
-    """Two classes, shared weights for the first half of a sample, personal ones for the rest, a regularizer of rho."""
+    """Build a classifier of two classes with shared and personal weights and a regularizer of strength ``rho``."""
     if classes != 2:
         raise UserError(f"split-logreg tells two classes apart, not {classes}: take mnist-halves, or logreg")
     return SplitLogistic(math.prod(shape), rho)

@@ -1,4 +1,4 @@
-"""The transformer of FedLMT's WikiText-2 experiment: every position answers which token stands there."""
+"""The transformer of FedLMT's WikiText-2 experiment: every position predicts its token."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -15,7 +15,7 @@ from .parts import WidthRate, scaled
 class Attention(nn.Module):
     """Causal attention: position t looks at positions 0..t.
 
-    Written out in matrix products: they can be lifted over clients and counted, which fused kernels cannot.
+    It is written out in matrix products, because fused kernels can neither be lifted over clients nor counted.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, dropout: float) -> None:
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
     @property
     def pieces(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Dimensions that are (projections, heads) pieces side by side: a narrower model has less of each of them."""
+        """The dimensions that are (projections, heads) pieces side by side; a narrower model has less of each piece."""
         joined = {0: (3, self.heads)}
         return {"qkv.weight": joined, "qkv.bias": joined, "out.weight": {1: (1, self.heads)}}
 
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         return self.out((seen @ v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention and a feed-forward part, each added to its input and normalized afterwards."""
 
     def __init__(self, dim: int, heads: int, head_dim: int, hidden: int, dropout: float) -> None:
@@ -78,7 +78,7 @@ class Transformer(nn.Module):
         self.positions = nn.Embedding(positions, dim)
         self.norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.Sequential(*(Layer(dim, heads, head_dim, hidden, dropout) for _ in range(layers)))
+        self.layers = nn.Sequential(*(TransformerLayer(dim, heads, head_dim, hidden, dropout) for _ in range(layers)))
         self.decoder = nn.Linear(dim, dim)
         self.decoder_norm = nn.LayerNorm(dim)
         self.linear = nn.Linear(dim, vocabulary)
@@ -102,12 +102,12 @@ def transformer_mlm(
     dropout: Annotated[float, Range(0, 1, below=True)] = 0.1,
     rate: WidthRate = 1.0,
 ) -> nn.Module:
-    """A masked language model over ``classes`` tokens; token number ``classes`` is the mask.
+    """Build a masked language model over ``classes`` tokens; token number ``classes`` is the mask.
 
     Samples are ``shape[0]`` tokens long. ``dim``: of a token; ``heads``: of the attention; ``hidden``: of the
-    feed-forward parts; ``rate``: the share of every width that is kept, in each head too, while the heads stay as many
-    (as in the code released with HeteroFL). Linear weights are U(-0.1, 0.1) and embeddings N(0, 0.1), as in the code
-    released with FedLMT.
+    feed-forward parts; ``rate``: the share of every width that is kept, also in each head, while the number of heads
+    stays (as in the code released with HeteroFL). Linear weights are U(-0.1, 0.1) and embeddings N(0, 0.1), as in the
+    code released with FedLMT.
     """
     if len(shape) != 1:
         raise UserError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")

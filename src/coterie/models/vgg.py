@@ -33,10 +33,10 @@ class VGG(nn.Module):
 
 
 def vgg11_gn(shape: Sequence[int], classes: int, *, groups: PositiveInt = 32, rate: WidthRate = 1.0) -> nn.Module:
-    """VGG-11 with group normalization and a single linear layer.
+    """Build VGG-11 with group normalization and a single linear layer.
 
-    Convolutions Kaiming-normal by fan-out, the linear layer N(0, 0.01), biases 0, as in the code released with
-    DisPFL. ``groups``: of every normalization; ``rate``: the share of every hidden width that is kept.
+    Convolutions are Kaiming-normal by fan-out, the linear layer is N(0, 0.01) and biases are 0, as in the code released
+    with DisPFL. ``groups``: of every normalization; ``rate``: the share of every hidden width that is kept.
     """
     need_images("vgg11-gn", shape, side=32)
     plan = [[scaled(width, rate) for width in widths] for widths in PLAN]

@@ -1,4 +1,4 @@
-"""Models by name. Any other module works too: hand it to ``fit`` as it is, or name the function that makes it."""
+"""Models by name. Any other module works, too: pass it to ``fit``, or name the function that makes it."""
 
 import inspect
 import math
@@ -8,9 +8,8 @@ from typing import Annotated, Any, Protocol
 import torch
 from torch import nn
 
-from ..core import rng as rng
-from ..core.custom import find
-from ..core.custom import is_own as names_code
+from ..core import rng
+from ..core.custom import find, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import PositiveInt, Range, Spec, bind, parameters, parse
 from .parts import WidthRate, need_images, scaled
@@ -21,7 +20,7 @@ from .vgg import vgg11_gn
 
 
 class Described(Protocol):
-    """What a model needs to know of its data; a Federation does."""
+    """The facts that a model needs of its data; a Federation has them."""
 
     @property
     def input_shape(self) -> Sequence[int]:
@@ -33,12 +32,12 @@ class Described(Protocol):
 
 
 def logreg(shape: Sequence[int], classes: int) -> nn.Module:
-    """Multinomial logistic regression."""
+    """Build multinomial logistic regression."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def mlp(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: WidthRate = 1.0) -> nn.Module:
-    """Two hidden layers of equal width; ``rate``: the share of it that is kept."""
+    """Build a network with two hidden layers of equal width; ``rate``: the share of it that is kept."""
     width = scaled(width, rate)
     return nn.Sequential(
         nn.Flatten(),
@@ -53,7 +52,7 @@ def mlp(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: Wi
 def _two_convolutions(
     shape: Sequence[int], classes: int, name: str, kernel: int, padding: int, widths: Sequence[int], rate: float
 ) -> nn.Module:
-    """Twice convolution and pooling, then one hidden layer."""
+    """Build a network of two convolutions with pooling and one hidden layer."""
     need_images(name, shape)
     side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
     if min(side) < 1:
@@ -76,7 +75,7 @@ def _two_convolutions(
 def cnn(
     shape: Sequence[int], classes: int, padding: Annotated[int, Range()] | None = None, rate: WidthRate = 1.0
 ) -> nn.Module:
-    """The CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
+    """Build the CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
 
     ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it;
     ``rate``: the share of every hidden width that is kept.
@@ -87,7 +86,7 @@ def cnn(
 
 
 def small_cnn(shape: Sequence[int], classes: int, *, rate: WidthRate = 1.0) -> nn.Module:
-    """3 x 3 convolutions of 16 and 32, a hidden layer of 64: enough for the embedded digits."""
+    """Build a CNN for the embedded digits: 3 x 3 convolutions of 16 and 32, a hidden layer of 64."""
     return _two_convolutions(shape, classes, "small-cnn", 3, 1, (16, 32, 64), rate)
 
 
@@ -115,7 +114,7 @@ def build(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """The model of that name, for the data of a federation or for ``classes`` and ``input_shape``.
+    """Build the model of that name, for the data of a federation or for ``classes`` and ``input_shape``.
 
     ``module:function`` names a function of your own that returns a module; it is given ``shape`` and ``classes`` if it
     takes them. The same seed gives the same initial values, whatever was drawn before.
@@ -126,7 +125,7 @@ def build(
     Linear(in_features=3, out_features=2, bias=True)
     """
     spec = parse(name).adding(options)
-    if spec.name not in BUILDERS and not is_own(name):
+    if spec.name not in BUILDERS and not is_own(f"{spec.name}:{''.join(spec.args[:1])}"):
         raise unknown("model", spec.name, BUILDERS)
     if federation is not None:
         classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
@@ -135,47 +134,41 @@ def build(
     shape = tuple(input_shape or (1, 28, 28))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, "init"))
-        module, described = _made(spec, shape, classes)
+        module, described = _build(spec, shape, classes)
     # A description for config.json, not a submodule.
     module.origin = {**described, "classes": classes, "input_shape": list(shape), "seed": seed}  # type: ignore[assignment]
     return module
 
 
-def again(origin: Mapping[str, Any]) -> nn.Module:
-    """The model that a description names, one of ours: a file of somebody else's must not say what code runs here."""
+def rebuild(origin: Mapping[str, Any]) -> nn.Module:
+    """Build the model of a description, if it is a built-in one: a file must not decide what code runs."""
     name = origin.get("name")
     if name not in BUILDERS:
         raise unknown("model", str(name), BUILDERS)
     return build(**origin)
 
 
-def named(origin: Mapping[str, Any]) -> nn.Module:
-    """The model that a description names, one of ours or of a function of one's own that a person trusts."""
+def rebuild_trusted(origin: Mapping[str, Any]) -> nn.Module:
+    """Build the model of a description, also by a function of one's own, which a person has trusted."""
     if "name" in origin:
-        return again(origin)
+        return rebuild(origin)
     options = dict(origin)
-    if not names_code(module := options.pop("module")):
+    if not is_own(module := options.pop("module")):
         raise unknown("model", module, BUILDERS)
     return build(module, **options)
 
 
-def is_own(name: str) -> bool:
-    """Whether a text names a function of one's own: ``module:function``."""
-    spec = parse(name)
-    return spec.name not in BUILDERS and bool(spec.args) and names_code(f"{spec.name}:{spec.args[0]}")
-
-
-def _made(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, dict[str, Any]]:
+def _build(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, dict[str, Any]]:
     """Return the module, and its name and options for its description."""
     if spec.name in BUILDERS:
-        build = BUILDERS[spec.name]
-        options = bind("model", spec, parameters(build, filled=("shape", "classes")))
-        return build(shape, classes, **options), {"name": spec.name, **options}
+        make = BUILDERS[spec.name]
+        options = bind("model", spec, parameters(make, filled=("shape", "classes")))
+        return make(shape, classes, **options), {"name": spec.name, **options}
     name = f"{spec.name}:{spec.args[0]}"
-    build, offered = find(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
-    asked = {k: v for k, v in offered.items() if k in inspect.signature(build).parameters}
-    options = bind("model", Spec(name, spec.args[1:], spec.options), parameters(build, filled=asked))
-    module = build(**asked, **options)
+    make, offered = find(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
+    asked = {k: v for k, v in offered.items() if k in inspect.signature(make).parameters}
+    options = bind("model", Spec(name, spec.args[1:], spec.options), parameters(make, filled=asked))
+    module = make(**asked, **options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{name} returned {type(module).__name__}: it must return a torch.nn.Module")
     return module, {"module": name, **options}

@@ -141,7 +141,7 @@ def _blocks(module: nn.Module) -> Iterator[ResidualBlock]:
             if not isinstance(block, ResidualBlock):
                 raise UserError(
                     f"a {type(block).__name__} cannot be composed of a basis: build the stages of "
-                    "coterie.models.resnet.Block, or take a residual network by name"
+                    "coterie.models.resnet.ResidualBlock, or take a residual network by name"
                 )
             yield block
 

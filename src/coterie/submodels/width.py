@@ -157,7 +157,7 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
             "this module cannot be narrowed: take a model by name, or give it a function at_width(rate) that builds "
             "the narrower one"
         )
-    small = own(rate) if own else models.again({**origin, "rate": rate * origin.get("rate", 1.0)})
+    small = own(rate) if own else models.rebuild({**origin, "rate": rate * origin.get("rate", 1.0)})
     return small.to(next(module.parameters())).train(module.training)
 
 

@@ -73,7 +73,7 @@ def rebuild(
         federation = data.federate(**config["data"], data_dir=data_dir)
         if config.get("transform"):
             federation = replace(federation, transform=data.Transform(**config["transform"]))
-        module = models.named(config["model"])
+        module = models.rebuild_trusted(config["model"])
         algorithm = algorithms.again(config["method"], trusted, **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the configuration is not complete ({error}): give the config.json of a run") from error

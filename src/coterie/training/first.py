@@ -68,11 +68,11 @@ def _built_again(given: Model) -> Callable[[int], nn.Module]:
             f"init={PER_CLIENT} cannot draw a {type(given.module).__name__} anew: give fit a function that builds it, "
             "as in fit(lambda: Net(), ...), or a model of coterie.models.build"
         )
-    if _differ({k: v.cpu() for k, v in given.start.items()}, Model(models.named(origin), given.loss).start):
+    if _differ({k: v.cpu() for k, v in given.start.items()}, Model(models.rebuild_trusted(origin), given.loss).start):
         raise UserError(
             f"init={PER_CLIENT} draws every model anew, and this one holds values of its own: leave init out"
         )
-    return lambda key: models.named({**origin, "seed": key})
+    return lambda key: models.rebuild_trusted({**origin, "seed": key})
 
 
 def _drawn_again(model: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:

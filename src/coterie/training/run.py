@@ -118,7 +118,7 @@ def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None =
     """The module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
-    module = models.again(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    module = models.rebuild(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
     if not algorithms.known(config["method"]):  # the module that it trained is the one to pass
         return Model(module, cross_entropy)
     return algorithms.again(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
