@@ -140,9 +140,7 @@ def test_what_is_not_run_has_a_reason() -> None:
 
 
 def test_pictures_are_drawn_from_what_programs_do() -> None:
-    kept = {
-        method: method_pages.private(played(method)) for method in ("local", "fedavg", "dfedalt", "ditto", "pfedlmt")
-    }
+    kept = {method: method_pages.kept(played(method)) for method in ("local", "fedavg", "dfedalt", "ditto", "pfedlmt")}
     assert list(kept.values()) == ["everything", "nothing", "the head", "a second model", "the last layers"]
     widths = [played("heterofl").towers[i][0][1].held for i in (0, 2, 4)]
     assert widths == [((0.0, 1.0),), ((0.0, 0.75),), ((0.0, 0.5),)]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core import rng as rng
 from ..core.errors import UserError, unknown
-from ..core.spec import parse
+from ..core.spec import convert, parse
 from ..data import Federation, from_tensors
 from ..data.batches import Amount
 from ..models.model import Model
@@ -151,12 +151,13 @@ def options(text: str, known: tuple[str, ...]) -> dict[str, float]:
     call = parse("problem:" + text)
     if call.args:
         raise UserError(f"{call.args[0]!r} is no option of the problem: write NAME=VALUE with {', '.join(known)}")
-    for name, value in call.options.items():
+    found = {name: convert("the problem", name, value, Any) for name, value in call.options.items()}
+    for name, value in found.items():
         if name not in known:
             raise unknown("option of the problem", name, known)
         if isinstance(value, (bool, str)):
             raise UserError(f"{name}={value} is no number: write {name}=1, for example")
-    return {k: v for k, v in call.options.items() if isinstance(v, (int, float))}
+    return {k: v for k, v in found.items() if isinstance(v, (int, float))}
 
 
 def one_of(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
