@@ -21,7 +21,7 @@ import torch
 import coterie as ct
 from coterie import algorithms
 from coterie.cluster.coordinator import Coordinator
-from coterie.cluster.ray_backend import RayBackend, assigned, check_store, costs
+from coterie.cluster.ray_backend import RayBackend, assign_shards, check_store, costs
 from coterie.cluster.shard import outline
 from coterie.cluster.start import WorkerHandle, _connect, actor_class, check_versions, start_workers
 from coterie.cluster.worker import job_payload
@@ -65,7 +65,7 @@ def workers(cluster: Any) -> list[WorkerHandle]:
 
 def backend_on(e: Experiment, chosen: list[WorkerHandle], engine: str = "auto") -> RayBackend:
     """An experiment on workers that were started before."""
-    shard_of, stacked = assigned(costs(e), len(chosen)), outline(e).stacked
+    shard_of, stacked = assign_shards(costs(e), len(chosen)), outline(e).stacked
     coordinator = Coordinator(ray, FIVE, list(chosen), shard_of, stacked, say=lambda text: None)
     coordinator.prepare(*job_payload(e, "cpu"), engine)
     return RayBackend(e, coordinator)
@@ -406,7 +406,7 @@ def test_shards_have_equally_much_to_do(alpha: float, count: int) -> None:
     e = experiment(ct.models.build("mlp", fed), fed, algorithm)
     cost = costs(e)
     assert len(set(cost / e.train.sizes)) == 3
-    load = np.bincount(assigned(cost, count), weights=cost)
+    load = np.bincount(assign_shards(cost, count), weights=cost)
     assert load.max() <= 1.2 * load.mean()
 
 

@@ -102,7 +102,7 @@ def ray_backend(
         raise UserError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
     with connected(cluster) as ray:
         workers = workers_for(ray, cluster, experiment.federation.clients)
-        shape, shard_of = outline(experiment), assigned(costs(experiment), len(workers))
+        shape, shard_of = outline(experiment), assign_shards(costs(experiment), len(workers))
         check_store(ray, shape.bytes * len(shard_of), say)
         coordinator = Coordinator(ray, cluster, workers, shard_of, shape.stacked, say)
         try:
@@ -138,10 +138,10 @@ def costs(experiment: Experiment) -> NDArray[np.float64]:
     return flops * e.train.sizes
 
 
-def assigned(cost: NDArray[np.float64], shards: int) -> Integers:
+def assign_shards(cost: NDArray[np.float64], shards: int) -> Integers:
     """Return [n] the shard of each client: the costliest client first, each to the shard with the least work so far.
 
-    >>> assigned(np.array([1.0, 4.0, 2.0, 3.0]), 2).tolist()
+    >>> assign_shards(np.array([1.0, 4.0, 2.0, 3.0]), 2).tolist()
     [0, 0, 1, 1]
     """
     shard_of = np.empty(len(cost), np.int64)

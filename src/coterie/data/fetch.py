@@ -49,7 +49,7 @@ def fetch(name: str, data: Path, watch: Watcher, patience: Patience) -> Path:
             if not target.exists():
                 download(remote.url, target, remote.md5, watch, patience)
             if remote.unpacked:
-                unpack(target, final)
+                unzip(target, final)
                 target.unlink()
     return folder
 
@@ -187,7 +187,7 @@ def _by_hand(part: Path) -> str:
     return f"put {part.name.removesuffix('.part')} into {part.parent} by hand"
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unzip(archive: Path, folder: Path) -> None:
     """Unpack the folder of that name from a zip archive, whole or not at all; this checks the archive's checksums."""
 
     def write(temporary: Path) -> None:

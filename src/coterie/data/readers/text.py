@@ -67,10 +67,10 @@ def text(
     """
     _check_text(vocabulary, mask, hide)
     train, tested = train_and_test(path, test, length, rows)
-    return masked(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask, hide)
+    return masked_pool(seed, train, tested, numbered(train.tokens.flat, vocabulary), rows, mask, hide)
 
 
-def masked(
+def masked_pool(
     seed: int, train: Chunks, tested: Chunks, ids: Mapping[str, int], rows: int, mask: float, hide: Hide
 ) -> Pool:
     """Return the chunks as numbers, with some tokens hidden."""
@@ -194,7 +194,7 @@ def wikitext2(
     ids = numbered(read(train))
     _write_vocabulary(path / VOCABULARY, "".join(f"{token}\n" for token in ids))
     frequent = dict(islice(ids.items(), vocabulary or None))
-    return masked(seed, *train_and_test(train, tested, length, rows), frequent, rows, mask, hide)
+    return masked_pool(seed, *train_and_test(train, tested, length, rows), frequent, rows, mask, hide)
 
 
 def _write_vocabulary(path: Path, content: str) -> None:
