@@ -323,9 +323,18 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a graph around a server": (["fedavg-p", "--topology", "ring"], "leave the topology out"),
     "a graph as a setting": (["fedlmt", "--set", "topology=ring"], "leave the topology out"),
     "an option that the problem has not": (["dfedalt", "--problem", "nois=1"], "did you mean noise?"),
-    "a problem without a name": (["dfedalt", "--problem", "3"], "write NAME=VALUE"),
-    "a word for a number": (["dfedalt", "--problem", "noise=much"], "is no number"),
-    "losses without a minimum": (["dfedalt", "--problem", "coupling=1"], "have no minimum"),
+    "a problem without a name": (
+        ["dfedalt", "--problem", "3"],
+        "has no place for '3': it takes dim=VALUE",
+    ),
+    "a word for a number": (
+        ["dfedalt", "--problem", "noise=much"],
+        "noise='much' does not fit",
+    ),
+    "losses without a minimum": (
+        ["dfedalt", "--problem", "coupling=1"],
+        "at least 0 and below 1",
+    ),
     "a picture of another kind": (["dfedalt", "--png", "a.svg"], "write it to a.png"),
     "another personal part": (["dfedalt", "--set", "personal=none"], "leave personal out"),
     "no steps": (["dfedalt", "--set", "personal_steps=0"], "personal_steps=0 nothing moves"),

@@ -108,6 +108,7 @@ class Range(NamedTuple):
         return f"{least} and {'below' if self.below else 'at most'} {self.high:g}" if self.high < math.inf else least
 
 
+NonNegative = Annotated[float, Range()]
 Positive = Annotated[float, Range(above=True)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveInt = Annotated[int, Range(1)]

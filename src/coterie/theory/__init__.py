@@ -8,11 +8,12 @@ from ..algorithms.base import Problem
 from ..algorithms.method import facts
 from ..algorithms.settings import settings_of
 from ..core.errors import UserError, unknown
+from ..core.spec import bind, parameters, parse
 from ..topology import build
 from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
 from .played import Bound, path
-from .quadratic import OPTIONS, options, quadratic
+from .quadratic import quadratic
 
 __all__ = ["THEOREMS", "Condition", "Constant", "Outcome", "examine"]
 
@@ -25,7 +26,6 @@ class Theorem(NamedTuple):
     topology: str | None = None  # where nobody says; None: around a server
     own: tuple[str, ...] = ()  # settings that a method must have, beside those that the defaults give it
     problem: Callable[..., Any] = quadratic  # (clients, seed, its options)
-    options: tuple[str, ...] = OPTIONS
     path: Callable[..., Any] = path  # (problem, algorithm, rounds, seed)
 
 
@@ -36,9 +36,7 @@ THEOREMS: dict[str, Theorem] = {
     "sam": Theorem(gossip.defaults, gossip.beside, "ring"),
     "joint": Theorem(server.average_defaults, server.average_beside),
     "joint-controlled": Theorem(server.scaffold_defaults, server.scaffold_beside, own=("c_init",)),
-    "low-rank": Theorem(
-        lowrank.defaults, lowrank.beside, None, ("regularizer",), matrices.matrices, matrices.OPTIONS, matrices.path
-    ),
+    "low-rank": Theorem(lowrank.defaults, lowrank.beside, None, ("regularizer",), matrices.matrices, matrices.path),
 }
 """The theorems of the papers; a method says which of them speaks of it."""
 
@@ -80,7 +78,9 @@ def examine(
     _check(settings)
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None
-    instance = theorem.problem(clients, seed, **options(problem, theorem.options))
+    spec = parse(f"{theorem.problem.__name__}:{problem}")
+    options = bind("problem", spec, parameters(theorem.problem, filled=("clients", "seed")))
+    instance = theorem.problem(clients, seed, **options)
     base = {k: v for k, v in PLAIN.items() if not ("lr_min" in given and k == "lr_decay")}
     asked = {**base, **where, **given}
     chosen = {**asked, **theorem.defaults(instance, graph, rounds, asked), **given}

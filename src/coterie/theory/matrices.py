@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
 from ..core import rng as rng
+from ..core.spec import NonNegative, Positive, PositiveInt, checked
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model
 from ..submodels import factor_pairs, recover_tensors
 from .played import experiment_of
-from .quadratic import SAMPLES, check_problem, local_steps, mean_output
+from .quadratic import SAMPLES, local_steps, mean_output
 
 LAYERS = ("front", "back")
-OPTIONS = ("dim", "noise", "spread", "smoothness", "start")
 
 
 class TwoLayers(nn.Module):
@@ -74,14 +74,15 @@ class Matrices(NamedTuple):
         return self.noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
 
 
+@checked("problem")
 def matrices(
     clients: int,
     seed: int = 0,
     *,
-    dim: int = 4,
-    noise: float = 0.1,
-    spread: float = 0.1,
-    smoothness: float = 1.0,
+    dim: PositiveInt = 4,
+    noise: NonNegative = 0.1,
+    spread: NonNegative = 0.1,
+    smoothness: Positive = 1.0,
     start: float = 2.0,
 ) -> Matrices:
     """The problem with square matrices of ``dim`` rows, to be reached at ``start`` times the identity, give or take.
@@ -89,7 +90,6 @@ def matrices(
     >>> matrices(clients=3).model.parameters
     ('front.weight', 'back.weight')
     """
-    check_problem(dim=dim, noise=noise, spread=spread, coupling=0.0, smoothness=smoothness)
     g = torch.Generator().manual_seed(rng.key(seed, "matrices") % 2**63)
     scatter = torch.randn(clients, 2, dim, dim, generator=g, dtype=torch.float64)
     targets = start * torch.eye(dim, dtype=torch.float64) + spread * scatter

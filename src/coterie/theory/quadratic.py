@@ -7,15 +7,15 @@ form. A sample adds -<xi, (u, v)>: its gradient is that of f_i minus xi, whereve
 mean 0 and mean squared norms sigma_u^2 and sigma_v^2 exactly. A round draws its batches without replacement.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core import rng as rng
-from ..core.errors import UserError, unknown
-from ..core.spec import convert, parse
+from ..core.errors import UserError
+from ..core.spec import NonNegative, Positive, PositiveInt, Range, checked
 from ..data import Federation, from_tensors
 from ..data.batches import Amount
 from ..models.model import Model
@@ -90,28 +90,28 @@ class ClientObjectives(NamedTuple):
         return self.noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
 
 
+@checked("problem")
 def quadratic(
     clients: int,
     seed: int = 0,
     *,
-    dim: int = 4,
-    noise: float = 0.5,
-    spread: float = 1.0,
-    coupling: float = 0.2,
-    smoothness: float = 1.0,
+    dim: PositiveInt = 4,
+    noise: NonNegative = 0.5,
+    spread: NonNegative = 1.0,
+    coupling: Annotated[float, Range(0, 1, below=True)] = 0.2,
+    smoothness: Positive = 1.0,
     start: float = 2.0,
 ) -> ClientObjectives:
     """The problem with ``dim`` shared and ``dim`` personal numbers.
 
     noise: sigma_u and sigma_v of one sample; spread: how far the clients' minima scatter around their mean, which
-    lies ``start`` away from the first model, 0, in every coordinate; coupling: e_k / sqrt(a_k c_k), below 1;
-    smoothness: the largest curvature, the smallest being half of it.
+    lies ``start`` away from the first model, 0, in every coordinate; coupling: e_k / sqrt(a_k c_k), below 1, because
+    the losses have no minimum otherwise; smoothness: the largest curvature, the smallest being half of it.
 
     >>> problem = quadratic(clients=4, noise=0.0)
     >>> problem.variance(1), problem.model.parameters
     (0.0, ('u', 'v'))
     """
-    check_problem(dim=dim, noise=noise, spread=spread, coupling=coupling, smoothness=smoothness)
     a = c = torch.linspace(smoothness, smoothness / 2, dim, dtype=torch.float64)
     e = coupling * (a * c).sqrt()
     g = torch.Generator().manual_seed(rng.key(seed, "quadratic") % 2**63)
@@ -124,40 +124,6 @@ def quadratic(
         pairs.append((torch.cat([own.expand(SAMPLES, -1), xi.flatten(1)], 1), torch.zeros(SAMPLES)))
     model = Model(Quadratic(a, c, e), mean_output)
     return ClientObjectives(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
-
-
-def check_problem(dim: int, noise: float, spread: float, coupling: float, smoothness: float) -> None:
-    """Refuses what is no such problem."""
-    if not isinstance(dim, int) or dim < 1:
-        raise UserError(f"dim={dim} must be a whole number of at least 1")
-    if not 0 <= coupling < 1:
-        raise UserError(f"coupling={coupling} must be between 0 and 1, 1 excluded: else the losses have no minimum")
-    for name, value, least in (("noise", noise, 0), ("spread", spread, 0)):
-        if value < least:
-            raise UserError(f"{name}={value} must be at least {least}")
-    if smoothness <= 0:
-        raise UserError(f"smoothness={smoothness} must be above 0")
-
-
-OPTIONS = ("dim", "noise", "spread", "coupling", "smoothness", "start")
-
-
-def options(text: str, known: tuple[str, ...]) -> dict[str, float]:
-    """The options of a problem as typed: "noise=0.1,spread=2".
-
-    >>> options("noise=0.1,spread=2", OPTIONS)
-    {'noise': 0.1, 'spread': 2}
-    """
-    call = parse("problem:" + text)
-    if call.args:
-        raise UserError(f"{call.args[0]!r} is no option of the problem: write NAME=VALUE with {', '.join(known)}")
-    found = {name: convert("the problem", name, value, Any) for name, value in call.options.items()}
-    for name, value in found.items():
-        if name not in known:
-            raise unknown("option of the problem", name, known)
-        if isinstance(value, (bool, str)):
-            raise UserError(f"{name}={value} is no number: write {name}=1, for example")
-    return {k: v for k, v in found.items() if isinstance(v, (int, float))}
 
 
 def one_of(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
