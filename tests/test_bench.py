@@ -92,7 +92,7 @@ def test_a_ratio_needs_losses_that_agree(capsys: pytest.CaptureFixture[str]) -> 
     assert Result(TINY["W1"], *sides).ratio == 2
     apart = Result(TINY["W1"], sides[0], replace(sides[1], test_loss=1.3))
     assert apart.ratio is None
-    command.show([apart], 1)
+    command.show_measurements([apart], 1)
     assert "losses differ" in capsys.readouterr().out
     assert Result(TINY["W1"], sides[0], Side([[1.0]])).ratio is None  # NaN: nothing was learned
 

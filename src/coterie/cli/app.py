@@ -230,7 +230,7 @@ app.add_typer(data_app, name="data")
 
 
 @data_app.command(name="dir")
-def data_dir(
+def choose_data_dir(
     folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
 ) -> None:
     """Choose once where data sets are, or show it."""

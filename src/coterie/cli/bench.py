@@ -26,7 +26,7 @@ def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
     for workload in chosen:
         results.append(measure(workload, repeats, progress.print))
         measure_memory(results[-1], progress.print)
-    show(results, repeats)
+    show_measurements(results, repeats)
     if out is not None:
         write_json(out, {"machine": machine(), "repeats": repeats, "workloads": [as_json(r) for r in results]})
     if not all(r.losses_agree for r in results):
@@ -45,7 +45,7 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
-def show(results: list[Result], repeats: int) -> None:
+def show_measurements(results: list[Result], repeats: int) -> None:
     """Print the table, then what its rows and its numbers are."""
     console = Console(highlight=False)
     made = table("", ">plain loop", ">coterie", ">times faster", ">test loss", ">memory, GiB", no_wrap=True)

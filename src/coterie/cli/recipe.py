@@ -26,17 +26,17 @@ def list_recipes(
     show_recipes(paper)
 
 
-@recipe.command()
-def show(name: Name) -> None:
+@recipe.command(name="show")
+def show_facts(name: Name) -> None:
     """Show everything about a recipe: cases, methods, both readings, published numbers."""
     from .recipe_show import show_recipe
 
     show_recipe(name)
 
 
-@recipe.command()
+@recipe.command(name="run")
 @with_options
-def run(name: Name, options: RecipeOptions, output: Output) -> None:
+def run_published(name: Name, options: RecipeOptions, output: Output) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""
     from .recipe_run import run_recipe
 

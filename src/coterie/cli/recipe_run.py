@@ -25,9 +25,9 @@ from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
 from .console import wide_console
 from .options import Output, RecipeOptions
-from .recipe_table import saved, show
+from .recipe_show import results_as_json, show_results
 from .report import begin_several, leave_report
-from .split import class_counts, draw_split, print_split
+from .split import draw_split, print_split, split_counts
 from .train import folder_of_several, fresh_folder, interruptible
 
 SPLITS = "splits"
@@ -52,8 +52,8 @@ def run_recipe(name: str, options: RecipeOptions, output: Output) -> None:
         shortened = shortenings(plan.read, plan.recipe, plan.cells, plan.seeds)
         shortened += [f"evaluated every {every} rounds"] if every > 1 else []
         results = recipe_results(plan.read, runs)
-        write_json(folder / RECIPE, saved(plan.read, results, options.reading, plan.seeds, shortened))
-        show(plan.read, results, options.reading, plan.seeds, shortened)
+        write_json(folder / RECIPE, results_as_json(plan.read, results, options.reading, plan.seeds, shortened))
+        show_results(plan.read, results, options.reading, plan.seeds, shortened)
         print(f"results: {folder}")
         leave_report(folder, sys.stdout, output, options.data_dir)
 
@@ -189,8 +189,8 @@ def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> N
         results = _drawn(recipe, options, folder, output)
     else:
         numbers = recipe_results(recipe, {})
-        show(recipe, numbers, None, 1, [])
-        results = saved(recipe, numbers, None, 1, [])
+        show_results(recipe, numbers, None, 1, [])
+        results = results_as_json(recipe, numbers, None, 1, [])
     begin_several(folder, [])
     write_json(folder / RECIPE, results)
     print(f"results: {folder}")
@@ -211,7 +211,7 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
     """Draw the splits of the chosen cases in the terminal and as pictures, and return them as data."""
     changes = Changes(clients=options.clients, data=options.data, partition=options.partition)
     small, numbers = apply_changes(recipe, changes), recipe.find(options.case)
-    splits = {n: class_counts(small.federation(n, data_dir=options.data_dir)) for n in numbers}
+    splits = {n: split_counts(small.federation(n, data_dir=options.data_dir)) for n in numbers}
     console = wide_console()
     for n, counts in splits.items():
         case = small.cases[n - 1]
@@ -224,4 +224,4 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
             output.say(f"no picture: {error}")
     shortened = case_shortenings(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
-    return saved(recipe, [], None, 1, shortened) | {SPLITS: titled}
+    return results_as_json(recipe, [], None, 1, shortened) | {SPLITS: titled}

@@ -1,4 +1,4 @@
-"""``coterie recipe list`` and ``coterie recipe show``: facts only, so they do without torch."""
+"""``coterie recipe list`` and ``recipe show``, facts that do without torch; published numbers beside ours."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -10,8 +10,9 @@ from rich.table import Table
 from ..core.errors import unknown
 from ..core.spec import scaled
 from ..recipes import Case, PublishedNumber, Recipe, RecipeMethod, load, names, papers, published_numbers
-from ..recipes.costs import SPEED_OF, CaseCost, cost, duration
-from ..recipes.metrics import POINTS, WHEN
+from ..recipes.costs import SPEED_OF, CaseCost, cost, duration, is_size
+from ..recipes.metrics import POINTS, WHEN, protocol
+from ..recipes.results import ALL, RecipeResult, digits
 from .console import table, wide_console
 
 FEW = 3  # methods that are named in the list
@@ -82,12 +83,12 @@ def show_recipe(name: str) -> None:
 
 def _reported(recipe: Recipe) -> str:
     """Return what numbers the experiment has."""
-    protocol = recipe.protocol
-    if protocol.metric == "none":
-        return protocol.clients
-    names = dict.fromkeys(name for case in recipe.cases for name in protocol.metrics(case.target))
-    when = "" if protocol.over_rounds in ("first", "none") else f", {WHEN[protocol.over_rounds]}"
-    return f"{', '.join(names).replace('_', ' ')}{when}, {protocol.clients}"
+    reports = recipe.protocol
+    if reports.metric == "none":
+        return reports.clients
+    names = dict.fromkeys(name for case in recipe.cases for name in reports.metrics(case.target))
+    when = "" if reports.over_rounds in ("first", "none") else f", {WHEN[reports.over_rounds]}"
+    return f"{', '.join(names).replace('_', ' ')}{when}, {reports.clients}"
 
 
 def _sentences(console: Console, title: str, sentences: Sequence[str]) -> None:
@@ -205,3 +206,77 @@ def printed(p: PublishedNumber) -> str:
         return "-"
     digits = f"{p.value:.2f}" if "accuracy" in p.metric else f"{p.value:,g}" if p.value < 1e5 else f"{p.value:,.0f}"
     return digits + _MARK[p.certainty] + ("" if p.std is None else f" ±{p.std:.2f}")
+
+
+def results_as_json(
+    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
+) -> dict[str, Any]:
+    """Return all that is to be known about the numbers, for a file."""
+    return {
+        "recipe": recipe.name,
+        "reading": reading or "ours",
+        "seeds": seeds,
+        "shortened": list(shortened),
+        "draws": recipe.draws,
+        "results": [
+            {
+                "case": _label(recipe, r),
+                "method": r.who,
+                "metric": r.metric,
+                "protocol": protocol(r.metric, recipe, r.method),
+                "published": None if r.published is None else r.published.value,
+                "certainty": None if r.published is None else r.published.certainty,
+                "ours": r.ours,
+                "difference": r.difference,
+            }
+            for r in results
+        ],
+    }
+
+
+def show_results(
+    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
+) -> None:
+    """Print the table, what its numbers are, and whether they can be compared at all."""
+    console = wide_console()
+    made = table("case", "method", "number", ">published", ">ours", ">difference")
+    over = f"; mean ± std over {seeds} seeds" if seeds > 1 else "; one seed"
+    sentences: dict[str, None] = {}
+    for r in results:
+        theirs = "-" if r.published is None else printed(r.published)
+        difference = "-" if r.difference is None else digits(r.difference, "+")
+        made.add_row(_label(recipe, r), r.who, r.metric.replace("_", " "), theirs, _ours(r), difference)
+        sentences[protocol(r.metric, recipe, r.method) + ("" if is_size(r.metric) else over)] = None
+    console.print(made)
+    for sentence in sentences:
+        console.print(sentence, style="dim", markup=False)
+    console.print(f"published: {MARKS}", style="dim", markup=False)
+    apart = [
+        f"{m}: {d}" for m in dict.fromkeys(r.method for r in results if r.method) if (d := recipe.entry(m).differs)
+    ]
+    for sentence in (*recipe.differs, *apart):
+        console.print(f"differs: {sentence}", style="dim", markup=False)
+    read = f"reading: {reading or 'our choice'}"
+    if shortened:
+        words = f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(shortened)}; {read}"
+        console.print(words, markup=False, soft_wrap=True)
+    else:
+        console.print(f"the published size; {read}; numbers and their certainty: coterie recipe show {recipe.name}")
+
+
+def _label(recipe: Recipe, result: RecipeResult) -> str:
+    return ALL if result.case is None else recipe.cases[result.case - 1].label
+
+
+def _ours(result: RecipeResult) -> str:
+    """Return our mean and its spread; rounds have no mean unless all seeds reach the target.
+
+    >>> _ours(RecipeResult(1, "dfedalt", "rounds_to_80", None, [131, None, 140]))
+    'reached by 2 of 3 seeds'
+    """
+    if result.mean is not None:
+        return digits(result.mean) + ("" if result.spread is None else f" ±{digits(result.spread)}")
+    if not result.metric.startswith(("rounds_to", "speedup_to")):
+        return "-"
+    reached = sum(value is not None for value in result.ours)
+    return f"reached by {reached} of {len(result.ours)} seeds" if reached else "not reached"

@@ -41,7 +41,7 @@ class TableStyle:
         check_target(self.target)
 
 
-def show(comparison: Comparison, folder: Path, format: str = TABLE) -> None:
+def show_comparison(comparison: Comparison, folder: Path, format: str = TABLE) -> None:
     """Print the results in the chosen format, and where the files are."""
     if format == TABLE:
         _print_table(comparison)

@@ -19,7 +19,7 @@ _CLASSES = 40  # rows in a terminal at most
 
 def show_split(source: str, clients: int, partition: str, seed: int, data_dir: Path | None, png: Path | None) -> None:
     """Print what every client holds, or draw it to a file."""
-    counts = class_counts(federate(source, clients, partition, seed, data_dir))
+    counts = split_counts(federate(source, clients, partition, seed, data_dir))
     title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
     print_split(Console(highlight=False), counts, title, drawn=png is None)
     if png is not None:
@@ -27,7 +27,7 @@ def show_split(source: str, clients: int, partition: str, seed: int, data_dir: P
         print(f"drawn to {png}")
 
 
-def class_counts(federation: Federation) -> list[list[int]]:
+def split_counts(federation: Federation) -> list[list[int]]:
     """Return how many training samples of every class each client holds; refuse samples without a single class."""
     if federation.classes is None or federation.y.dim() != 1:
         raise UserError("these data have no class for every sample: choose data that are classified, such as digits")

@@ -47,10 +47,10 @@ def show_theory(
         console.print(f"drawn to {png}", markup=False, highlight=False, soft_wrap=True)
     if o.void:
         raise UserError("no bound: " + "; ".join(f"not true that {c.text}: {c.fix}" for c in o.void))
-    console.print(verdict(o), highlight=False, soft_wrap=True)
+    console.print(bound_verdict(o), highlight=False, soft_wrap=True)
 
 
-def verdict(o: Outcome) -> str:
+def bound_verdict(o: Outcome) -> str:
     """Return what the curves say, in one sentence per bound."""
     said = []
     for name, bound in (("bound", o.bound), ("completed bound", o.completed)):

@@ -29,7 +29,7 @@ from ..training.run import Run
 from .options import Output, RunOptions, TrainingOptions
 from .report import begin_several, leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
-from .results import TABLE, TableStyle, show
+from .results import TABLE, TableStyle, show_comparison
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 # The arguments of fit that a saved configuration decides alone.
@@ -45,7 +45,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
         run, folder = _run_new(method, options, output)
-    show(Comparison([_method_runs(run.summary["method"], [run])]), folder)
+    show_comparison(Comparison([_method_runs(run.summary["method"], [run])]), folder)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
@@ -96,10 +96,10 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
     trackers = output.trackers()
     output.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
     with interruptible(folder, options, output):
-        return train(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
+        return train_seed(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
 
 
-def train(
+def train_seed(
     plan: RunPlan,
     method: str,
     among: Sequence[str],
@@ -153,7 +153,7 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     with interruptible(folder, options, output):
         trained = _train_all(plan, [a.name for a in chosen], seeds, folder, style.target, output, trackers)
         write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
-        show(Comparison(trained, style.target), folder, style.format)
+        show_comparison(Comparison(trained, style.target), folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
 
 
@@ -202,7 +202,7 @@ def _train_all(
         for seed in range(first, first + seeds):
             name = f"{folder_name(method)}-seed{seed}"
             shown = output.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
-            runs.append(train(plan, method, methods, seed, folder / name, shown, trackers))
+            runs.append(train_seed(plan, method, methods, seed, folder / name, shown, trackers))
         trained.append(_method_runs(method, runs))
     return trained
 

@@ -10,6 +10,8 @@ from .metrics import Rows, comes_from_one_run, value
 from .published import PublishedNumber, published_numbers
 from .recipe import Recipe
 
+ALL = "all cases"  # the label of a number that several runs give together
+
 Runs = Mapping[tuple[int, str], Sequence[Rows]]
 """The histories of a recipe's runs, one per seed, by case, counted from 1, and method."""
 
@@ -59,6 +61,17 @@ def mean_of_all(values: Sequence[Number]) -> Number:
     """
     known = [v for v in values if v is not None]
     return fmean(known) if known and len(known) == len(values) else None
+
+
+def digits(value: float, sign: str = "") -> str:
+    """Write two digits behind the point, or three that count where these would be noughts; none in the thousands.
+
+    >>> digits(-2.345, "+"), digits(0.00131), digits(0.0), digits(11_173_962)
+    ('-2.35', '0.00131', '0.00', '11,173,962')
+    """
+    if abs(value) >= 1000:
+        return f"{value:{sign},.0f}"
+    return f"{value:{sign}.2f}" if abs(value) >= 0.1 or not value else f"{value:{sign}.3g}"
 
 
 def is_reproducible(p: PublishedNumber) -> bool:

@@ -5,12 +5,11 @@ from html import escape
 from typing import Any
 
 from ..measure.compare import Cell, Comparison
-from ..recipes.results import RecipeResult
+from ..recipes.results import ALL, RecipeResult, digits
 from .collect import Record
 
 STAR = '<span class="star" title="best of this column">★<span class="unseen"> best</span></span>'
 PRINTED = "printed"  # how sure a published number is, where nothing need be said
-ALL = "all cases"  # the label of a number that several runs give together
 RECONSTRUCTED = "reconstructed: cells ran together in the text and were told apart by their order"
 _PUBLISHED_KINDS = {
     "case": "text",
@@ -104,7 +103,7 @@ def _comparability(recipe: Mapping[str, Any]) -> str:
 
 def _published_row(saved: Mapping[str, Any]) -> str:
     ours = RecipeResult(None, saved["method"], saved["metric"], None, saved["ours"])
-    spread = "" if ours.spread is None else f"±{ours.spread:.2f} seeds"
+    spread = "" if ours.spread is None else f"±{digits(ours.spread)} seeds"
     note = "" if saved["certainty"] in (None, PRINTED) else str(saved["certainty"])
     return (
         f'<tr><td>{escape(saved["case"])}</td><th scope="row">{escape(saved["method"])}</th>'
@@ -116,5 +115,5 @@ def _published_row(saved: Mapping[str, Any]) -> str:
 def _number(value: float | None, note: str, signed: bool = False) -> str:
     if value is None:
         return f"<td>-{_small(note)}</td>"
-    text = f"{value:+.2f}" if signed else f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    text = digits(value, "+" if signed else "")
     return f'<td data-value="{value!r}"><span class="number">{text}</span>{_small(note)}</td>'
