@@ -73,16 +73,10 @@ class Job:
 def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:
     """Return what every worker needs: the job, and the samples as arrays."""
     fed = e.federation
-    unfilled = partial(
-        Federation,
-        train=fed.train,
-        test=fed.test,
-        classes=fed.classes,
-        origin=fed.origin,
-        transform=fed.transform,
-    )
+    division = {name: getattr(fed, name) for name in ("train", "test", "classes", "origin", "transform")}
     fields = {name: getattr(e, name) for name in FIELDS}
-    job = Job(replace(e.model), unfilled, e.algorithm, fields, device)  # a copy of the model has no cached properties
+    model = replace(e.model)  # a copy has no cached properties
+    job = Job(model, partial(Federation, **division), e.algorithm, fields, device)
     return job, [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -79,8 +78,12 @@ def masked_pool(
     masking = Masking(len(ids), mask) if hide == "anew" else None
     if masking is not None:
         x, test_x = (masking.stored(token, seen == len(ids)) for token, seen in ((y, x), (test_y, test_x)))
-    # The rows decide who holds which chunk; once that is done the targets are the tokens.
-    per_client = partial(_with_tokens, y=y, test_y=test_y, tokens=len(ids))
+
+    def per_client(
+        federation: Federation,
+    ) -> Federation:  # rows have decided who holds what; now tokens are targets
+        return replace(federation, y=y, test_y=test_y, classes=len(ids))
+
     return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, per_client, masking)
 
 
@@ -156,10 +159,6 @@ def _chunks(path: str, rows: int, length: int, least: int) -> Strings:
             "lower rows or length, or take a longer text"
         )
     return cut(tokens, rows, length)
-
-
-def _with_tokens(federation: Federation, y: Tensor, test_y: Tensor, tokens: int) -> Federation:
-    return replace(federation, y=y, test_y=test_y, classes=tokens)
 
 
 def _check_text(vocabulary: int, mask: float, hide: Hide) -> None:
