@@ -10,6 +10,7 @@ import pytest
 
 import coterie as ct
 from coterie.core.schema import ClientSummary, Config, MeasureName, Row, Summary
+from coterie.export.formats import FORMATS
 from coterie.measure import CHANGES, MEASURES
 
 ONE = {"epochs": 1, "batch_size": 16, "lr": 0.01}
@@ -112,8 +113,9 @@ def test_types_have_no_key_that_no_run_has(folders: dict[str, Path]) -> None:
     assert [graph is None for graph in graphs] == [True, False, False, True]
 
 
-def test_every_measure_is_a_word_of_its_type() -> None:
+def test_every_word_of_a_type_has_its_function() -> None:
     assert {*MEASURES, *CHANGES} == set(get_args(MeasureName))
+    assert FORMATS.keys() == set(get_args(ct.export.FormatName))
 
 
 def test_a_wrong_file_is_noticed() -> None:

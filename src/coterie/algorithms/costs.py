@@ -26,7 +26,7 @@ from .capacities import COMMON_RANKS, FRACTIONS, RANKS, WIDTHS
 
 LAST = 9  # layers that stay whole where every client has a rank of its own
 COMMON = tuple(COMMON_RANKS.values())
-LOW_RANK = (
+LOW_RANK: tuple[tuple[str, tuple[tuple[int, float], ...], submodels.RankMode], ...] = (
     ("low rank", COMMON, "channels"),
     ("by definition", COMMON, "definition"),
     ("rank by client", tuple((LAST, ratio) for ratio in RANKS.values()), "channels"),
@@ -89,7 +89,7 @@ def _staged(family: str, cut: Callable[[nn.Module, int], nn.Module], module: nn.
             yield family, f"{stage} of {stages}", partial(cut, module, stage)
 
 
-def _low_rank(module: nn.Module, ratio: float, keep: int, mode: str) -> nn.Module:
+def _low_rank(module: nn.Module, ratio: float, keep: int, mode: submodels.RankMode) -> nn.Module:
     low = submodels.factorize(module, ratio, keep, rank_mode=mode)
     if not submodels.factor_pairs(low):
         raise UserError(f"no layer is left to factorize: the model has no more than {keep} besides its head")

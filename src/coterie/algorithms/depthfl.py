@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Loss, Model
-from ..submodels.depth import ANSWERING, all_heads, answering, deep_supervision, deepest, mutual, ramp, with_depth
+from ..submodels.depth import (
+    ANSWERING,
+    HeadKind,
+    all_heads,
+    answering,
+    deep_supervision,
+    deepest,
+    mutual,
+    ramp,
+    with_depth,
+)
 from ..submodels.staged import check_stages
 from .base import Assigned, Submodel
 from .capacities import DEPTHS, Share, levels, shares
@@ -26,7 +36,7 @@ def _check(t: Training, feature_l2: float, distill: str) -> None:
         raise UserError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
 
 
-KINDS = {"fedlmt": "plain", "depthfl": "gated"}  # of heads, by the paper that has them
+KINDS: dict[str, HeadKind] = {"fedlmt": "plain", "depthfl": "gated"}  # of heads, by the paper that has them
 
 
 def _with_heads(

@@ -1,11 +1,11 @@
 """FedHM: the server holds a full model and sends its best products of low rank."""
 
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Unpack
 
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import factorize, factorize_tensors, recover_tensors
+from ..submodels import RankMode, factorize, factorize_tensors, recover_tensors
 from .base import Submodel
 from .capacities import RANKS, shares
 from .groups import assigned
@@ -28,7 +28,7 @@ def fedhm(
     *,
     capacities: str = "b4-b3-b2",
     keep_layers: int | str = 9,
-    rank_mode: Literal["channels", "definition"] = "channels",
+    rank_mode: RankMode = "channels",
     regularizer: str = "none",
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",
@@ -62,7 +62,7 @@ def fedhm(
 
 
 def low_rank_submodel(
-    model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str
+    model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: RankMode
 ) -> Submodel:
     """Return the submodel of nearest products of a full model."""
     factors = factorize(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)

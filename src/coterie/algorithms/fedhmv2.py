@@ -1,7 +1,7 @@
 """FedHMv2: factors are averaged, and decomposed anew every so many rounds."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 from torch.func import vmap
@@ -9,6 +9,7 @@ from torch.func import vmap
 from ..core.tensors import Tensors, replicate
 from ..exchange.mixing import average
 from ..local.steps import Phase
+from ..submodels import RankMode
 from .base import Assigned, ModelGroup
 from .capacities import RANKS, levels, refuse_staged
 from .fedhm import check_products, low_rank_submodel
@@ -43,7 +44,7 @@ def fedhmv2(
     rank_ratio: float | None = None,
     capacities: str | None = None,
     keep_layers: int | str = 9,
-    rank_mode: Literal["channels", "definition"] = "channels",
+    rank_mode: RankMode = "channels",
     regularizer: str = "none",
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",

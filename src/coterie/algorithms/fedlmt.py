@@ -1,9 +1,10 @@
 """FedLMT: FedAvg on one model of low rank."""
 
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from ..core.errors import UserError
 from ..local.steps import Phase
+from ..submodels import FactorInit, RankMode
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
 from .lowrank import coefficients, exchange_by, low_rank
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
@@ -44,9 +45,9 @@ def fedlmt(
     *,
     rank_ratio: float | None = None,
     keep_layers: int | str | None = None,
-    rank_mode: Literal["channels", "definition"] = "channels",
+    rank_mode: RankMode = "channels",
     capacities: str | None = None,
-    init: Literal["kaiming", "spectral"] = "kaiming",
+    init: FactorInit = "kaiming",
     regularizer: str = "none",
     topology: str | Topology | None = None,
     participation: Participation = 0.1,

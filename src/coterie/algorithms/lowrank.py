@@ -9,7 +9,7 @@ from .. import topology as topologies
 from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import TERMS, factor_pairs, factorize, penalty
+from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize, penalty
 from ..topology import Topology
 from .base import Problem, Program
 from .options import Training
@@ -36,7 +36,7 @@ def coefficients(text: str) -> dict[str, float]:
 
 
 def low_rank(
-    model: Model, rank_ratio: float, keep_layers: int | str, init: str, regularizer: str, rank_mode: str
+    model: Model, rank_ratio: float, keep_layers: int | str, init: FactorInit, regularizer: str, rank_mode: RankMode
 ) -> Model:
     """Return the model with its layers as products, and the regularizer in its loss."""
     seed = getattr(model.module, "origin", {}).get("seed", 0)

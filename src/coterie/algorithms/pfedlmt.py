@@ -13,7 +13,7 @@ from ..core.tensors import Tensors, Tree, put, rows
 from ..data.batches import Integers
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import Pair, factor_pairs, factorize, front_names, recover
+from ..submodels import Pair, RankMode, factor_pairs, factorize, front_names, recover
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_staged, shares
 from .groups import assigned
@@ -28,7 +28,7 @@ def _check(t: Training, capacities: str, regularizer: str) -> None:
     refuse_persistent(t)
 
 
-def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: str) -> Model:
+def _largest(model: Model, capacities: str, keep_layers: int | str, regularizer: str, rank_mode: RankMode) -> Model:
     """Return the model in the largest rank: smaller ranks are its first columns; the others are zero and stay so."""
     return low_rank(model, max(levels(capacities, RANKS)), keep_layers, "spectral", regularizer, rank_mode)
 
@@ -46,7 +46,7 @@ def pfedlmt(
     *,
     capacities: str = "b4-b3-b2",
     keep_layers: int | str = 9,
-    rank_mode: Literal["channels", "definition"] = "channels",
+    rank_mode: RankMode = "channels",
     schedule: Literal["joint", "alternate"] = "joint",
     regularizer: str = "none",
     topology: str | Topology | None = None,
@@ -96,7 +96,9 @@ def _phases(p: Problem, front: frozenset[str], schedule: str, t: Training) -> li
     return [Phase(p.parameters - front, first, t.lr, stream=1), Phase(p.parameters & front, second, t.lr)]
 
 
-def rank_submodel(p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: str) -> Submodel:
+def rank_submodel(
+    p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: RankMode
+) -> Submodel:
     """Return the submodel of first columns; zero columns have no gradient, so the padded form trains alike."""
     small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
     full, part = (dict(m.named_parameters()) for m in (p.module, small))

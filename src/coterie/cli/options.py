@@ -16,9 +16,10 @@ from ..core.errors import UserError
 
 if TYPE_CHECKING:
     from ..core.schema import Init, MeasureName, Precision
+    from ..recipes.reading import ReadingName
     from ..track import Tracker
 else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
-    Init = MeasureName = Precision = str
+    Init = MeasureName = Precision = ReadingName = str
 
 DataDir = Annotated[
     Path | None,
@@ -100,7 +101,7 @@ class RecipeOptions(TrainingOptions):
     methods: str | None = option("Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
     case: str | None = option("Only this case: its number, or a part of its label.")
     seeds: int | None = option("Other than the published number of seeds.", min=1)
-    reading: str | None = option("paper or code, where they differ; by default our choice (see show).")
+    reading: ReadingName | None = option("paper or code, where they differ; by default our choice (see show).")
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..core.errors import UserError, unknown
 
-BORDERS = ("black", "mean")
+Border = Literal["black", "mean"]
 _GOLDEN, _FIRST, _SECOND = (  # splitmix64's constants as signed numbers, which wrap around as unsigned ones do
     number - 2**64 for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -29,7 +30,7 @@ class Transform:
     std: tuple[float, ...]
     pad: int = 0  # pixels added on each side; a random crop brings the image back to its size
     flip: bool = False  # whether half of the images are mirrored
-    border: str = "black"  # the added pixels: black, or the "mean", which is 0 in a normalized image
+    border: Border = "black"  # the added pixels: black, or the "mean", which is 0 in a normalized image
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -40,8 +41,8 @@ class Transform:
             )
         if not isinstance(self.pad, int) or self.pad < 0:
             raise UserError(f"pad={self.pad!r} is no number of pixels: give a whole number, 0 for no crop")
-        if self.border not in BORDERS:
-            raise unknown("border", str(self.border), BORDERS)
+        if self.border not in get_args(Border):
+            raise unknown("border", str(self.border), get_args(Border))
         if not self.pad and self.border != "black":
             raise UserError(f"border={self.border} is for images that get one: give pad, or leave border out")
 

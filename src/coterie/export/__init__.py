@@ -9,27 +9,30 @@ from pathlib import Path
 
 from ..core.errors import UserError, unknown
 from ..training.run import Run
-from .formats import FORMATS, Format
-from .forms import FORMS
-from .opened import Opened
+from .deployed import Form, Opened
+from .formats import FORMATS, Format, FormatName
 from .restore import load
 
-__all__ = ["FORMATS", "FORMS", "load", "save", "save_all"]
+__all__ = ["Form", "FormatName", "load", "save", "save_all"]
 
 
 def save(
     run: Run | str | Path,
     client: int,
     path: str | Path,
-    format: str | None = None,
-    form: str = "recovered",
+    format: FormatName | None = None,
+    form: Form = "recovered",
     force: bool = False,
 ) -> Path:
-    """Writes one client's model into a file.
+    """Write one client's model into a file.
 
-    run: a finished run or its folder; format: "safetensors", "onnx" or "torchscript", by default what the file's name
-    ends with (.safetensors, .onnx, .pt); form: of a model of low rank, "recovered" (ordinary layers) or "factorized";
-    force: replaces a file that exists.
+    Args:
+        run: A finished run or its folder.
+        client: The number of the client, counted from 0.
+        path: The file.
+        format: Its kind, by default what its name ends with (.safetensors, .onnx, .pt).
+        form: Of a model of low rank, "recovered" (ordinary layers) or "factorized".
+        force: Replace a file that exists.
 
     >>> import coterie as ct, tempfile
     >>> fed = ct.data.federate("synthetic", clients=2, partition="iid", seed=0)
@@ -42,27 +45,31 @@ def save(
     path = Path(path)
     chosen = _format(format, path)
     opened = Opened.of(run)
-    _absent(path, force)
+    _check_absent(path, force)
     chosen.write(opened.deployed(client, form), path)
     return path
 
 
 def save_all(
-    run: Run | str | Path, folder: str | Path, format: str | None = None, form: str = "recovered", force: bool = False
+    run: Run | str | Path,
+    folder: str | Path,
+    format: FormatName | None = None,
+    form: Form = "recovered",
+    force: bool = False,
 ) -> Iterator[Path]:
-    """Writes every client's model into a folder, as client-0003.onnx; gives the files as they get there."""
+    """Write every client's model into a folder, as client-0003.onnx; yield the files as they get there."""
     chosen = _format(format or "safetensors", Path(folder))
     opened = Opened.of(run)
     files = [Path(folder) / f"client-{i:04d}{chosen.suffix}" for i in range(opened.clients)]
     for file in files:  # before the first one is written
-        _absent(file, force)
+        _check_absent(file, force)
     for i, file in enumerate(files):
         chosen.write(opened.deployed(i, form), file)
         yield file
 
 
-def _format(name: str | None, path: Path) -> Format:
-    """The format of that name, or that a file's name ends with; with all packages it needs."""
+def _format(name: FormatName | None, path: Path) -> Format:
+    """Return the format of that name, or that a file's name ends with; refuse it where a package is missing."""
     if name is not None and name not in FORMATS:
         raise unknown("format", name, FORMATS)
     meant = [f for known, f in FORMATS.items() if (known == name if name else f.suffix == path.suffix)]
@@ -72,7 +79,7 @@ def _format(name: str | None, path: Path) -> Format:
     return meant[0]
 
 
-def _absent(path: Path, force: bool) -> None:
+def _check_absent(path: Path, force: bool) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder: name a file with --out, or take --client all")
     if path.exists() and not force:

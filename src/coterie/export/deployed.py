@@ -1,32 +1,45 @@
-"""A client's model as a device would run it: from a sample of the data set to its scores."""
+"""A client's model as a device would run it, from a sample of the data set to its scores, and the run it is from.
 
+Clients are read one by one: a hundred models need not be in memory to write one.
+"""
+
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import UserError
+from ..core.errors import UserError, unknown
+from ..core.schema import ClientSummary, Config
 from ..data import Transform
+from ..measure.rows import FINETUNED
+from ..submodels import factor_pairs, recover
+from ..training.run import Client, Modules, Run, client_of, finished, model_of
 
 Shape = tuple[int, ...]
+Form = Literal["recovered", "factorized"]
+"""Of a model of low rank: ordinary layers, or factors in the rank that the client can carry."""
 
 
 class Prepared(nn.Module):
-    """Images as they are stored (uint8), normalized, then answered."""
+    """A module for images as they are stored (uint8): it normalizes them first."""
 
     def __init__(self, module: nn.Module, transform: Transform) -> None:
         super().__init__()
         self.module, self.transform = module, transform
 
     def forward(self, x: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] -> scores."""
+        """Return the scores of uint8 [B, C, H, W]."""
         return self.module(self.transform.plain(x))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A module in evaluation mode, what makes its inputs, and what is known of it as texts."""
+    """A module in evaluation mode, the transform of its inputs, and what is known of it as texts."""
 
     module: nn.Module
     transform: Transform | None
@@ -35,7 +48,7 @@ class Deployed:
 
     @property
     def about(self) -> dict[str, str]:
-        """All metadata of a file that holds the weights alone: how to make its inputs is among them."""
+        """The metadata of a file that holds the weights alone; they say how to make its inputs."""
         if self.transform is None:
             return self.known
         normalized = {"mean": str(list(self.transform.mean)), "std": str(list(self.transform.std))}
@@ -43,7 +56,7 @@ class Deployed:
 
     @property
     def whole(self) -> nn.Module:
-        """With its normalization, where the data need one."""
+        """The module with its normalization, where the data need one."""
         if self.transform is None:
             return self.module
         return Prepared(self.module, self.transform).eval()
@@ -62,7 +75,7 @@ class Deployed:
         return own
 
     def samples(self, count: int) -> Tensor:
-        """Random samples of the right shape and type, always the same."""
+        """Draw random samples of the right shape and type, always the same."""
         drawn = torch.Generator().manual_seed(count)
         if self.dtype.is_floating_point:
             return torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
@@ -71,7 +84,7 @@ class Deployed:
 
     @property
     def inputs(self) -> str:
-        """What the whole model takes, in words."""
+        """The inputs of the whole model, in words."""
         kind = str(self.dtype).removeprefix("torch.")
         shape = ", ".join(map(str, ("batch", *self._shape)))
         if self.transform is not None:
@@ -83,3 +96,70 @@ class Deployed:
         if self.input_shape is None:
             raise UserError("the shape of a sample is not known of a module of your own: use safetensors for it")
         return self.input_shape
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A finished run, whose clients are read when they are asked for."""
+
+    config: Config
+    client_summary: ClientSummary
+    client: Callable[[int], Client]
+
+    @classmethod
+    def of(cls, run: Run | str | Path) -> "Opened":
+        """Open a run in memory, or in its folder."""
+        if isinstance(run, Run):
+            return cls(run.config, run.client_summary, run.clients.__getitem__)
+        folder = finished(run)
+        config = folder.config()
+        if "name" not in config["model"]:
+            raise UserError(
+                f"{run} was made with a module of its own: give coterie.export.save the run that "
+                "coterie.load(path, model=...) returns"
+            )
+        modules = Modules(config, model_of(config))
+        return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules))
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return int(self.config["data"]["clients"])
+
+    def deployed(self, client: int, form: Form) -> Deployed:
+        """Return one client's model in the form that is asked for; a model without factors has one form only."""
+        if not 0 <= client < self.clients:
+            raise UserError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
+        if form not in get_args(Form):
+            raise unknown("form", form, get_args(Form))
+        module = self.client(client).module()
+        low_rank = bool(factor_pairs(module))
+        if form == "factorized" and not low_rank:
+            raise UserError(f"the models of {self.config['method']} have no layers of low rank: leave --form out")
+        prepared = self.config["transform"]
+        transform = None if prepared is None else Transform(prepared["mean"], prepared["std"])
+        about = {"form": form} if low_rank else {}
+        known = {"client": client, "clients": self.clients, **self._origin(), **about, **self._accuracy(client)}
+        # Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out.
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items() if v is not None}
+        shape = self.config["model"].get("input_shape")
+        module = recover(module) if low_rank and form == "recovered" else module
+        return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts)
+
+    def _origin(self) -> dict[str, Any]:
+        """Return what was trained, how and on what; all that is needed to build the module again."""
+        model, data = dict(self.config["model"]), self.config["data"]
+        name = model.pop("name", model.get("module"))
+        described = {"classes": model.pop("classes", None), "input_shape": model.pop("input_shape", None)}
+        about = {"method": self.config["method"], "settings": self.config["settings"], "round": self.config["rounds"]}
+        source = {"data": data.get("source"), "partition": data.get("partition")}
+        return {"model": name, **described, "model_options": model, **about, "seed": self.config["seed"], **source}
+
+    def _accuracy(self, client: int) -> dict[str, Any]:
+        """Return what the run measured of this very model: on the client's own test samples, after the last round."""
+        known = self.client_summary.get("accuracy") or {}
+        protocol = FINETUNED if FINETUNED in known else "after_mix"
+        if protocol not in known:
+            return {}
+        samples = self.client_summary["test_samples"][client]
+        return {"accuracy": known[protocol][client], "protocol": protocol, "test_samples": samples}

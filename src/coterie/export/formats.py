@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from ..core.files import replace
 from ..store.safetensors import save_tensors
 from .deployed import Deployed
 
+FormatName = Literal["safetensors", "onnx", "torchscript"]
 METADATA = "coterie.json"  # where a TorchScript file has them
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 EXAMPLES, TRIED = 2, 3  # samples a model is recorded with, and tried with: another number, for batches may vary
@@ -25,41 +26,41 @@ EXAMPLES, TRIED = 2, 3  # samples a model is recorded with, and tried with: anot
 
 @dataclass(frozen=True)
 class Format:
-    """How files of a kind end, who writes them and which packages that takes."""
+    """The suffix of a kind of files, the function that writes them and the packages that it needs."""
 
     suffix: str
     write: Callable[[Deployed, Path], object]
     packages: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuses where a package is missing."""
+        """Refuse where a package is missing."""
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
             raise UserError(f"{', '.join(missing)} must be installed for ONNX: pip install 'coterie[export]'")
 
 
 def write_safetensors(deployed: Deployed, path: Path) -> None:
-    """The state dict by its names, for inputs that are normalized already; metadata say how."""
+    """Write the state dict by its names, for inputs that are normalized already; metadata say how."""
     save_tensors(path, deployed.module.state_dict(), deployed.about)
 
 
 class OfBytes(nn.Module):
-    """Refuses other samples than bytes: numbers from 0 to 1 would be answered, wrongly."""
+    """A module that refuses other samples than bytes: numbers from 0 to 1 would be answered, wrongly."""
 
     def __init__(self, traced: nn.Module) -> None:
         super().__init__()
         self.traced = traced
 
     def forward(self, x: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] -> scores."""
+        """Return the scores of uint8 [B, C, H, W]."""
         if x.dtype != torch.uint8:
             raise ValueError("this model normalizes its images itself: give it uint8, from 0 to 255")
         return self.traced(x)  # type: ignore[no-any-return]
 
 
 def write_torchscript(deployed: Deployed, path: Path) -> None:
-    """A traced model; torch.jit.load needs nothing of Coterie."""
-    about = {METADATA: json.dumps(_described(deployed))}
+    """Write a traced model; torch.jit.load needs nothing of Coterie."""
+    about = {METADATA: json.dumps(deployed.about | {"input": deployed.inputs})}
     with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
         made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES))  # type: ignore[no-untyped-call]
         if deployed.transform is not None:
@@ -73,9 +74,9 @@ def write_torchscript(deployed: Deployed, path: Path) -> None:
 
 
 def write_onnx(deployed: Deployed, path: Path) -> None:
-    """A graph with the input ``input``, the output ``scores`` and any number of samples."""
+    """Write a graph with the input ``input``, the output ``scores`` and any number of samples."""
     program = _graph(deployed)
-    program.model.metadata_props.update(_described(deployed))
+    program.model.metadata_props.update(deployed.about | {"input": deployed.inputs})
 
     def write(file: Path) -> None:
         program.save(file, external_data=False)
@@ -85,7 +86,7 @@ def write_onnx(deployed: Deployed, path: Path) -> None:
 
 
 def _graph(deployed: Deployed) -> Any:
-    """By torch.export: the older exporter, which traces, is not developed any more."""
+    """Export by torch.export: the older exporter, which traces, is not developed any more."""
     names: dict[str, Any] = {"input_names": ["input"], "output_names": ["scores"], "dynamic_shapes": ({0: "batch"},)}
     example = (deployed.samples(EXAMPLES),)
     with silence():  # of the exporter's own parts, and of torchvision, which nobody needs here
@@ -97,7 +98,7 @@ def _graph(deployed: Deployed) -> Any:
 
 
 def _session(file: Path) -> Callable[[Tensor], Tensor]:
-    """The file as ONNX Runtime runs it."""
+    """Return the file as ONNX Runtime runs it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
@@ -106,7 +107,7 @@ def _session(file: Path) -> Callable[[Tensor], Tensor]:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """No warnings and no lines of a log: what is left to say is said in a sentence."""
+    """Silence warnings and logs: what is left to say is said in a sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -117,13 +118,8 @@ def silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _described(deployed: Deployed) -> dict[str, str]:
-    """The metadata of a whole model."""
-    return deployed.about | {"input": deployed.inputs}
-
-
 def _try(deployed: Deployed, answer: Callable[[Tensor], Tensor], format: str) -> None:
-    """Refuses a file whose answers are others than the client's own."""
+    """Refuse a file whose answers are others than the client's own."""
     x = deployed.samples(TRIED)
     with torch.no_grad():
         ours, theirs = deployed.whole(x), answer(x)
@@ -134,7 +130,7 @@ def _try(deployed: Deployed, answer: Callable[[Tensor], Tensor], format: str) ->
         )
 
 
-FORMATS = {
+FORMATS: dict[FormatName, Format] = {
     "safetensors": Format(".safetensors", write_safetensors),
     "onnx": Format(".onnx", write_onnx, NEEDED),
     "torchscript": Format(".pt", write_torchscript),

@@ -16,7 +16,7 @@ from ..training.run import shapes
 
 
 def load(path: str | Path) -> nn.Module:
-    """The module of a safetensors file that ``save`` has written, in evaluation mode."""
+    """Return the module of a safetensors file that ``save`` has written, in evaluation mode."""
     try:
         with safe_open(path, framework="pt") as file:
             about, tensors = file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
@@ -30,7 +30,7 @@ def load(path: str | Path) -> nn.Module:
 
 
 def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
-    """As the method trained it, in the client's own form, with other values."""
+    """Return the module as the method trained it, in the client's own form, with other values."""
     known: dict[str, Any] = {k: json.loads(about[k]) for k in ("classes", "input_shape", "model_options")}
     module = models.rebuild(
         {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}

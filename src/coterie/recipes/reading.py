@@ -1,9 +1,10 @@
 """Where a paper and the code released with it differ: the table that is shown is also what is run."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-READINGS = ("paper", "code")
+ReadingName = Literal["paper", "code"]
+READINGS: tuple[ReadingName, ...] = get_args(ReadingName)
 
 
 class Statement(NamedTuple):

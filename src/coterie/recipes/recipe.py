@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.custom import proper
 from ..core.errors import UserError, unknown
 from ..core.schema import Init, MeasureName
-from .reading import READINGS, Reading, Statement, merge
+from .reading import READINGS, Reading, ReadingName, Statement, merge
 from .sources import source
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Recipe:
         """Return the first case that a number or a part of a label chooses."""
         return which if isinstance(which, Case) else self.cases[self.find(which)[0] - 1]
 
-    def read(self, reading: str | None) -> "Recipe":
+    def read(self, reading: ReadingName | None) -> "Recipe":
         """Return the recipe as the paper or the released code has it; None: our choice between them.
 
         Where a reading says nothing, our choice stays; where it says something, that also replaces what a case varies.

@@ -1,22 +1,36 @@
 """Other forms of a model: products of low rank, cuts of smaller width or depth, a basis of filters."""
 
 from .basis import bank_names, composed, orthogonality
-from .depth import with_depth
+from .depth import HeadKind, with_depth
 from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, frobenius, kronecker, l2, spectral
 from .layered import layered
-from .lowrank import Pair, factor_pairs, factorize, factorize_tensors, front_names, penalty, recover, recover_tensors
+from .lowrank import (
+    FactorInit,
+    Pair,
+    RankMode,
+    factor_pairs,
+    factorize,
+    factorize_tensors,
+    front_names,
+    penalty,
+    recover,
+    recover_tensors,
+)
 from .staged import at_stage, staged
 from .width import Cut, Indices, narrow, permuted, prefix, random, window
 
 __all__ = [
     "TERMS",
     "Cut",
+    "FactorInit",
+    "HeadKind",
     "Indices",
     "LowRank",
     "LowRankConv2d",
     "LowRankEmbedding",
     "LowRankLinear",
     "Pair",
+    "RankMode",
     "at_stage",
     "bank_names",
     "composed",

@@ -19,6 +19,7 @@ Reference: Kim et al. 2023, "DepthFL"; Zhang et al. 2019, "Be Your Own Teacher" 
 import math
 from copy import deepcopy
 from itertools import pairwise
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from ..core.errors import UserError, unknown
 from ..models.model import Loss, cross_entropy
 from .staged import Headed, check_stage, check_stages, make_heads, norm_like, stage_widths
 
-HEADS = ("plain", "gated")
+HeadKind = Literal["plain", "gated"]
 ANSWERING = "answering"
 _RAMP = 300  # rounds until the heads listen to each other fully
 
@@ -109,7 +110,7 @@ def answering(stages: int, depth: int, deepest_only: bool) -> Tensor:
 
 
 def with_depth(
-    module: nn.Module, depth: int, deepest_only: bool = False, heads: str = "plain", features: bool = False
+    module: nn.Module, depth: int, deepest_only: bool = False, heads: HeadKind = "plain", features: bool = False
 ) -> ManyHeads:
     """Return a copy of the first ``depth`` stages of a network with a head on each.
 
@@ -119,7 +120,7 @@ def with_depth(
         module: A network in stages, or a result of these functions at full depth, whose heads are taken over then.
         depth: How many stages.
         deepest_only: Whether the deepest head answers alone in evaluation.
-        heads: The kind of the heads, one of ``HEADS``.
+        heads: The kind of the heads, "plain" or "gated".
         features: Whether the inputs of the linear layers are put out too, in training.
 
     >>> from coterie import models
@@ -134,22 +135,22 @@ def with_depth(
     return ManyHeads(source, depth, own, deepest_only, features).train(module.training)
 
 
-def all_heads(module: nn.Module, deepest_only: bool, heads: str, features: bool) -> AllHeads:
+def all_heads(module: nn.Module, deepest_only: bool, heads: HeadKind, features: bool) -> AllHeads:
     """Return a copy of the whole network with all its heads, as the server holds it."""
     check_stages(module)
     source = deepcopy(module)
     return AllHeads(source, heads_of(source, heads), deepest_only, features).train(module.training)
 
 
-def heads_of(module: nn.Module, kind: str) -> nn.ModuleDict:
+def heads_of(module: nn.Module, kind: HeadKind) -> nn.ModuleDict:
     """Return a head for every stage but the last, with PyTorch's own initial values.
 
     >>> from coterie import models
     >>> heads_of(models.build("resnet8-gn", classes=10, input_shape=(1, 8, 8)), "plain")["1"].linear
     Linear(in_features=64, out_features=10, bias=True)
     """
-    if kind not in HEADS:
-        raise unknown("kind of heads", kind, HEADS)
+    if kind not in get_args(HeadKind):
+        raise unknown("kind of heads", kind, get_args(HeadKind))
     widths, norm = stage_widths(module), module.get_submodule("norm")
     last = widths[-1]
 

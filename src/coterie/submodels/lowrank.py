@@ -11,7 +11,7 @@ factorizes a trained model, which approximates nothing.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,8 @@ LAYERS: dict[type[nn.Module], Any] = {
     nn.Linear: LowRankLinear,
     nn.Embedding: LowRankEmbedding,
 }
-INITS = ("spectral", "kaiming")
-RANK_MODES = ("channels", "definition")
+FactorInit = Literal["kaiming", "spectral"]
+RankMode = Literal["channels", "definition"]
 
 Keep = int | str | Sequence[str]
 """How many layers stay whole, or shell patterns over their names."""
@@ -51,9 +51,9 @@ def factorize(
     module: nn.Module,
     rank_ratio: float,
     keep_layers: Keep = 1,
-    init: str = "spectral",
+    init: FactorInit = "spectral",
     seed: int = 0,
-    rank_mode: str = "channels",
+    rank_mode: RankMode = "channels",
 ) -> nn.Module:
     """Return a copy of a module whose convolutions, linear layers and embeddings are products of two factors.
 
@@ -78,10 +78,10 @@ def factorize(
     """
     if not rank_ratio > 0:
         raise UserError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
-    if init not in INITS:
-        raise unknown("init", init, INITS)
-    if rank_mode not in RANK_MODES:
-        raise unknown("rank_mode", rank_mode, RANK_MODES)
+    if init not in get_args(FactorInit):
+        raise unknown("init", init, get_args(FactorInit))
+    if rank_mode not in get_args(RankMode):
+        raise unknown("rank_mode", rank_mode, get_args(RankMode))
     if rank_mode == "definition" and rank_ratio > 1:
         raise UserError(
             f"rank_ratio={rank_ratio} is above full rank by Definition 3.1: choose at most 1, or rank_mode=channels"
