@@ -11,10 +11,10 @@ from coterie.engines import Serial, Vectorized
 from coterie.measure.assumptions import estimate
 from coterie.measure.sharpness import top_eigenvalue
 from coterie.models.model import Model, cross_entropy
-from coterie.theory.partial import seen, smoothness
-from coterie.theory.played import path
+from coterie.theory.partial import partial_gradients, smoothness
 from coterie.theory.quadratic import quadratic
 from coterie.theory.server import norms
+from coterie.theory.trajectory import run_trajectory
 from coterie.training.experiment import Experiment
 from helpers_cli import SMALL, Cli
 from toys import net, ragged
@@ -36,7 +36,7 @@ def test_deltas_are_taken_where_the_papers_take_them(engine: Any) -> None:
     alg = ct.algorithms.dfedpgp(topology="random-push:2", personal_steps=2, personal_lr=0.05, **PLAIN)
     e = Experiment.of(problem.model, problem.federation, alg, engine, 0, 3, record=["deltas", "mass"])
     e.check()
-    expected = seen(problem, path(problem, alg, 3, seed=0))
+    expected = partial_gradients(problem, run_trajectory(problem, alg, 3, seed=0))
     graph = ct.topology.build("random-push:2", 4, 0)
     now, mu = e.start(), torch.ones(4, dtype=torch.float64)
     for t in range(3):
@@ -53,8 +53,8 @@ def test_around_a_server_the_deltas_have_the_old_shared_and_the_new_personal_par
     alg = ct.algorithms.fedavg_p(participation=1.0, personal_lr=0.05, **PLAIN)
     e = Experiment.of(problem.model, problem.federation, alg, Serial(), 0, 2, record=["deltas"])
     _, row = e.run_round(e.start(), 0, evaluate=True)
-    p = path(problem, alg, 2, seed=0)
-    assert row["delta_u"] == pytest.approx(float(seen(problem, p).delta_u[0]))
+    p = run_trajectory(problem, alg, 2, seed=0)
+    assert row["delta_u"] == pytest.approx(float(partial_gradients(problem, p).delta_u[0]))
     assert row["delta_u"] != pytest.approx(float(norms(problem, p).shared[0]))
 
 

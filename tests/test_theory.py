@@ -18,10 +18,10 @@ from coterie.measure.convergence import gradient_norms
 from coterie.theory import THEOREMS, bounds, examine, theorem_of
 from coterie.theory.bounds import Cohort, Decrease, Smoothness, Steps
 from coterie.theory.mixing import connected_window, contraction, phi, push_sum_constants, symmetric
-from coterie.theory.partial import seen, smoothness
-from coterie.theory.played import experiment_of, path
+from coterie.theory.partial import partial_gradients, smoothness
 from coterie.theory.quadratic import SAMPLES, quadratic
 from coterie.theory.server import norms
+from coterie.theory.trajectory import experiment_of, run_trajectory
 from helpers_cli import Cli
 
 L = Smoothness(1.3, 0.7, 0.25)
@@ -143,9 +143,9 @@ def test_what_is_bounded_is_what_the_package_measures() -> None:
     problem = quadratic(clients=4, seed=2)
     settings: dict[str, Any] = {"personal": "v", "steps": 3, "batch_size": 1, "momentum": 0.0, "weight_decay": 0.0}
     alg = ct.algorithms.dfedpgp(topology="random-push:2", personal_steps=2, lr=0.05, personal_lr=0.05, **settings)
-    p = path(problem, alg, 3, seed=0)
+    p = run_trajectory(problem, alg, 3, seed=0)
     e = experiment_of(problem.model, problem.federation, alg, 3, 0)
-    found, own = seen(problem, p), norms(problem, p)
+    found, own = partial_gradients(problem, p), norms(problem, p)
     for t in range(3):
         there = {"u": p.center[t, :4].expand(4, -1), "v": p.w[t + 1][:, 4:]}
         here = {"u": p.w[t][:, :4], "v": p.w[t][:, 4:]}

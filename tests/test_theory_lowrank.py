@@ -11,9 +11,9 @@ from coterie.algorithms.base import Problem
 from coterie.core.errors import UserError
 from coterie.theory import bounds, examine
 from coterie.theory.bounds import Factored, marchenko_pastur
-from coterie.theory.lowrank import constants, curvature, lemma, moments, smallest_power
-from coterie.theory.matrices import Factors, Matrices, matrices, path
-from coterie.theory.played import Bound
+from coterie.theory.lowrank import curvature, factored_constants, lemma, moments, smallest_power
+from coterie.theory.matrices import FactorTrajectory, MatrixProblem, matrices, run_factors
+from coterie.theory.trajectory import BoundMethod
 
 C = Factored(layers=5, rho=2, N=7, E=3, L_s=1.7, sigma2=0.3, G2=1.9, Gg2=2.3, kappa_u=1.1, kappa_v=1.3, kappa_uv=1.2)
 PLAIN: dict[str, Any] = {
@@ -27,10 +27,10 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def run(problem: Matrices, rounds: int = 3, **settings: Any) -> tuple[Bound, Factors]:
+def run(problem: MatrixProblem, rounds: int = 3, **settings: Any) -> tuple[BoundMethod, FactorTrajectory]:
     alg = ct.algorithms.fedlmt(**{**PLAIN, "rank_ratio": 0.5, "steps": 3, "lr": 0.05, **settings})
     program = alg.bind(Problem(alg.adapt(problem.model), problem.clients, rounds, seed=0))
-    return Bound(alg.name, program, dict(alg.settings)), path(problem, alg, rounds, seed=0)
+    return BoundMethod(alg.name, program, dict(alg.settings)), run_factors(problem, alg, rounds, seed=0)
 
 
 def _equation_70(c: Factored, g: float) -> float:
@@ -93,7 +93,7 @@ def test_every_local_step_is_seen() -> None:
 def test_the_constants_of_the_factors_against_autograd() -> None:
     problem = matrices(clients=3, seed=4, dim=3, noise=0.4, spread=0.5)
     s, p = run(problem, rank_ratio=0.67, init="kaiming")
-    c = constants(problem, s, [p])
+    c = factored_constants(problem, s, [p])
     ((u, v, _),) = p.pairs
     kappas = [max(float(x[k][i].norm()) for x in p.own for i in range(3)) for k in (u, v)]
     products = max(float((x[u][i] @ x[v][i].T).norm()) for x in p.own for i in range(3))
@@ -152,7 +152,7 @@ def test_below_full_rank_the_lemma_fails_and_the_bound_is_wrong() -> None:
     assert o.measured[-1] == pytest.approx(2.0)  # two of four singular values of 1 are out of reach
     problem = matrices(4, 0, noise=0.0, spread=0.0, start=1.0)
     s, p = run(problem, rounds=2, steps=1, lr=0.01)
-    would = bounds.low_rank(constants(problem, s, [p]), o.constant("F0"), 0.01, 1.0, 400, completed=True)
+    would = bounds.low_rank(factored_constants(problem, s, [p]), o.constant("F0"), 0.01, 1.0, 400, completed=True)
     assert would < o.measured[-1]
 
 

@@ -12,33 +12,35 @@ from ..core.spec import bind, parameters, parse
 from ..topology import build
 from . import gossip, lowrank, matrices, partial, server
 from .outcome import Condition, Constant, Outcome
-from .played import Bound, path
 from .quadratic import quadratic
+from .trajectory import BoundMethod, run_trajectory
 
 __all__ = ["THEOREMS", "Condition", "Constant", "Outcome", "examine"]
 
 
 class Theorem(NamedTuple):
-    """How a method is set up for its theorem, played, and held beside it."""
+    """How a method is set up for its theorem, run, and compared with it."""
 
     defaults: Callable[..., dict[str, Any]]  # (problem, topology, rounds, what is asked for) -> the other settings
-    beside: Callable[..., Outcome]  # (problem, topology, the bound method, paths)
-    topology: str | None = None  # where nobody says; None: around a server
+    compare: Callable[..., Outcome]  # (problem, topology, the bound method, runs)
+    topology: str | None = None  # where nobody chooses one; None: around a server
     own: tuple[str, ...] = ()  # settings that a method must have, beside those that the defaults give it
     problem: Callable[..., Any] = quadratic  # (clients, seed, its options)
-    path: Callable[..., Any] = path  # (problem, algorithm, rounds, seed)
+    run: Callable[..., Any] = run_trajectory  # (problem, algorithm, rounds, seed)
 
 
 THEOREMS: dict[str, Theorem] = {
-    "alternating": Theorem(partial.gossip_defaults, partial.gossip_beside, "ring"),
-    "alternating-sam": Theorem(partial.salt_defaults, partial.salt_beside, "ring"),
-    "alternating-push": Theorem(partial.push_defaults, partial.push_beside, "random-push:3"),
-    "sam": Theorem(gossip.defaults, gossip.beside, "ring"),
-    "joint": Theorem(server.average_defaults, server.average_beside),
-    "joint-controlled": Theorem(server.scaffold_defaults, server.scaffold_beside, own=("c_init",)),
-    "low-rank": Theorem(lowrank.defaults, lowrank.beside, None, ("regularizer",), matrices.matrices, matrices.path),
+    "alternating": Theorem(partial.alt_defaults, partial.compare_alt, "ring"),
+    "alternating-sam": Theorem(partial.salt_defaults, partial.compare_salt, "ring"),
+    "alternating-push": Theorem(partial.push_defaults, partial.compare_push, "random-push:3"),
+    "sam": Theorem(gossip.defaults, gossip.compare, "ring"),
+    "joint": Theorem(server.average_defaults, server.compare_average),
+    "joint-controlled": Theorem(server.scaffold_defaults, server.compare_scaffold, own=("c_init",)),
+    "low-rank": Theorem(
+        lowrank.defaults, lowrank.compare, None, ("regularizer",), matrices.matrices, matrices.run_factors
+    ),
 }
-"""The theorems of the papers; a method says which of them speaks of it."""
+"""The theorems of the papers; a method says which of them is about it."""
 
 PLAIN: dict[str, Any] = {"lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None, "batch_size": 1}
 
@@ -56,12 +58,12 @@ def examine(
     seeds: int = 1,
     **settings: Any,
 ) -> Outcome:
-    """The theorem of a method beside runs of it.
+    """Compare the theorem of a method with runs of it.
 
     The problem is a quadratic with known constants (``coterie.theory.quadratic``), or, for fedlmt, one in two matrices;
     problem: its options, such as "noise=0.1,spread=2"; seeds: how many runs the measured is the mean of, since the
-    theorems bound expectations; settings: of the method. What is not given is as the theorem wants it, rates the
-    largest that it allows.
+    theorems bound expectations; settings: of the method. A setting that is not given has the value that the theorem
+    wants, a rate the largest that it allows.
 
     >>> outcome = examine("dfedsam", clients=4, rounds=3, topology="full")
     >>> outcome.holds, round(outcome.constant("lambda"), 6), outcome.void
@@ -85,13 +87,13 @@ def examine(
     asked = {**base, **where, **given}
     chosen = {**asked, **theorem.defaults(instance, graph, rounds, asked), **given}
     algorithm = make(**chosen)
-    paths = [theorem.path(instance, algorithm, rounds, seed + k) for k in range(seeds)]
+    runs = [theorem.run(instance, algorithm, rounds, seed + k) for k in range(seeds)]
     program = algorithm.bind(Problem(algorithm.adapt(instance.model), clients, rounds, seed))
-    return theorem.beside(instance, graph, Bound(name, program, dict(algorithm.settings)), paths)
+    return theorem.compare(instance, graph, BoundMethod(name, program, dict(algorithm.settings)), runs)
 
 
 def theorem_of(method: str) -> Theorem:
-    """The theorem that a method names.
+    """Return the theorem that a method names.
 
     >>> theorem_of("dfedsam").topology
     'ring'
@@ -110,7 +112,7 @@ def theorem_of(method: str) -> Theorem:
 
 
 def _check(settings: dict[str, Any]) -> None:
-    """Refuses settings with which there is nothing to hold beside a theorem."""
+    """Refuse settings with which there is nothing to compare with a theorem."""
     if "personal" in settings:
         raise UserError("the personal part of the problem is its v: leave personal out")
     for name in MOVING:

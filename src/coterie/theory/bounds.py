@@ -1,7 +1,7 @@
-"""The bounds of the papers as functions of their constants, the letters theirs.
+"""The bounds of the papers as functions of their constants, with the papers' letters.
 
 Where a theorem has only O(.), the explicit constants are those of the inequality at the end of its proof. "As printed"
-is what the theorem says; "completed" has the terms that its proof loses on the way, named in each docstring. Squares
+is what the theorem says; "completed" has the terms that its proof loses on the way, which each docstring names. Squares
 are passed as squares: sigma_u2 is sigma_u^2.
 """
 
@@ -23,7 +23,7 @@ class Smoothness(NamedTuple):
 
     @property
     def largest(self) -> float:
-        """The largest of them."""
+        """The largest of the three."""
         return max(self)
 
 
@@ -44,13 +44,13 @@ class Decrease(NamedTuple):
     floor: float
 
     def bound(self, F0: float, T: int, L: Smoothness) -> float:
-        """Of (1/T) sum_t (Delta_u / L_u + Delta_v / L_v); infinite where a coefficient is not positive."""
+        """Bound (1/T) sum_t (Delta_u / L_u + Delta_v / L_v); infinite where a coefficient is not positive."""
         least = min(self.shared * L.u, self.personal * L.v)
         return (F0 / T + self.floor) / least if least > 0 else math.inf
 
 
 def sam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, phi: float, T: int) -> float:
-    """Of min_t |grad f(mean x^t)|^2, as printed; spread2: sigma_g^2 + sigma_l^2.
+    """Bound min_t |grad f(mean x^t)|^2, as printed; spread2: sigma_g^2 + sigma_l^2.
 
     2 F0 / (T D) + alpha + Phi beta with D = lr K - 32 lr^3 K^2 L^2.
 
@@ -69,7 +69,7 @@ def sam(F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: 
 def sam_completed(
     F0: float, L: float, K: int, lr: float, rho: float, spread2: float, B2: float, second2: float, phi: float, T: int
 ) -> float:
-    """The same with what its proof loses; second2: the second moment of a stochastic gradient, B^2 + sigma_l^2.
+    """Bound the same with what the proof loses; second2: the second moment of a stochastic gradient, B^2 + sigma_l^2.
 
     Equation 22 has L/2 lr^2 K^2 times that moment, and equation 24 has not; equation 20 gives 8 lr^3 K^3 L^2 (1/m)
     sum_i |grad f(x_i)|^2 where equation 22 has K^2; and C_1 / 2 is divided by half of D, which doubles it.
@@ -89,7 +89,7 @@ def sam_completed(
 
 
 def alternating(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta2: float, lam: float) -> Decrease:
-    """A round of DFedAlt.
+    """Return the inequality of a round of DFedAlt.
 
     Reference: DFedAlt/DFedSalt, Appendix C, equation 19; its Theorem 1 has O(.).
     """
@@ -107,7 +107,7 @@ def alternating(L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, delta
 def alternating_sam(
     L: Smoothness, s: Steps, rho: float, sigma_u2: float, sigma_v2: float, delta2: float, lam: float
 ) -> Decrease:
-    """A round of DFedSalt; rho: the radius on the shared part.
+    """Return the inequality of a round of DFedSalt; rho: the radius on the shared part.
 
     Reference: DFedAlt/DFedSalt, Appendix C, equations 27 and 32. Their sum is printed as equation 33 with -lr_u K_u +
     lr_u/2 in place of -lr_u K_u / 2, which does not follow from them; Theorem 2 has O(.).
@@ -128,7 +128,7 @@ def alternating_sam(
 def alternating_push(
     L: Smoothness, s: Steps, sigma_u2: float, sigma_v2: float, sigma_g2: float, C: float, q: float, delta: float
 ) -> Decrease:
-    """A round of DFedPGP.
+    """Return the inequality of a round of DFedPGP.
 
     Reference: DFedPGP, Appendix D, equation 32 with AA as in equation 19; its Theorem 1 has O(.). The floor of the
     personal step is that of equation 29: equation 31 multiplies it by a further L_v^2.
@@ -145,12 +145,12 @@ def alternating_push(
 
 
 def _personal(L: Smoothness, s: Steps) -> float:
-    """The coefficient of Delta_v in all three: lr_v K_v - 8 lr_v^2 K_v^2 (L_v + 1)."""
+    """Return the coefficient of Delta_v in all three: lr_v K_v - 8 lr_v^2 K_v^2 (L_v + 1)."""
     return s.lr_v * s.K_v - 8 * s.lr_v**2 * s.K_v**2 * (L.v + 1)
 
 
 def _floor(L: Smoothness, s: Steps, sigma_v2: float) -> float:
-    """What the noise of the personal steps adds: 4 lr_v^2 K_v^2 sigma_v^2 (L_v + 1)."""
+    """Return what the noise of the personal steps adds: 4 lr_v^2 K_v^2 sigma_v^2 (L_v + 1)."""
     return 4 * s.lr_v**2 * s.K_v**2 * sigma_v2 * (L.v + 1)
 
 
@@ -164,7 +164,7 @@ class Cohort(NamedTuple):
 def joint(
     F0: float, L: float, K: int, gamma: float, outer_lr: float, c: Cohort, b2: float, su2: float, sv2: float, T: int
 ) -> float:
-    """Of (1/T) sum_t (G_u + (m/n) G_v); gamma = lr outer_lr; su2, sv2: sigma_u^2 and sigma_v^2.
+    """Bound (1/T) sum_t (G_u + (m/n) G_v); gamma = lr outer_lr; su2, sv2: sigma_u^2 and sigma_v^2.
 
     Reference: FedAvg-P/Scaffold-P, Theorem 3.7.
     """
@@ -174,7 +174,7 @@ def joint(
 
 
 def joint_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float, sv2: float, T: int) -> float:
-    """The same where everybody takes part and outer_lr >= T: without b.
+    """Bound the same where everybody takes part and outer_lr >= T: without b.
 
     Reference: FedAvg-P/Scaffold-P, Theorem 3.11.
     """
@@ -182,7 +182,7 @@ def joint_full(F0: float, L: float, K: int, gamma: float, n: int, su2: float, sv
 
 
 def joint_controlled(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: float, sv2: float, T: int) -> float:
-    """Of (1/T) sum_t (G_u + (m/n) G_v), without b.
+    """Bound (1/T) sum_t (G_u + (m/n) G_v), without b.
 
     Reference: FedAvg-P/Scaffold-P, Theorem 4.5.
     """
@@ -190,7 +190,7 @@ def joint_controlled(F0: float, L: float, K: int, gamma: float, c: Cohort, su2: 
 
 
 class Factored(NamedTuple):
-    """What FedLMT's bound is made of."""
+    """The constants of FedLMT's bound."""
 
     layers: int  # L of them
     rho: int  # stay whole
@@ -205,7 +205,7 @@ class Factored(NamedTuple):
     kappa_uv: float
 
     def floor(self, gamma: float) -> float:
-        """The terms of a step that do not vanish with T, ``O(gamma^2)`` in the paper.
+        """Return the terms of a step that do not vanish with T, ``O(gamma^2)`` in the paper.
 
         Reference: FedLMT, equation 70.
         """
@@ -220,7 +220,7 @@ class Factored(NamedTuple):
         return float(gamma**2 * second + gamma**3 * third + gamma**4 * fourth + gamma**5 * fifth)
 
     def slope(self, gamma: float, q0: float) -> float:
-        """C_1: what one more whole layer adds to the bound; below 0, the most whole layers have the least bound.
+        """Return C_1: what one more whole layer adds to the bound; below 0, the most whole layers have the least bound.
 
         Reference: FedLMT, Corollary 4.6 and equation 73.
         """
@@ -228,7 +228,7 @@ class Factored(NamedTuple):
 
 
 def low_rank(c: Factored, F0: float, gamma: float, q0: float, T: int, completed: bool = False) -> float:
-    """Of (1/T) sum_t |grad f(w^(t-1))|^2 over T local steps, w recovered from the mean factors.
+    """Bound (1/T) sum_t |grad f(w^(t-1))|^2 over T local steps, w recovered from the mean factors.
 
     2 F0 / (gamma^q0 T) + floor / gamma^q0; completed: twice the floor, as dividing equation 67 by gamma^q0 / 2 gives.
 
@@ -240,7 +240,7 @@ def low_rank(c: Factored, F0: float, gamma: float, q0: float, T: int, completed:
 
 
 def marchenko_pastur(rows: int, columns: int, variance: float) -> tuple[float, float]:
-    """The smallest and the largest singular value of a large Gaussian matrix with that variance of its entries.
+    """Return the smallest and the largest singular value of a large Gaussian matrix with that variance of its entries.
 
     sqrt(rows variance) (1 -+ sqrt(columns / rows)), rows >= columns: psi of factors that were just drawn.
 

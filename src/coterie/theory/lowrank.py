@@ -1,7 +1,6 @@
 """FedLMT beside Theorem 4.5: does the recovered full model converge where its factors are trained?"""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +9,11 @@ from torch import Tensor
 from ..core.errors import UserError
 from . import bounds
 from .bounds import Factored
-from .matrices import LAYERS, Factors, Matrices
-from .outcome import EXACT, SEEN, Condition, Constant, Outcome, judged, plain
-from .played import Bound
+from .matrices import LAYERS, FactorRuns, FactorTrajectory, MatrixProblem
+from .outcome import EXACT, SEEN, Condition, Constant, Outcome, bound_curve, plain_sgd, running_means
 from .quadratic import local_steps
 from .server import cohort
+from .trajectory import BoundMethod
 
 NOTES = (
     "The theorem counts local steps, T = rounds x E, and takes the gradient of the recovered mean at each of them.",
@@ -25,8 +24,8 @@ NOTES = (
 )
 
 
-def defaults(problem: Matrices, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Full rank behind one whole layer, from factors of the identity, with everybody in every round."""
+def defaults(problem: MatrixProblem, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return full rank behind one whole layer, from factors of the identity, with everybody in every round."""
     if given.get("epochs") is not None:
         raise UserError("this theorem counts steps: set steps in place of epochs")
     if cohort(given.get("participation", 1.0), problem.clients).m < problem.clients:
@@ -42,30 +41,30 @@ class Lemma(NamedTuple):
     fails: int | None  # the first step, counted from 1, at which it does not hold
 
 
-def lemma(problem: Matrices, path: Factors) -> Lemma:
-    """|grad g_l|^2 >= (smin(U)^2 + smin(V)^2) |grad f_l|^2 for the layers in factors.
+def lemma(problem: MatrixProblem, run: FactorTrajectory) -> Lemma:
+    """Check |grad g_l|^2 >= (smin(U)^2 + smin(V)^2) |grad f_l|^2 for the layers in factors.
 
-    It is false where the rank is below the dimension and the gradient has a part that the factors do not reach: for
-    V^T with fewer rows than columns, smin(V) |X| <= |X V| does not hold.
+    The lemma is false where the rank is below the dimension and the gradient has a part that the factors do not reach:
+    for V^T with fewer rows than columns, smin(V) |X| <= |X V| does not hold.
     """
-    psi, held = math.inf, torch.ones(len(path.W), dtype=torch.bool)
-    for U, V, layer in path.factors(path.mean):
-        grad = problem.smoothness * (path.W[:, layer] - problem.targets[:, layer].mean(0))
+    psi, holds = math.inf, torch.ones(len(run.W), dtype=torch.bool)
+    for U, V, layer in run.factors(run.mean):
+        grad = problem.smoothness * (run.W[:, layer] - problem.targets[:, layer].mean(0))
         small = [torch.linalg.svdvals(F)[:, -1] for F in (U, V)]
         psi = min(psi, *(float(s.min()) for s in small))
         below = (small[0] ** 2 + small[1] ** 2) * grad.square().sum((1, 2))
         above = (grad @ V).square().sum((1, 2)) + (grad.mT @ U).square().sum((1, 2))
-        held &= above >= below * (1 - 1e-9)
-    wrong = (~held).nonzero()
+        holds &= above >= below * (1 - 1e-9)
+    wrong = (~holds).nonzero()
     return Lemma(psi, int(wrong[0]) + 1 if len(wrong) else None)
 
 
-def moments(problem: Matrices, path: Factors) -> tuple[float, float]:
-    """G^2 = sup sqrt(E |grad F_i|^4) and G_g^2 = sup E |grad G_i|^2, of single samples at the points of the run."""
+def moments(problem: MatrixProblem, run: FactorTrajectory) -> tuple[float, float]:
+    """Return G^2 = sup sqrt(E |grad F_i|^4) and G_g^2 = sup E |grad G_i|^2, of single samples along the run."""
     G2 = Gg2 = 0.0
-    factors = path.factors(path.own)
+    factors = run.factors(run.own)
     kept = [i for i in range(len(LAYERS)) if i not in [layer for *_, layer in factors]]
-    for t, W in enumerate(path.everybody):
+    for t, W in enumerate(run.everybody):
         each = (problem.smoothness * (W - problem.targets))[:, None] - problem.xi  # [n, N, 2, d, d]
         G2 = max(G2, float(each.square().sum((2, 3, 4)).square().mean(1).max().sqrt()))
         total = each[:, :, kept].square().sum((2, 3, 4))
@@ -77,10 +76,10 @@ def moments(problem: Matrices, path: Factors) -> tuple[float, float]:
     return G2, Gg2
 
 
-def curvature(problem: Matrices, path: Factors) -> float:
-    """The largest eigenvalue of any client's Hessian of g, at the first, middle and last mean; at least that of f."""
+def curvature(problem: MatrixProblem, run: FactorTrajectory) -> float:
+    """Return the largest eigenvalue of the clients' Hessians of g at the first, middle and last mean, and of f."""
     largest = problem.smoothness
-    for U, V, layer in path.factors(path.mean):
+    for U, V, layer in run.factors(run.mean):
         for t in sorted({0, len(U) // 2, len(U) - 1}):
             for target in problem.targets[:, layer]:
                 H = _hessian(problem, torch.stack([U[t], V[t]]), target)
@@ -88,8 +87,8 @@ def curvature(problem: Matrices, path: Factors) -> float:
     return largest
 
 
-def _hessian(problem: Matrices, factors: Tensor, target: Tensor) -> Tensor:
-    """Of g in both factors, for one layer of one client."""
+def _hessian(problem: MatrixProblem, factors: Tensor, target: Tensor) -> Tensor:
+    """Return the Hessian of g in both factors, for one layer of one client."""
 
     def g(x: Tensor) -> Tensor:
         return problem.smoothness / 2 * (x[0] @ x[1].T - target).square().sum()
@@ -99,40 +98,38 @@ def _hessian(problem: Matrices, factors: Tensor, target: Tensor) -> Tensor:
     return H.reshape(factors.numel(), factors.numel())
 
 
-def constants(problem: Matrices, bound: Bound, paths: Sequence[Factors]) -> Factored:
-    """What the bound is made of."""
-    each = [moments(problem, p) for p in paths]
-    kappas = [(0.0, 0.0, 0.0)]
-    for p in paths:
-        for U, V, layer in p.factors(p.own):
-            norms = (x.square().sum((-2, -1)).max().sqrt() for x in (U, V, p.everybody[:, :, layer]))
-            kappas.append(tuple(float(x) for x in norms))  # type: ignore[arg-type]
+def factored_constants(problem: MatrixProblem, bound: BoundMethod, runs: FactorRuns) -> Factored:
+    """Return the constants of the bound."""
+    each = [moments(problem, r) for r in runs]
+    factors = [(U, V, r.everybody[:, :, layer]) for r in runs for U, V, layer in r.factors(r.own)]
+    norms = [[float(x.square().sum((-2, -1)).max().sqrt()) for x in three] for three in factors]
+    kappa_u, kappa_v, kappa_uv = (max((three[k] for three in norms), default=0.0) for k in range(3))
     return Factored(
         layers=len(LAYERS),
-        rho=len(LAYERS) - len(paths[0].pairs),
+        rho=len(LAYERS) - len(runs[0].pairs),
         N=problem.clients,
         E=local_steps(bound.program.phases[0].amount, bound.batch_size),
-        L_s=max(curvature(problem, p) for p in paths),
+        L_s=max(curvature(problem, r) for r in runs),
         sigma2=problem.variance(bound.batch_size),
         G2=max(G2 for G2, _ in each),
         Gg2=max(Gg2 for _, Gg2 in each),
-        kappa_u=max(k[0] for k in kappas),
-        kappa_v=max(k[1] for k in kappas),
-        kappa_uv=max(k[2] for k in kappas),
+        kappa_u=kappa_u,
+        kappa_v=kappa_v,
+        kappa_uv=kappa_uv,
     )
 
 
-def drawn(init: str, path: Factors) -> tuple[Constant, ...]:
-    """What psi is expected to be at the start, where the factors are drawn: N(0, 2 / rows) and N(0, 2 / rank)."""
-    if init != "kaiming" or not path.pairs:
+def _expected_start(init: str, run: FactorTrajectory) -> tuple[Constant, ...]:
+    """Return the psi to expect at the start, where the factors are drawn from N(0, 2 / rows) and N(0, 2 / rank)."""
+    if init != "kaiming" or not run.pairs:
         return ()
-    rows, rank = path.mean[0][path.pairs[0][0]].shape
+    rows, rank = run.mean[0][run.pairs[0][0]].shape
     edges = [bounds.marchenko_pastur(rows, min(rank, rows), variance)[0] for variance in (2 / rows, 2 / rank)]
     return (Constant("psi_0", min(edges), EXACT, "what Marchenko-Pastur expects psi to be at the start"),)
 
 
 def smallest_power(gamma: float, psi: float) -> float:
-    """The least q0 above 1 with gamma^(q0 - 1) <= psi^2; 2 and more: there is none.
+    """Return the least q0 above 1 with gamma^(q0 - 1) <= psi^2; 2 and more: there is none.
 
     >>> smallest_power(0.01, 0.5), smallest_power(0.01, 1.5)
     (1.3010299956639813, 1.0)
@@ -142,32 +139,37 @@ def smallest_power(gamma: float, psi: float) -> float:
     return 1 + max(0.0, 2 * math.log(psi) / math.log(gamma)) if psi < 1 else 1.0
 
 
-def beside(problem: Matrices, topology: None, bound: Bound, paths: Sequence[Factors]) -> Outcome:
-    """The mean of |grad f(recovered w)|^2 over the first T steps, and the bound for T."""
-    c, gamma, found = constants(problem, bound, paths), bound.program.phases[0].lr, [lemma(problem, p) for p in paths]
-    psi = min(x.psi for x in found)
+def compare(problem: MatrixProblem, topology: None, bound: BoundMethod, runs: FactorRuns) -> Outcome:
+    """Compare the mean of |grad f(recovered w)|^2 over the first T steps with the bound for T."""
+    c, gamma = factored_constants(problem, bound, runs), bound.program.phases[0].lr
+    lemmas = [lemma(problem, r) for r in runs]
+    psi, fails = min(x.psi for x in lemmas), min((x.fails for x in lemmas if x.fails is not None), default=None)
     q0 = smallest_power(gamma, psi)
-    held = _conditions(bound, gamma, c, psi, q0, min((x.fails for x in found if x.fails is not None), default=None))
-    F0 = problem.value(paths[0].W[0]) - problem.least()
-    gradients = [problem.smoothness * (p.W - problem.targets.mean(0)) for p in paths]
-    sums = torch.stack([g.square().sum((1, 2, 3)) for g in gradients]).mean(0).cumsum(0)
-    steps = range(1, len(sums) + 1)
+    conditions = _conditions(bound, gamma, c, psi, q0, fails)
+    F0 = problem.value(runs[0].W[0]) - problem.least()
+    gradients = [problem.smoothness * (r.W - problem.targets.mean(0)) for r in runs]
+    means = running_means([g.square().sum((1, 2, 3)) for g in gradients])
+    constants = (
+        *_constants(c, F0, psi),
+        *_expected_start(bound.settings["init"], runs[0]),
+        Constant("q0", q0, EXACT, "the power of gamma in the bound"),
+        Constant("C_1", c.slope(gamma, q0), SEEN, "Corollary 4.6: what one more whole layer adds to the bound"),
+    )
     return Outcome(
-        method=bound.name,
-        theorem="FedLMT/pFedLMT, Theorem 4.5",
-        quantity="mean over the first T local steps of |grad f(recovered w)|^2",
-        settings=bound.settings,
-        constants=(*_known(c, F0, psi), *drawn(bound.settings["init"], paths[0]), *_powers(c, gamma, q0)),
-        conditions=held,
-        measured=[float(total) / t for t, total in zip(steps, sums, strict=True)],
-        bound=judged(held, [bounds.low_rank(c, F0, gamma, q0, t) for t in steps]),
-        completed=judged(held, [bounds.low_rank(c, F0, gamma, q0, t, completed=True) for t in steps]),
-        notes=NOTES,
+        bound.name,
+        "FedLMT/pFedLMT, Theorem 4.5",
+        "mean over the first T local steps of |grad f(recovered w)|^2",
+        bound.settings,
+        constants,
+        conditions,
+        means,
+        bound_curve(conditions, len(means), lambda t: bounds.low_rank(c, F0, gamma, q0, t)),
+        bound_curve(conditions, len(means), lambda t: bounds.low_rank(c, F0, gamma, q0, t, completed=True)),
+        NOTES,
     )
 
 
-def _known(c: Factored, F0: float, psi: float) -> tuple[Constant, ...]:
-    """What the bound is made of, with its meaning."""
+def _constants(c: Factored, F0: float, psi: float) -> tuple[Constant, ...]:
     at = "at the first, middle and last step"
     return (
         Constant("L_s", c.L_s, SEEN, f"Lipschitz constant of the gradients of f and g, {at}"),
@@ -182,22 +184,15 @@ def _known(c: Factored, F0: float, psi: float) -> tuple[Constant, ...]:
     )
 
 
-def _powers(c: Factored, gamma: float, q0: float) -> tuple[Constant, ...]:
-    return (
-        Constant("q0", q0, EXACT, "the power of gamma in the bound"),
-        Constant("C_1", c.slope(gamma, q0), SEEN, "Corollary 4.6: what one more whole layer adds to the bound"),
-    )
-
-
 def _conditions(
-    bound: Bound, gamma: float, c: Factored, psi: float, q0: float, fails: int | None
+    bound: BoundMethod, gamma: float, c: Factored, psi: float, q0: float, fails: int | None
 ) -> tuple[Condition, ...]:
-    """What the theorem and its proof assume."""
+    """Return what the theorem and its proof assume."""
     most = min(1 / c.L_s, 1)
     lemma_text = "Lemma D.5, of which the proof is made, holds on the way"
     where = "" if fails is None else f": it fails at step {fails}"
     return (
-        plain(bound.program.training),
+        plain_sgd(bound.program.training),
         Condition("no regularizer is in the loss", bound.settings["regularizer"] == "none", "leave regularizer out"),
         Condition(f"gamma = lr = {gamma:.4g} <= min(1 / L_s, 1) = {most:.4g}", gamma <= most, "lower lr"),
         Condition(f"gamma^(q0 - 1) <= psi^2 with q0 < 2: psi = {psi:.4g}", q0 < 2, "lower lr, or take another init"),

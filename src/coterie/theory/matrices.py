@@ -1,4 +1,4 @@
-"""FedLMT's small problem: two layers, each with a matrix of its own to reach; and where a run of it has passed.
+"""FedLMT's small problem: two layers, each with a matrix of its own to reach; and the points of a run on it.
 
     f_i(W_1, W_2) = s/2 |W_1 - A_i|^2 + s/2 |W_2 - B_i|^2
 
@@ -6,6 +6,7 @@ The module applies its layers to the identity, so that it may hold factors in pl
 being told. A sample adds -<Xi, W>, as in ``quadratic``. Both matrices are square; g is f of the products.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,20 +14,20 @@ from torch import Tensor, nn
 
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
-from ..core import rng as rng
+from ..core import rng
 from ..core.spec import NonNegative, Positive, PositiveInt, checked
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model
 from ..submodels import factor_pairs, recover_tensors
-from .played import experiment_of
-from .quadratic import SAMPLES, local_steps, mean_output
+from .quadratic import SAMPLES, batch_variance, local_steps, mean_output
+from .trajectory import experiment_of
 
 LAYERS = ("front", "back")
 
 
 class TwoLayers(nn.Module):
-    """A client's sample is (A_i, B_i, Xi_A, Xi_B); the output is its loss. Both layers begin as the identity."""
+    """A module whose sample is (A_i, B_i, Xi_A, Xi_B) and whose output is its loss; it begins as two identities."""
 
     def __init__(self, dim: int, smoothness: float) -> None:
         super().__init__()
@@ -37,7 +38,7 @@ class TwoLayers(nn.Module):
             self.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B] the loss of every sample."""
+        """Return [B], the loss of every sample."""
         each = x.view(len(x), 4, self.dim, self.dim)
         one = torch.eye(self.dim, dtype=x.dtype, device=x.device)
         W = torch.stack([self.get_submodule(name)(one).T for name in LAYERS])
@@ -45,7 +46,7 @@ class TwoLayers(nn.Module):
         return (curved - each[:, 2:] * W).flatten(1).sum(1)
 
 
-class Matrices(NamedTuple):
+class MatrixProblem(NamedTuple):
     """The problem of some clients."""
 
     model: Model
@@ -57,21 +58,20 @@ class Matrices(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self.targets)
 
     def value(self, W: Tensor) -> float:
-        """(1/n) sum_i f_i(W) at W [2, d, d]."""
+        """Return (1/n) sum_i f_i(W) at W [2, d, d]."""
         return float(self.smoothness / 2 * (W - self.targets).square().sum() / self.clients)
 
     def least(self) -> float:
-        """The minimum over all matrices."""
+        """Return the minimum over all matrices."""
         return self.value(self.targets.mean(0))
 
     def variance(self, batch_size: int | None) -> float:
-        """sigma^2 of a batch, drawn without replacement."""
-        size = SAMPLES if batch_size is None else min(batch_size, SAMPLES)
-        return self.noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
+        """Return sigma^2 of a batch."""
+        return batch_variance(self.noise, batch_size)
 
 
 @checked("problem")
@@ -84,8 +84,8 @@ def matrices(
     spread: NonNegative = 0.1,
     smoothness: Positive = 1.0,
     start: float = 2.0,
-) -> Matrices:
-    """The problem with square matrices of ``dim`` rows, to be reached at ``start`` times the identity, give or take.
+) -> MatrixProblem:
+    """Return the problem with ``dim`` x ``dim`` matrices, whose targets scatter around ``start`` times the identity.
 
     >>> matrices(clients=3).model.parameters
     ('front.weight', 'back.weight')
@@ -101,11 +101,11 @@ def matrices(
         x = torch.cat([own.flatten().expand(SAMPLES, -1), mine.flatten(1)], 1)
         pairs.append((x, torch.zeros(SAMPLES)))
     model = Model(TwoLayers(dim, smoothness), mean_output)
-    return Matrices(model, from_tensors(train=pairs, test=pairs), targets, xi, smoothness, float(noise))
+    return MatrixProblem(model, from_tensors(train=pairs, test=pairs), targets, xi, smoothness, float(noise))
 
 
-class Factors(NamedTuple):
-    """Where a run has passed: at every local step, of which the theorem counts each; T steps, l layers in factors."""
+class FactorTrajectory(NamedTuple):
+    """The points of a run at every local step, of which the theorem counts each; T steps, l layers in factors."""
 
     mean: list[Tensors]  # [T] the mean over the clients of what they train
     own: list[Tensors]  # [T] stacked: what they train
@@ -114,12 +114,15 @@ class Factors(NamedTuple):
     pairs: tuple[tuple[str, str, int], ...]  # [l] the names of U and V, and which layer they are
 
     def factors(self, where: list[Tensors]) -> list[tuple[Tensor, Tensor, int]]:
-        """[l] U and V, stacked over ``where``, and which layer they are."""
+        """Return [l] U and V, stacked over ``where``, and which layer they are."""
         return [(torch.stack([x[u] for x in where]), torch.stack([x[v] for x in where]), at) for u, v, at in self.pairs]
 
 
-def path(problem: Matrices, algorithm: Algorithm, rounds: int, seed: int) -> Factors:
-    """A run; between two exchanges everybody stands where a round of fewer steps would have ended."""
+FactorRuns = Sequence[FactorTrajectory]
+
+
+def run_factors(problem: MatrixProblem, algorithm: Algorithm, rounds: int, seed: int) -> FactorTrajectory:
+    """Run the problem; between two exchanges a client is where a round of fewer steps would have ended."""
     model, federation = problem.model, problem.federation
     whole = experiment_of(model, federation, algorithm, rounds, seed)
     steps = local_steps(whole.program.phases[0].amount, whole.program.training.batch_size)
@@ -135,12 +138,12 @@ def path(problem: Matrices, algorithm: Algorithm, rounds: int, seed: int) -> Fac
     mean = [{k: v.mean(0) for k, v in x.items()} for x in own]
     module = whole.model.module
     recovered = [torch.stack([recover_tensors(module, x)[f"{name}.weight"] for name in LAYERS]) for x in mean]
-    everybody = torch.stack([_all(module, x) for x in own])
+    everybody = torch.stack([_recover_everybody(module, x) for x in own])
     pairs = tuple((p.U, p.V, LAYERS.index(p.weight.removesuffix(".weight"))) for p in factor_pairs(module))
-    return Factors(mean, own, torch.stack(recovered), everybody, pairs)
+    return FactorTrajectory(mean, own, torch.stack(recovered), everybody, pairs)
 
 
-def _all(module: nn.Module, x: Tensors) -> Tensor:
-    """[n, 2, d, d] everybody's matrices."""
+def _recover_everybody(module: nn.Module, x: Tensors) -> Tensor:
+    """Return everybody's matrices [n, 2, d, d]."""
     full: Tensors = torch.func.vmap(lambda one: recover_tensors(module, one))(x)
     return torch.stack([full[f"{name}.weight"] for name in LAYERS], 1)

@@ -1,4 +1,4 @@
-"""What a graph brings into the bounds: lambda and Phi of gossip; C, q, delta and the masses of push-sum."""
+"""The constants of a graph in the bounds: lambda and Phi of gossip; C, q, delta and the masses of push-sum."""
 
 import math
 from typing import NamedTuple
@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from ..topology import Topology, diameter, spectral_gap
+from .outcome import Condition
 
 GRID = 400  # how finely q is searched
 
 
 def contraction(topology: Topology, rounds: int) -> float:
-    """The largest lambda = |W - J| of the rounds: one mix leaves at most this share of the distance to the mean.
+    """Return the largest lambda = |W - J| of the rounds: one mix leaves at most this share of the distance to the mean.
 
     For a symmetric W it is max(|lambda_2|, |lambda_m|), the papers' lambda.
 
@@ -24,15 +25,24 @@ def contraction(topology: Topology, rounds: int) -> float:
 
 
 def symmetric(topology: Topology, rounds: int) -> bool:
-    """Whether every W of the rounds is the matrix that gossip's theorems assume: symmetric, its rows summing to 1."""
+    """Return whether every W of the rounds is as gossip's theorems assume: symmetric, its rows summing to 1."""
     matrices = [topology(t) for t in range(1 if topology.fixed else max(rounds, 1))]
     return topology.stochastic == "doubly" and all(torch.allclose(W, W.T) for W in matrices)
 
 
-def phi(lam: float, clients: int, gossip_steps: int) -> float:
-    """Phi(lambda, m, Q) = (lambda^Q + 1) / ((1 - lambda)^2 m^(2(Q-1))) + (lambda^Q + 1) / (1 - lambda^Q)^2.
+def mixing_conditions(topology: Topology, lam: float, rounds: int) -> tuple[Condition, Condition]:
+    """Return what gossip's theorems assume of the graph."""
+    same = symmetric(topology, rounds)
+    return (
+        Condition("every W is symmetric and doubly stochastic", same, "take ring, grid or random:K"),
+        Condition(f"the graph mixes: lambda = {lam:.4g} < 1", lam < 1, "take a graph in which everybody is reached"),
+    )
 
-    It is infinite where the graph does not mix at all.
+
+def phi(lam: float, clients: int, gossip_steps: int) -> float:
+    """Compute Phi(lambda, m, Q) = (lambda^Q + 1) / ((1 - lambda)^2 m^(2(Q-1))) + (lambda^Q + 1) / (1 - lambda^Q)^2.
+
+    Phi is infinite where the graph does not mix at all.
 
     >>> phi(0.0, clients=8, gossip_steps=1), phi(1.0, 8, 1)
     (2.0, inf)
@@ -56,7 +66,7 @@ class PushSum(NamedTuple):
 
 
 def push_sum_constants(topology: Topology, rounds: int) -> PushSum:
-    """C, q, delta and the masses of the very matrices of these rounds.
+    """Compute C, q, delta and the masses from the very matrices of these rounds.
 
     With Phi(t, s) = P_(t-1) ... P_s the distance of z_i from the mean is sum_s sum_j (Phi_ij / mu_i - 1/n) times
     what client j added in round s. Of all pairs with max_i sum_j |Phi_ij / mu_i - 1/n| <= C q^(t-s) this is the one
@@ -74,12 +84,12 @@ def push_sum_constants(topology: Topology, rounds: int) -> PushSum:
         running = torch.cat([P @ running, P[None]])
         apart = (running / mass[t][:, None] - 1 / n).abs().sum(2).amax(1).flip(0)
         left[1 : t + 1] = torch.maximum(left[1 : t + 1], apart)
-    C, q = _smallest(left[1:])
+    C, q = _best_pair(left[1:])
     return PushSum(C, q, float(torch.stack(mass).min()), torch.stack(mass))
 
 
-def _smallest(left: Tensor) -> tuple[float, float]:
-    """The C and q with left[k] <= C q^(k + 1) for which C / (1 - q) is the least."""
+def _best_pair(left: Tensor) -> tuple[float, float]:
+    """Return the C and q with left[k] <= C q^(k + 1) for which C / (1 - q) is the least."""
     q = torch.arange(1, GRID, dtype=torch.float64) / GRID
     lags = torch.arange(1, len(left) + 1, dtype=torch.float64)
     C = (left / q[:, None] ** lags).amax(1)
@@ -96,7 +106,7 @@ class Window(NamedTuple):
 
 
 def connected_window(topology: Topology, rounds: int) -> Window | None:
-    """The shortest window whose graphs, united, are strongly connected wherever it lies; None: none is.
+    """Return the shortest window whose graphs, united, are strongly connected wherever it lies; None: none is.
 
     >>> from coterie.topology import none, ring
     >>> connected_window(ring(6), rounds=4), connected_window(none(6), rounds=4)
@@ -112,15 +122,15 @@ def connected_window(topology: Topology, rounds: int) -> Window | None:
     return None
 
 
-class Named(NamedTuple):
+class ExistenceConstants(NamedTuple):
     """C and q as an existence proof names them."""
 
     C: float
     q: float
 
 
-def existence_constants(clients: int, window: Window, steps: int, dim: int) -> Named:
-    """C and q as the proof of Lemma 3 names them; nan where its lambda is not above 0, so that there is no such q.
+def existence_constants(clients: int, window: Window, steps: int, dim: int) -> ExistenceConstants:
+    """Return C and q as the proof of Lemma 3 names them; nan where its lambda is not above 0: there is no such q.
 
     With p = (K+1) Delta B: lambda = 1 - n D^-p, q = lambda^(1 / (p+1)), C = 2 sqrt(d) D^p / lambda^((p+2) / (p+1));
     D: the largest out-degree, Delta: diameter, B: window.
@@ -133,6 +143,6 @@ def existence_constants(clients: int, window: Window, steps: int, dim: int) -> N
     power = (steps + 1) * window.diameter * window.rounds
     lam = 1 - clients * float(window.degree) ** -power
     if lam <= 0:
-        return Named(math.nan, math.nan)
+        return ExistenceConstants(math.nan, math.nan)
     C = 2 * math.sqrt(dim) * float(window.degree) ** power / lam ** ((power + 2) / (power + 1))
-    return Named(C, float(lam ** (1 / (power + 1))))
+    return ExistenceConstants(C, float(lam ** (1 / (power + 1))))

@@ -1,8 +1,10 @@
-"""What comes out when a theorem is held beside a run."""
+"""What comes out when a theorem is compared with runs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from torch import Tensor, stack
 
 from ..algorithms.options import Training
 
@@ -28,7 +30,7 @@ class Condition(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A theorem beside the runs it speaks of; the lists have one number for every T, rounds or (FedLMT) local steps."""
+    """A theorem beside the runs it is about; the lists have one number for every T, rounds or (FedLMT) local steps."""
 
     method: str
     theorem: str  # where it stands
@@ -38,8 +40,8 @@ class Outcome(NamedTuple):
     conditions: tuple[Condition, ...]
     measured: list[float]  # up to T = 1, 2, ...; mean over the seeds
     bound: list[float] | None  # as printed, or with the proof's constants; None where a condition fails
-    completed: list[float] | None  # with the terms the proof loses, where it loses some
-    notes: tuple[str, ...]  # where the text is open or contradicts itself
+    completed: list[float] | None = None  # with the terms the proof loses, where it loses some
+    notes: tuple[str, ...] = ()  # where the text is open or contradicts itself
 
     @property
     def void(self) -> tuple[Condition, ...]:
@@ -47,11 +49,11 @@ class Outcome(NamedTuple):
         return tuple(c for c in self.conditions if not c.holds)
 
     def constant(self, name: str) -> float:
-        """The value of a constant."""
+        """Return the value of a constant."""
         return next(c.value for c in self.constants if c.name == name)
 
     def first_above(self, bound: Sequence[float]) -> int | None:
-        """The first T, counted from 1, for which the measured lies above the bound; None: there is none."""
+        """Return the first T, counted from 1, for which the measured lies above the bound; None: there is none."""
         above = (t for t, (m, b) in enumerate(zip(self.measured, bound, strict=True), start=1) if m > b)
         return next(above, None)
 
@@ -61,15 +63,20 @@ class Outcome(NamedTuple):
         return None if self.bound is None else self.first_above(self.bound) is None
 
 
-def judged(conditions: Sequence[Condition], bound: Sequence[float]) -> list[float] | None:
-    """The bound, unless a condition fails or it is no number."""
-    if not all(c.holds for c in conditions) or not all(map(math.isfinite, bound)):
-        return None
-    return list(bound)
+def bound_curve(conditions: Sequence[Condition], T: int, bound: Callable[[int], float]) -> list[float] | None:
+    """Return the bound for 1 to T, unless a condition fails or it is no finite number."""
+    values = [bound(t) for t in range(1, T + 1)]
+    return values if all(c.holds for c in conditions) and all(map(math.isfinite, values)) else None
 
 
-def plain(t: Training) -> Condition:
-    """All five theorems are about plain SGD with constant rates."""
+def running_means(runs: Sequence[Tensor]) -> list[float]:
+    """Return the mean of the first T numbers for every T, mean over the runs."""
+    sums = stack(list(runs)).mean(0).cumsum(0)
+    return [float(total) / t for t, total in enumerate(sums, start=1)]
+
+
+def plain_sgd(t: Training) -> Condition:
+    """Return the condition of all theorems: plain SGD with constant rates."""
     changed = [k for k in ("momentum", "weight_decay", "clip", "quantize") if getattr(t, k)]
     changed += ["lr_decay"] if t.lr_decay != 1.0 else []
     changed += [k for k in ("lr_min", "lr_milestones") if getattr(t, k) is not None]

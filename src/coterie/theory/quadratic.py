@@ -1,4 +1,4 @@
-"""A problem small enough to compute: quadratic losses, one minimum a client, gradient noise of known size.
+"""A problem small enough to compute: quadratic losses, one minimum per client, gradient noise of known size.
 
     f_i(u, v) = 1/2 sum_k a_k (u - b_i)_k^2 + 1/2 sum_k c_k (v - d_i)_k^2 + sum_k e_k (u - b_i)_k (v - d_i)_k
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError
 from ..core.spec import NonNegative, Positive, PositiveInt, Range, checked
 from ..data import Federation, from_tensors
@@ -24,7 +24,7 @@ SAMPLES = 64  # of every client
 
 
 class Quadratic(nn.Module):
-    """A client's sample is (b_i, d_i, xi_u, xi_v); the output is its loss."""
+    """A module whose sample is (b_i, d_i, xi_u, xi_v) and whose output is its loss."""
 
     def __init__(self, a: Tensor, c: Tensor, e: Tensor) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Quadratic(nn.Module):
         self.curves = (a, c, e)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B] the loss of every sample."""
+        """Return [B], the loss of every sample."""
         b, d, xi_u, xi_v = x.chunk(4, dim=1)
         a, c, e = self.curves
         u, v = self.u - b, self.v - d
@@ -42,11 +42,11 @@ class Quadratic(nn.Module):
 
 
 def mean_output(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of a module that puts out its losses."""
+    """Return the loss of a module whose outputs are losses."""
     return outputs.mean()
 
 
-class ClientObjectives(NamedTuple):
+class QuadraticProblem(NamedTuple):
     """The quadratic problem of some clients."""
 
     model: Model
@@ -59,35 +59,39 @@ class ClientObjectives(NamedTuple):
 
     @property
     def clients(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self.minima)
 
     def hessian(self) -> Tensor:
-        """[2d, 2d] the same for every client."""
+        """Return [2d, 2d], the same for every client."""
         a, c, e = (torch.diag(x) for x in (self.a, self.c, self.e))
         return torch.cat([torch.cat([a, e], 1), torch.cat([e, c], 1)])
 
     def gradients(self, w: Tensor, minima: Tensor | None = None) -> Tensor:
-        """[..., 2d] of f_i at w_i, w [..., 2d] beside the minima; of the given ones in their place."""
+        """Return the gradients [..., 2d] of f_i at w_i, of f with the given ``minima`` in place of the clients' own."""
         return (w - (self.minima if minima is None else minima)) @ self.hessian()
 
     def value(self, w: Tensor) -> float:
-        """(1/n) sum_i f_i(w_i) at w [n, 2d]."""
+        """Return (1/n) sum_i f_i(w_i) at w [n, 2d]."""
         away = w - self.minima
         return float((away @ self.hessian() * away).sum() / 2 / self.clients)
 
     def least(self, personal: bool) -> float:
-        """The minimum over one u and a v_i each; over one (u, v) where nothing is personal."""
-        away = self.minima - self.minima.mean(0)
+        """Return the minimum over one u and one v_i per client; over one (u, v) where nothing is personal."""
         if not personal:
-            return float((away @ self.hessian() * away).sum() / 2 / self.clients)
-        b = away[:, : len(self.a)]
+            return self.value(self.minima.mean(0).expand_as(self.minima))
+        b = (self.minima - self.minima.mean(0))[:, : len(self.a)]
         return float(((self.a - self.e**2 / self.c) * b**2).sum() / 2 / self.clients)
 
     def variance(self, batch_size: int | None) -> float:
-        """sigma_u^2 = sigma_v^2 of a batch, drawn from the samples of a client without replacement."""
-        size = SAMPLES if batch_size is None else min(batch_size, SAMPLES)
-        return self.noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
+        """Return sigma_u^2 = sigma_v^2 of a batch."""
+        return batch_variance(self.noise, batch_size)
+
+
+def batch_variance(noise: float, batch_size: int | None) -> float:
+    """Return sigma^2 of a batch, drawn from the samples of a client without replacement."""
+    size = SAMPLES if batch_size is None else min(batch_size, SAMPLES)
+    return noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
 
 
 @checked("problem")
@@ -101,8 +105,8 @@ def quadratic(
     coupling: Annotated[float, Range(0, 1, below=True)] = 0.2,
     smoothness: Positive = 1.0,
     start: float = 2.0,
-) -> ClientObjectives:
-    """The problem with ``dim`` shared and ``dim`` personal numbers.
+) -> QuadraticProblem:
+    """Return the problem with ``dim`` shared and ``dim`` personal numbers.
 
     noise: sigma_u and sigma_v of one sample; spread: how far the clients' minima scatter around their mean, which
     lies ``start`` away from the first model, 0, in every coordinate; coupling: e_k / sqrt(a_k c_k), below 1, because
@@ -123,16 +127,16 @@ def quadratic(
         xi = noise * xi / xi.square().sum(2).mean(0).sqrt()[:, None]
         pairs.append((torch.cat([own.expand(SAMPLES, -1), xi.flatten(1)], 1), torch.zeros(SAMPLES)))
     model = Model(Quadratic(a, c, e), mean_output)
-    return ClientObjectives(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
+    return QuadraticProblem(model, from_tensors(train=pairs, test=pairs), a, c, e, minima, float(noise))
 
 
-def one_of(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
-    """So many steps, unless epochs are asked for."""
+def steps_unless_epochs(name: str, steps: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return so many steps as a setting, unless epochs are asked for."""
     return {} if name.replace("steps", "epochs") in given else {name: steps}
 
 
-def asked_steps(asked: dict[str, Any], part: str = "") -> int:
-    """How many steps a client would make in a round, before there is a program; part="personal_": of that phase."""
+def requested_steps(asked: dict[str, Any], part: str = "") -> int:
+    """Return how many steps a client would take in a round, before there is a program; part="personal_": there."""
     amount = Amount(asked.get(f"{part}epochs"), asked.get(f"{part}steps"))
     if amount.steps is None and not isinstance(amount.epochs, int):
         raise UserError(f"the theorems give all clients equally many steps: set {part}steps")
@@ -140,7 +144,7 @@ def asked_steps(asked: dict[str, Any], part: str = "") -> int:
 
 
 def local_steps(amount: Amount, batch_size: int | None) -> int:
-    """How many steps every client makes in a phase.
+    """Return how many steps every client takes in a phase.
 
     >>> local_steps(Amount(epochs=2), batch_size=SAMPLES // 4)
     8
