@@ -22,16 +22,16 @@ from .first import COMMON, PER_CLIENT
 
 
 def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
-    """The configuration of a run, ready for JSON; ``model``: as it was given, before the method adapted it."""
+    """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     made = federation.transform
     prepared = made if isinstance(made, data.Transform) else None  # that of a text follows from its source
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     return {
         "method": algorithm.name,
-        "settings": {k: _plain(v) for k, v in algorithm.settings.items()},
+        "settings": {k: _as_json(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
-        "transform": None if prepared is None else {k: _plain(v) for k, v in asdict(prepared).items()},
+        "transform": None if prepared is None else {k: _as_json(v) for k, v in asdict(prepared).items()},
         "model": dict(origin),
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
         "rounds": experiment.rounds,
@@ -86,14 +86,14 @@ def rebuild(
 
 
 def repeatable(config: Mapping[str, Any]) -> bool:
-    """Whether the configuration names all it needs: method, model (or the functions that make them), data and loss."""
+    """Return whether a configuration names its method, model (or the functions that make them), data and loss."""
     modeled = "name" in config["model"] or is_own(config["model"].get("module", ""))
     method = algorithms.known(config["method"]) or is_own(config["method"])
     return modeled and method and "source" in config["data"] and config["loss"] == "cross_entropy"
 
 
 def fingerprint(model: Model) -> str:
-    """A short hash of the values a model starts with."""
+    """Return a short hash of the values that a model starts with."""
     content = hashlib.blake2b(digest_size=8)
     for name, value in model.start.items():
         content.update(name.encode())
@@ -101,8 +101,8 @@ def fingerprint(model: Model) -> str:
     return content.hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """A setting as JSON: a topology by its text, patterns as a list."""
+def _as_json(value: Any) -> Any:
+    """Return a setting as JSON: a topology by its text, patterns as a list."""
     if isinstance(value, Topology):
         return value.name
     return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)

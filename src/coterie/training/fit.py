@@ -32,8 +32,7 @@ from .config import describe
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
-from .history import History
-from .run import Client, Run, client_tensors
+from .run import Client, History, Run, client_tensors
 from .select_engine import Choice, select_engine
 
 AUTO = "auto"
@@ -64,23 +63,31 @@ def fit(
     trackers: Sequence[Tracker] = (),
     cluster: Cluster | None = None,
 ) -> Run:
-    """Trains one model per client and returns them with everything that was measured.
+    """Train one model per client and return them with everything that was measured.
 
-    model: a module, or a function without arguments that builds one; loss(outputs, targets): the mean over the
-    batch (default: cross-entropy); out: a folder that is written round by round, so that an interrupted run goes on
-    from there with ``resume=True``; progress: False shows none, a text is what the run is called there;
-    evaluate_every: rounds between two evaluations (the last one always counts); "auto", as the commands have it: every
-    round, unless all of them together would take more than two seconds and more than a tenth of the training; init:
-    "common", where all begin with the same model, or "per-client", where each draws its own (around a server only what
-    never leaves it); drop_messages: how likely a message between peers is dropped; offline: how likely a client between
-    peers is not there for a whole round, and keeps what it has; record: further measures of every evaluated round,
-    "gradients" (G_u and G_v over all data), "sharpness", "singular-values", "perplexity", "train-accuracy" (of the
-    one model they agree on), "deltas" (Delta_u at (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum) and
-    "constants" (of convergence theorems, estimated); precision: "fp32", "tf32" (a GPU's products rounded to 10 bits)
-    or "bf16" (products in bfloat16, weights in single precision); trackers: who else is told of every round, such as
-    ``coterie.track.TensorBoard()``.
-    With engine="ray" the clients are trained by the workers of ``cluster``, as in
-    ``coterie.Cluster(workers=5, address="auto")``, or of one that is started for this run.
+    Args:
+        model: A module, or a function without arguments that builds one.
+        federation: The clients' data.
+        algorithm: The method with its settings.
+        rounds: How many rounds.
+        seed: Decides everything that is drawn.
+        engine: "auto", "serial", "vectorized", "graphed" or "ray".
+        device: "auto", "cpu" or "cuda".
+        loss: loss(outputs, targets), the mean over the batch; cross-entropy unless it is given.
+        out: A folder that is written round by round.
+        resume: Go on with the interrupted run in ``out``, if there is one.
+        progress: False shows none; a text is the name of the run there.
+        evaluate_every: Rounds between two evaluations; the last one is always evaluated. "auto", as the commands have
+            it: 1, unless all evaluations would take more than two seconds and more than a tenth of the training.
+        init: "common", one model for all, or "per-client", where each draws its own (with a server its personal part).
+        drop_messages: How likely a message between peers is dropped.
+        offline: How likely a client between peers is absent for a whole round, and keeps what it has.
+        record: Further columns of evaluated rounds: "gradients" (G_u and G_v over all data), "sharpness",
+            "singular-values", "perplexity", "train-accuracy" (of the one model that all agree on), "deltas" (Delta_u at
+            (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum), "constants" (of theorems, estimated).
+        precision: "fp32", "tf32" (a GPU rounds products to 10 bits) or "bf16" (products in bfloat16; weights stay).
+        trackers: Who else is told of every round, such as ``coterie.track.TensorBoard()``.
+        cluster: Where engine="ray" trains; a cluster on this machine is started unless it has an address.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)

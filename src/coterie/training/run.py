@@ -1,4 +1,4 @@
-"""What ``fit`` returns: the history, the summary, and every client's own model."""
+"""A finished run: the history, the summary, and every client's own model."""
 
 import json
 import shlex
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors import SafetensorError
@@ -17,13 +17,29 @@ from .. import algorithms, models
 from ..algorithms.groups import final_models
 from ..core.custom import trusting
 from ..core.errors import UserError
-from ..core.schema import ClientSummary, Config, Summary
+from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file, read_json
 from ..store.folder import METRICS, SUMMARY
 from . import render
-from .history import History
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class History(list[Row]):
+    """One row per round, oldest first."""
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return the rows as a table of pandas, one column per measure; what a round did not measure is NaN."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("a frame needs pandas: run pip install pandas") from error
+        frame = pandas.DataFrame(list(self))
+        unknown = frame.columns[frame.isna().all()]  # columns of None would be of no number's type
+        return frame.astype(dict.fromkeys(unknown, float))
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,7 +54,7 @@ class Client:
         return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
 
     def module(self) -> nn.Module:
-        """The client's own module, in evaluation mode, ready to use."""
+        """Return the client's own module, in evaluation mode, ready to use."""
         if self.model is None:
             raise UserError(
                 "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
@@ -68,7 +84,7 @@ class Run:
         return render.card(self)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the run folder; refuses one that exists."""
+        """Write the run folder; refuse one that exists."""
         folder = RunFolder(Path(path))
         folder.begin(self.config)
         for row in self.history:
@@ -83,13 +99,13 @@ class Run:
 
 
 def client_tensors(client: Client) -> Tensors:
-    """A client's model as its file holds it: ``shared/name`` and ``personal/name``."""
+    """Return a client's model as its file holds it: ``shared/name`` and ``personal/name``."""
     parts = {"shared": client.shared, "personal": client.personal}
     return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
 
 
 def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
-    """A finished run from its folder. ``model``: needed for ``module()`` where the run used a module of its own."""
+    """Return a finished run from its folder; ``model``: the module, where the run used one of its own."""
     folder = finished(path)
     config = folder.config()
     checkpoint = folder.latest(say=print)
@@ -105,9 +121,9 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
 
 
 def finished(path: str | Path) -> RunFolder:
-    """The folder of a run that is complete."""
+    """Return the folder of a run; refuse one that is not complete."""
     folder = RunFolder(Path(path))
-    folder.config()  # says so where there is no run
+    folder.config()  # refuses a folder without a run
     if not (folder.path / SUMMARY).exists():
         command = shlex.join(["coterie", "run", str(path), "--resume", *trusting(folder.config())])
         raise UserError(f"{path} is not finished: continue it with `{command}` first")
@@ -115,7 +131,7 @@ def finished(path: str | Path) -> RunFolder:
 
 
 def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
-    """The module of a run, as its method trained it."""
+    """Return the module of a run, as its method trained it."""
     if model is None and "name" not in config["model"]:
         return None
     module = models.rebuild(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
@@ -126,20 +142,20 @@ def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None =
 
 @dataclass(frozen=True)
 class Modules:
-    """The modules of a run's clients: the common one, and forms of it where clients have their own."""
+    """The modules of a run's clients: the common one, or forms of it where clients have their own."""
 
     config: Config
     common: Model | None
 
     def of(self, client: int, tensors: Tensors) -> Model | None:
-        """The module that these tensors of a client are for."""
+        """Return the module that these tensors of a client are for."""
         if self.common is None or shapes(tensors) == shapes(self.common.start):
             return self.common
         return self._own[client] if algorithms.known(self.config["method"]) else None
 
     @cached_property
     def _own(self) -> list[Model]:
-        """By client, found once and only where a file holds something else than the common form."""
+        """The modules by client, found only where a file holds something else than the common form."""
         assert self.common is not None
         c = self.config
         method = algorithms.again(c["method"], **c["settings"])
@@ -147,7 +163,7 @@ class Modules:
 
 
 def shapes(tensors: Tensors) -> dict[str, torch.Size]:
-    """Of named tensors."""
+    """Return the shapes of named tensors."""
     return {k: v.shape for k, v in tensors.items()}
 
 
@@ -159,7 +175,7 @@ def _history(path: Path) -> History:
 
 
 def client_of(path: Path, i: int, modules: Modules) -> Client:
-    """One client of a finished run, from its file."""
+    """Return one client of a finished run, from its file."""
     file = client_file(path, i)
     try:
         tensors = load_file(file)
@@ -170,7 +186,7 @@ def client_of(path: Path, i: int, modules: Modules) -> Client:
 
 
 def client_from(tensors: Tensors, model: Model | None) -> Client:
-    """The client that ``client_tensors`` took apart."""
+    """Return the client that ``client_tensors`` took apart."""
 
     def part(name: str) -> Tensors:
         return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
