@@ -318,6 +318,6 @@ def test_what_is_wrong_is_one_sentence(cli: Cli, here: Path, typed: str) -> None
 
 def test_a_file_of_a_model_names_no_code_either(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown method 'os:abort'"):
-        ct.algorithms.again("os:abort")
+        ct.algorithms.rebuild("os:abort")
     with pytest.raises(UserError, match="unknown model"):
         ct.models.rebuild_trusted({"module": "os:abort,x=1"})

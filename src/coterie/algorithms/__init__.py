@@ -52,10 +52,18 @@ BUILDERS: dict[str, Callable[..., Algorithm]] = {
 
 def __dir__() -> list[str]:
     """List the methods and the functions that build one, without modules."""
-    return ["Algorithm", "BUILDERS", "again", "build", "builder", "known", *(f.__name__ for f in BUILDERS.values())]
+    return [
+        "Algorithm",
+        "BUILDERS",
+        "build",
+        "builder",
+        "is_method",
+        "rebuild",
+        *(f.__name__ for f in BUILDERS.values()),
+    ]
 
 
-def known(name: str) -> bool:
+def is_method(name: str) -> bool:
     """Tell whether this is one of these methods; ``-`` and ``_`` are the same."""
     return name.replace("_", "-") in BUILDERS
 
@@ -70,7 +78,7 @@ def builder(name: str) -> Callable[..., Algorithm]:
     """
     if is_own(name):
         return own.builder(name)
-    if not known(name):
+    if not is_method(name):
         raise unknown("method", name, BUILDERS)
     return BUILDERS[name.replace("_", "-")]
 
@@ -84,8 +92,8 @@ def build(name: str, **settings: Any) -> Algorithm:
     return builder(name)(**settings)
 
 
-def again(name: str, trusted: Collection[str] = (), **settings: Any) -> Algorithm:
+def rebuild(name: str, trusted: Collection[str] = (), **settings: Any) -> Algorithm:
     """Build the method that a file names: one of these, or code of one's own that the person has typed as well."""
-    if not known(name) and name not in trusted:
+    if not is_method(name) and name not in trusted:
         raise unknown("method", name, BUILDERS)
     return build(name, **settings)

@@ -31,7 +31,7 @@ class Share(NamedTuple):
         return self.first <= t < self.end
 
 
-def shares(text: str, known: Mapping[str, float], clients: int, rounds: int) -> list[Share]:
+def shares(text: str, table: Mapping[str, float], clients: int, rounds: int) -> list[Share]:
     """Split the clients into contiguous groups, one per capacity: of equal size, or of the sizes in the text.
 
     With ``@`` all clients have one capacity after the other, each for a number of rounds or a share of all rounds,
@@ -44,7 +44,7 @@ def shares(text: str, known: Mapping[str, float], clients: int, rounds: int) -> 
     >>> [(s.capacity, s.first, s.end) for s in shares("b1@1/8-b2@1/8-b4", WIDTHS, 3, rounds=17)]
     [(0.25, 0, 2), (0.5, 2, 4), (1.0, 4, inf)]
     """
-    values = levels(text, known)
+    values = levels(text, table)
     if staged(text):
         starts: list[float] = [*_first_rounds(text, rounds), math.inf]
         return [Share(v, np.arange(clients), int(a), b) for v, (a, b) in zip(values, pairwise(starts), strict=True)]
@@ -52,7 +52,7 @@ def shares(text: str, known: Mapping[str, float], clients: int, rounds: int) -> 
     return [Share(v, np.arange(a, b)) for v, (a, b) in zip(values, ends, strict=True) if b > a]
 
 
-def levels(text: str, known: Mapping[str, float]) -> list[float]:
+def levels(text: str, table: Mapping[str, float]) -> list[float]:
     """Return the capacities themselves.
 
     >>> levels("b4-b3x2-0.1", WIDTHS), levels("b1@5-b2", WIDTHS)
@@ -62,7 +62,7 @@ def levels(text: str, known: Mapping[str, float]) -> list[float]:
         raise UserError(
             f"capacities={text} have both clients (x) and rounds (@): with rounds everybody has the same, as in b1@5-b4"
         )
-    return [_value(part.strip().partition("x")[0].partition("@")[0], known, text) for part in text.split("-")]
+    return [_value(part.strip().partition("x")[0].partition("@")[0], table, text) for part in text.split("-")]
 
 
 def staged(text: str) -> bool:
@@ -76,14 +76,14 @@ def refuse_staged(name: str, text: str | None, why: str) -> None:
         raise UserError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
 
 
-def _value(name: str, known: Mapping[str, float], text: str) -> float:
-    if name in known:
-        return known[name]
+def _value(name: str, table: Mapping[str, float], text: str) -> float:
+    if name in table:
+        return table[name]
     try:
         return float(name)
     except ValueError:
         raise UserError(
-            f"capacities={text} has no meaning at {name!r}: write {'-'.join(known)} or numbers, as in b4-b2 or 1-0.5"
+            f"capacities={text} has no meaning at {name!r}: write {'-'.join(table)} or numbers, as in b4-b2 or 1-0.5"
         ) from None
 
 

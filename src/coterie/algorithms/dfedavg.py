@@ -9,11 +9,7 @@ from .peers import Peers, decentralized
 
 @method(Training(momentum=0.0))
 def dfedavg(
-    p: Problem,
-    t: Training,
-    *,
-    topology: str | Topology = "random:10",
-    **options: Unpack[Options],
+    p: Problem, t: Training, *, topology: str | Topology = "random:10", **options: Unpack[Options]
 ) -> Program[Peers]:
     """DFedAvg: FedAvg between peers.
 

@@ -9,11 +9,7 @@ from .peers import Peers, decentralized
 
 @method()
 def dfedavgm(
-    p: Problem,
-    t: Training,
-    *,
-    topology: str | Topology = "random:10",
-    **options: Unpack[Options],
+    p: Problem, t: Training, *, topology: str | Topology = "random:10", **options: Unpack[Options]
 ) -> Program[Peers]:
     """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
 

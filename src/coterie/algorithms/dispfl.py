@@ -166,5 +166,5 @@ def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:
     moving = math.ceil(share * int(flat[0].sum()))
     size = w.reshape(flat.shape).abs().masked_fill(~flat, torch.inf)
     left = flat.scatter(1, size.argsort(stable=True)[:, :moving], False)  # the first of equal ones, on every device
-    wanted = score.reshape(flat.shape).masked_fill(left, -torch.inf)
-    return left.scatter(1, wanted.argsort(stable=True, descending=True)[:, :moving], True).view_as(mask)
+    growth = score.reshape(flat.shape).masked_fill(left, -torch.inf)
+    return left.scatter(1, growth.argsort(stable=True, descending=True)[:, :moving], True).view_as(mask)

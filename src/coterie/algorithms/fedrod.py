@@ -183,9 +183,9 @@ def with_first_heads(program: Program[Server], heads: nn.Module, at: str) -> Pro
         weights = {k: u[f"{at}network.{k}"] for k, _ in network.named_parameters()}
 
         def one(own: Tensors) -> Tensors:
-            made = heads.weight_and_bias(functional_call(network, weights, (class_shares(own[at + COUNTS]),)))
+            head = heads.weight_and_bias(functional_call(network, weights, (class_shares(own[at + COUNTS]),)))
             names, begun = (f"{at}personal.weight", f"{at}personal.bias"), own[at + BEGUN] > 0
-            first = {k: torch.where(begun, own[k], head) for k, head in zip(names, made, strict=True)}
+            first = {k: torch.where(begun, own[k], value) for k, value in zip(names, head, strict=True)}
             return own | first | {at + BEGUN: torch.ones_like(own[at + BEGUN])}
 
         every: Tensors = vmap(one)(v)

@@ -8,11 +8,7 @@ from .peers import Peers, decentralized
 
 
 @method()
-def local(
-    p: Problem,
-    t: Training,
-    **options: Unpack[Options],
-) -> Program[Peers]:
+def local(p: Problem, t: Training, **options: Unpack[Options]) -> Program[Peers]:
     """Local: every client on its own, every round.
 
     x_i <- local(x_i)

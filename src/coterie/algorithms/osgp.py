@@ -18,12 +18,7 @@ from .pushsum import mean_numerator, push_sum
 # Push-sum is made for directed graphs.
 @method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
 def osgp(
-    p: Problem,
-    t: Training,
-    *,
-    topology: str | Topology = "random-push:10",
-    tau: Count = 0,
-    **options: Unpack[Options],
+    p: Problem, t: Training, *, topology: str | Topology = "random-push:10", tau: Count = 0, **options: Unpack[Options]
 ) -> Program[Any]:
     """OSGP: stochastic gradient push of the whole model; messages may arrive ``tau`` rounds late.
 
@@ -69,8 +64,8 @@ def late(program: Program[Any], tau: int) -> Program[Late]:
         own = diagonal[torch.from_numpy(r.local_clients)]
         others = topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
         pushed, pushed_mu = sums(r.engine, others, trained.sent, {WEIGHT: s.mu})
-        kept: Tensors = vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
-        x = {k: v + s.flying[k][:, 0] for k, v in kept.items()}
+        stays: Tensors = vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
+        x = {k: v + s.flying[k][:, 0] for k, v in stays.items()}
         mu = own * s.mu + s.flying_mu[:, 0]
         queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
         queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[WEIGHT][:, None]], 1)

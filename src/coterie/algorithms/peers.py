@@ -32,12 +32,12 @@ def decentralized(
     fresh_graph: bool = False,
     aux: Given = NOTHING,
 ) -> Program[Peers]:
-    """Everybody trains, then averages what is shared with the neighbors.
+    """Return the program in which all clients train, then average the shared part with their neighbors.
 
     z_i <- local(x_i);   u_i <- sum_j W[i, j] u(z_j), ``gossip_steps`` times;   v_i <- v(z_i)
 
-    fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: what
-    corrections look up, by name, as functions of the state and the round.
+    fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: the
+    values that corrections look up, by name, as functions of the state and the round.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
     if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow

@@ -31,13 +31,13 @@ def federated(
     personal_outer_lr: float = 1.0,
     aux: Given = NOTHING,
 ) -> Program[Server]:
-    """A cohort trains from the server's model, which then moves to their mean.
+    """Return the program in which a cohort trains from the server's model, which then moves to their mean.
 
     (u_i, v_i') <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
     v_i <- v_i + personal_outer_lr (v_i' - v_i)
 
-    Where clients hold parts of the model only, every entry is averaged over those of S who hold it. aux: what
-    corrections look up, by name, as functions of the state and the round.
+    Where clients hold parts of the model only, every entry is averaged over those of S who hold it. aux: the values
+    that corrections look up, by name, as functions of the state and the round.
     """
     work = LocalUpdate(problem, phases, training, frozenset(aux))
 
@@ -71,13 +71,13 @@ def federated(
 
 
 def both_ways(problem: Problem, u: Tensors, personal: Collection[str], r: Round) -> Traffic:
-    """The server's part down and up once for every member of the cohort, in the form each of them has."""
+    """Count the server's part down and up once for every member of the cohort, in the form each of them has."""
     if problem.submodels is None:
         up = to_server(problem.clients, r.cohort, load(u, stacked=False))
     else:
         own = [
             (r.cohort[a.places], {*personal, *a.submodel.private}, a.submodel.model.start) for a in problem.submodels(r)
         ]
-        forms = [(who, load(split(start, kept)[1], stacked=False)) for who, kept, start in own]
+        forms = [(who, load(split(start, private)[1], stacked=False)) for who, private, start in own]
         up = tuple(m for who, sent in forms for m in to_server(problem.clients, who, sent))
     return Traffic(up, tuple(m.back for m in up))

@@ -52,7 +52,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
 def _saved_config(text: str) -> Path | None:
     """Return the configuration that a text points to, None where it is the name of a method."""
     path = Path(text)
-    if algorithms.known(text) or is_own(text):
+    if algorithms.is_method(text) or is_own(text):
         return None
     if path.is_dir():
         return path / CONFIG
@@ -242,7 +242,7 @@ def interruptible(folder: Path, options: TrainingOptions, output: Output) -> Ite
 def _continuation(folder: Path, options: TrainingOptions, output: Output) -> list[str]:
     """Return the words that name the folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
-        named = algorithms.known(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
+        named = algorithms.is_method(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
         trusted = trusting(RunFolder(folder).config())
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
         return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *where, *output.flags]

@@ -37,14 +37,14 @@ def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
     )
     if about.get("form") == "recovered":
         return module
-    if not algorithms.known(about["method"]):
+    if not algorithms.is_method(about["method"]):
         if shapes(tensors) != shapes(module.state_dict()):
             raise UserError(
                 f"the method {about['method']} trained another module than {about['model']}, and a file does not "
                 "decide what code runs here: load its tensors into that module yourself"
             )
         return module
-    algorithm = algorithms.again(about["method"], **json.loads(about["settings"]))
+    algorithm = algorithms.rebuild(about["method"], **json.loads(about["settings"]))
     common = algorithm.adapt(Model(module, cross_entropy))
     if shapes(tensors) == shapes(common.start):
         return common.module

@@ -74,7 +74,7 @@ def rebuild(
         if config.get("transform"):
             federation = replace(federation, transform=data.Transform(**config["transform"]))
         module = models.rebuild_trusted(config["model"])
-        algorithm = algorithms.again(config["method"], trusted, **config["settings"])
+        algorithm = algorithms.rebuild(config["method"], trusted, **config["settings"])
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"the configuration is not complete ({error}): give the config.json of a run") from error
     if list(federation.input_shape) != config["model"]["input_shape"]:
@@ -88,7 +88,7 @@ def rebuild(
 def repeatable(config: Mapping[str, Any]) -> bool:
     """Return whether a configuration names its method, model (or the functions that make them), data and loss."""
     modeled = "name" in config["model"] or is_own(config["model"].get("module", ""))
-    method = algorithms.known(config["method"]) or is_own(config["method"])
+    method = algorithms.is_method(config["method"]) or is_own(config["method"])
     return modeled and method and "source" in config["data"] and config["loss"] == "cross_entropy"
 
 

@@ -135,9 +135,9 @@ def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None =
     if model is None and "name" not in config["model"]:
         return None
     module = models.rebuild(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
-    if not algorithms.known(config["method"]):  # the module that it trained is the one to pass
+    if not algorithms.is_method(config["method"]):  # the module that it trained is the one to pass
         return Model(module, cross_entropy)
-    return algorithms.again(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
+    return algorithms.rebuild(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
 
 
 @dataclass(frozen=True)
@@ -151,14 +151,14 @@ class Modules:
         """Return the module that these tensors of a client are for."""
         if self.common is None or shapes(tensors) == shapes(self.common.start):
             return self.common
-        return self._own[client] if algorithms.known(self.config["method"]) else None
+        return self._own[client] if algorithms.is_method(self.config["method"]) else None
 
     @cached_property
     def _own(self) -> list[Model]:
         """The modules by client, found only where a file holds something else than the common form."""
         assert self.common is not None
         c = self.config
-        method = algorithms.again(c["method"], **c["settings"])
+        method = algorithms.rebuild(c["method"], **c["settings"])
         return final_models(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
 
 
