@@ -64,13 +64,13 @@ class TestWidths:
         e = experiment(net(kind), ragged(kind), alg.build(name, **NARROW), replace_exact(engine))
         before = play(e, 1).state
         r = e.round(1)
-        problem_views = e.program.submodels(r)
+        assigned = e.program.submodels(r)
         total = {k: torch.zeros_like(v) for k, v in before.u.items()}
         count = {k: torch.zeros_like(v) for k, v in before.u.items()}
         trained = e.program.train(before, r)
-        for form, (places, view, where) in zip(trained.groups, problem_views, strict=True):
+        for form, (places, submodel, index) in zip(trained.groups, assigned, strict=True):
             for row in range(len(places)):
-                values, mass = view.put(rows(form.models, row), rows(where, row))
+                values, mass = submodel.embed(rows(form.models, row), rows(index, row))
                 for k in total:
                     total[k] += values[k]
                     count[k] += mass[k]
@@ -158,7 +158,7 @@ class TestWidths:
         after, start = play(e, 1).state.u, e.model.start
         assert torch.equal(after["3.weight"][absent], start["3.weight"][absent])
         assert not torch.equal(after["1.weight"], start["1.weight"])
-        x, form = fed.x[:2], e.program.submodels(e.round(0))[0].view.model
+        x, form = fed.x[:2], e.program.submodels(e.round(0))[0].submodel.model
         present = {"present": torch.tensor([c in fed.y for c in range(3)]).double()}
         training = torch.func.functional_call(form.training, start | present, (x,))
         assert torch.equal(training, e.model.outputs(start, x) * present["present"])
