@@ -15,9 +15,8 @@ from .dealing import Parts
 from .federation import Federation, Pool
 from .partition import NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
-from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn
+from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn, tiny_imagenet
 from .readers.text import text, wikitext2
-from .readers.tiny import tiny_imagenet
 
 CLIENTS = 20  # unless it is given, or the data know their clients
 
