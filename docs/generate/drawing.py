@@ -1,4 +1,4 @@
-"""The picture of a method: what a played round shows, as SVG inside the page. Colors come from the style sheet."""
+"""The picture of a method: one round as SVG inside the page. Colors come from the style sheet."""
 
 import math
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ KINDS = {
     "shared": "shared: this part is sent and mixed",
     "personal": "personal: this part never leaves its client",
     "group": "shared among clients of the same width only",
-    "drawn": "as it was drawn: nobody trains it while the others train together",
+    "drawn": "initial: this part is not trained while the others train together",
 }
 
 
 def picture(p: Played, name: str) -> str:
-    """The figure, with its legend and a sentence for those who do not see it."""
+    """Return the figure, with its legend and a sentence for readers who cannot see it."""
     inside = "".join((*links(p), *hub(p), *(client(p, i) for i in range(CLIENTS))))
     arrow = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
@@ -28,34 +28,34 @@ def picture(p: Played, name: str) -> str:
 
 
 def sentence(p: Played, name: str) -> str:
-    """What the drawing shows, in words."""
+    """Return what the drawing shows, in words."""
     among = {b.kind for tower in p.towers for model in tower for b in model}
     where = f"{CLIENTS} clients of {name}"
     if not p.traffic.messages:
-        return f"{where}, each for itself: nothing is sent."
+        return f"{where}; each trains alone, and nothing is sent."
     how = f"{len(p.cohort)} of them exchange with a server" if p.W is None else "exchange with their neighbors"
     return f"{where}; {how}. " + " ".join(f"{text[0].upper()}{text[1:]}." for k, text in KINDS.items() if k in among)
 
 
 def legend(p: Played) -> str:
-    """The colors that occur, and what else can be seen."""
+    """Return the colors that occur, and the other marks."""
     found = [b for tower in p.towers for model in tower for b in model]
     lines = [f'<i class="{k}"></i>{text}' for k, text in KINDS.items() if any(b.kind == k for b in found)]
     if any(b.factors for b in found):
         lines.append("two thin bars: a product of two factors, as long as its rank")
     if "mask" in p.slots:
-        lines.append("gaps: entries that are zero, other ones for every client")
+        lines.append("gaps: entries that are zero, which differ between clients")
     elif any(b.held != ((0.0, 1.0),) and not b.factors for b in found):
-        lines.append("shorter bars and gaps: channels the client does not hold")
+        lines.append("shorter bars and gaps: channels that the client does not have")
     if any(b.beside for b in found):
         lines.append("dots: a further head on this stage")
     if len(p.cohort) < CLIENTS:
-        lines.append("faint: not asked in this round")
+        lines.append("faint: the client does not take part in this round")
     if "mu" in p.slots:
-        lines.append("μ: a weight that travels along and de-biases")
+        lines.append("μ: a weight that is sent along and de-biases")
     if "c" in p.slots:
-        lines.append("c: a control variate that travels along")
-    lines.append(f"layers from below: {', '.join(ROWS)}")
+        lines.append("c: a control variate that is sent along")
+    lines.append(f"layers from bottom to top: {', '.join(ROWS)}")
     return " · ".join(f"<span>{line}</span>" for line in lines)
 
 
@@ -72,14 +72,14 @@ def links(p: Played) -> Iterator[str]:
     if p.W is None:
         yield from (line(place(i), CENTER, "both") for i in p.cohort)
         return
-    for i, j in p.W.nonzero().tolist():  # i hears j
+    for i, j in p.W.nonzero().tolist():  # i receives from j
         mutual = bool(p.W[j, i] > 0)
         if i != j and not (mutual and i < j):
             yield line(place(j), place(i), "both" if mutual else "one")
 
 
 def line(start: tuple[float, float], end: tuple[float, float], ways: str) -> str:
-    """A line between two places that stops short of what stands there."""
+    """Return a line between two clients that ends before their frames."""
     (x1, y1), (x2, y2) = start, end
     length = math.hypot(x2 - x1, y2 - y1)
     dx, dy = (x2 - x1) / length, (y2 - y1) / length
@@ -90,13 +90,13 @@ def line(start: tuple[float, float], end: tuple[float, float], ways: str) -> str
 
 
 def hub(p: Played) -> Iterator[str]:
-    """The server, or what is to be said of the exchange."""
+    """Draw the server, or the number of exchanges."""
     x, y = CENTER
     if p.W is None:
         yield f'<rect class="server" x="{x - 40}" y="{y - 18}" width="80" height="36" rx="7"/>'
         yield text(x, y + 5, "server, c" if "c" in p.slots else "server", "inverse")
     elif p.exchanges > 1:
-        yield text(x, y + 5, f"{p.exchanges} exchanges a round", "note")
+        yield text(x, y + 5, f"{p.exchanges} exchanges per round", "note")
 
 
 def client(p: Played, i: int) -> str:

@@ -1,4 +1,4 @@
-"""The page of a method, made of its docstring, its settings and a round of it."""
+"""The page of a method, made from its docstring, its settings and one of its rounds."""
 
 import json
 import re
@@ -27,7 +27,7 @@ SECTIONS = (
 
 
 def page(method: str) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     a, p = about(algorithms.builder(method)), played(method)
     texts = (
         try_it(method),
@@ -37,19 +37,19 @@ def page(method: str) -> str:
         tables.cited(a.reference),
         linked(sentence(a.differs), method),
         papers(method),
-        tables.ours(method) or "No study of ours has run it; `coterie compare` does.",
+        tables.ours(method) or "None of our studies has run this method; `coterie compare` can.",
     )
     parts = [f"## {title}\n\n{text}" for title, text in zip(SECTIONS, texts, strict=True)]
     return "\n\n".join([f"# {a.title}", f"`{method}` · {where(p)}", sentence(a.what), *parts])
 
 
 def sentence(text: str) -> str:
-    """A text that stands alone."""
+    """Return a text that begins with a capital letter."""
     return f"{text[0].upper()}{text[1:]}"
 
 
 def linked(text: str, here: str) -> str:
-    """A text in which the names of other methods lead to their pages."""
+    """Return a text in which the names of other methods link to their pages."""
     names = {m.replace("-", "_"): m for m in algorithms.BUILDERS if m not in (here, "local")}
     return re.sub(
         r"(?<![\w`])([a-z_]+)(?![\w`=])", lambda m: f"[{m[1]}]({names[m[1]]}.md)" if m[1] in names else m[1], text
@@ -57,7 +57,7 @@ def linked(text: str, here: str) -> str:
 
 
 def where(p: Played) -> str:
-    """With whom clients exchange."""
+    """Return with whom clients exchange."""
     if not p.traffic.messages:
         return "alone"
     if p.W is None:
@@ -76,7 +76,7 @@ KINDS = (
 
 
 def kind(method: str) -> str:
-    """Which of the KINDS a method is of, as its round shows."""
+    """Return which of the KINDS a method is, as its round shows."""
     p = played(method)
     if not p.traffic.messages:
         return "Alone"
@@ -87,26 +87,26 @@ def kind(method: str) -> str:
 
 
 def kinds() -> dict[str, list[str]]:
-    """All methods, by kind."""
+    """Return all methods by kind."""
     return {k: [m for m in algorithms.BUILDERS if kind(m) == k] for k in KINDS}
 
 
 def index() -> str:
-    """All methods on one page."""
+    """Return the page of all methods."""
     rows = []
     for method, builder in algorithms.BUILDERS.items():
         a, p = about(builder), played(method)
         rows.append([f"[{a.title}]({method}.md)", f"`{method}`", where(p), kept(p), a.what])
     lead = (
-        "Every page is made of the method's docstring, its settings and a round of it. `coterie list` shows the same "
-        "names in a terminal, `coterie list METHOD` all that is known of one. Which one to take: [choose a "
-        "method](../choose.md)."
+        "Every page is made from the method's docstring, its settings and one of its rounds. `coterie list` shows the "
+        "same names in a terminal, and `coterie list METHOD` shows one method. [Choose a method](../choose.md) says "
+        "which one to use."
     )
     return f"# Methods\n\n{lead}\n\n{tables.table(['method', 'name', 'where', 'personal', 'what it does'], rows)}\n"
 
 
 def kept(p: Played) -> str:
-    """What stays with a client, as the picture has it."""
+    """Return what stays with a client, as the picture shows it."""
     models = p.towers[p.cohort[0]]
     own = [b for b in models[-1] if b.kind == "personal"]
     if len(models) > 1:
@@ -119,7 +119,7 @@ def kept(p: Played) -> str:
 
 
 def try_it(method: str) -> str:
-    """The shortest command and the shortest program."""
+    """Return the shortest command and the shortest program."""
     staged = facts(algorithms.builder(method)).staged
     lines = [
         "import coterie as ct",
@@ -135,67 +135,65 @@ def try_it(method: str) -> str:
 
 
 def call(name: str, arguments: str) -> str:
-    """A call on one line where it is short enough to be read there."""
+    """Return a call, on one line if it is short enough."""
     line = f"{name}({arguments})"
     return line if len(line) <= 100 else f"{name}(\n    {arguments}\n)"
 
 
 def small(method: str) -> str:
-    """Arguments that suit six clients with few samples."""
+    """Return arguments that suit six clients with few samples."""
     build, preset = algorithms.builder(method), PRESETS["digits"]
-    known, select_engine = (
-        settings_of(build),
-        {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1},
-    )
+    known = settings_of(build)
+    suited = {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1}
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
-    forms = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
-    chosen = {k: select_engine[k] for k in (*wanted, *forms) if k in known and k in select_engine}
+    others = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
+    chosen = {k: suited[k] for k in (*wanted, *others) if k in known and k in suited}
     if neighbors := graph(method, known):
         chosen["topology"] = neighbors
     return ", ".join(f"{k}={v if v is None else json.dumps(v)}" for k, v in chosen.items())
 
 
 def recurrence(a: About) -> str:
-    """The formula, and what its letters mean."""
+    """Return the formula, and what its letters mean."""
     letters = [f"* {text}" for pattern, text in LETTERS if re.search(pattern, a.recurrence, flags=re.DOTALL)]
     return f'<div class="recurrence">{formula(a.recurrence)}</div>\n\n' + "\n".join(letters)
 
 
 def shown(method: str, a: About, p: Played) -> str:
-    """The picture and what the round behind it cost."""
+    """Return the picture, and the cost of its round."""
     how = (
-        f"Drawn from round {AT + 1} of the program itself: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
-        f"`coterie run {method}`, and two neighbors each where there is no server."
+        f"The picture shows round {AT + 1} of a run: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
+        f"`coterie run {method}`, and two neighbors each if there is no server."
     )
     return f"{picture(p, a.title)}\n\n{how} {cost(p)}"
 
 
 def cost(p: Played) -> str:
-    """What the round sent, and what a step takes."""
+    """Return what the round sends, and how many gradients a step takes."""
     sent = p.traffic
     if not sent.messages:
-        return "It sends nothing."
+        return "The round sends nothing."
     each = sorted({m.load.parameters for m in sent.sent})
     many = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}"
-    text = f"It sends {sent.messages} messages of {many} parameters, {sent.bytes:,} bytes in all."
+    text = f"The round sends {sent.messages} messages of {many} parameters, {sent.bytes:,} bytes in all."
     return text + (f" Every step takes {p.gradients:.3g} gradients on average." if p.gradients != 1 else "")
 
 
 def settings(method: str, a: About) -> str:
-    """What is said of the settings, and all of them with their defaults; those of every method last."""
+    """Return the table of all settings with their defaults, those of every method last."""
     builder = algorithms.builder(method)
     values, known = algorithms.build(method).settings, takes(builder)
     says = {**a.args, "topology": f"{a.args.get('topology')} See [topologies](../own-topology.md)."}
     rows = [[f"`{k}`", f"`{default(values[k])}`", known[k], says[k]] for k in known]
-    columns = ["setting", "default", "takes", "what it is"]
-    say = "On the command line: `--set NAME=VALUE`. The defaults are those of the experiments the method comes from."
+    columns = ["setting", "default", "takes", "meaning"]
+    say = "On the command line, type `--set NAME=VALUE`. The defaults are those of the method's published experiments."
     return "\n\n".join([*a.notes, say, tables.table(columns, rows)])
 
 
 def papers(method: str) -> str:
-    """The experiments that run it, and what they printed."""
+    """Return the published experiments that run a method, and their numbers."""
     if not tables.uses(method):
-        return "None of the five papers runs it."
+        return "None of the five papers runs this method."
     numbers = tables.published_of(method)
     folded = f'\n\n??? note "Published numbers"\n\n    {numbers.replace(chr(10), chr(10) + "    ")}' if numbers else ""
     return f"{tables.recipes_with(method)}\n\n`coterie recipe show NAME` has the details.{folded}"
