@@ -71,7 +71,7 @@ TABLE: list[tuple[str, str, str, dict[str, str]]] = [
         "type",
         "engine",
         "graphed:many",
-        {"name": "graphed", "key": "chunk", "typed": "many", "fix": "a whole number or none"},
+        {"name": "graphed", "key": "chunk", "typed": "many", "fix": "a whole number"},
     ),
     ("range", "method", "fedavg momentum=2", {"key": "momentum", "typed": "2.0", "fix": "between 0 and 1"}),
     ("range", "source", "text:a.txt,mask=2", {"key": "mask", "typed": "2.0", "fix": "between 0 and 1"}),

@@ -227,7 +227,7 @@ class TestCommandLine:
     def test_list_names_everything(self, capsys: Any, monkeypatch: Any) -> None:
         status, out, _ = coterie(capsys, monkeypatch, "list")
         assert status == 0
-        names = [*ct.algorithms.BUILDERS, *ct.data.SOURCES, *ct.topology.names(), *ct.models.BUILDERS]
+        names = [*ct.algorithms.BUILDERS, *ct.data.SOURCES, *ct.topology.BUILDERS, *ct.models.BUILDERS]
         assert all(name in out for name in names)
 
     def test_topology(self, capsys: Any, monkeypatch: Any) -> None:

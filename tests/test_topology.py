@@ -392,7 +392,7 @@ def test_build_hands_the_seed_on_and_keeps_a_topology() -> None:
     ring = tp.ring(4)
     assert tp.build(ring, 4) is ring
     assert tp.ring(np.int64(4)).n == 4  # type: ignore[arg-type]
-    assert set(tp.names()) == {text.partition(":")[0] for text in TEXTS}
+    assert set(tp.BUILDERS) == {text.partition(":")[0] for text in TEXTS}
 
 
 def always(W: Tensor, t: int) -> Tensor:

@@ -57,7 +57,7 @@ def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, di
         if not any(key in known[m] for m in asked):
             raise no_option(f"method {' or '.join(asked)}", key, dict.fromkeys(k for m in asked for k in known[m]))
         if key in texts.setdefault(method, {}):
-            raise given_twice(method or " and ".join(builders), key, texts[method][key], text)
+            raise given_twice(" or ".join(asked), key, texts[method][key], text)
         texts[method][key] = text
     values = {}
     for m, builder in builders.items():

@@ -26,7 +26,7 @@ def show_list() -> None:
     others: dict[str, Iterable[str]] = {
         "data": data.SOURCES,
         "partitions": (*PARTITIONS, NATURAL),
-        "topologies": topology.names(),
+        "topologies": topology.BUILDERS,
         "models": models.BUILDERS,
     }
     for kind, names in others.items():

@@ -11,10 +11,11 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import degree, degrees, diameter, edges, in_neighbors, links, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
-from .parse import build, names
+from .parse import BUILDERS, build
 from .sparse import diagonal, drop_messages_of, support, with_diagonal, without_absent
 
 __all__ = [
+    "BUILDERS",
     "Topology",
     "build",
     "clique",
@@ -30,7 +31,6 @@ __all__ = [
     "in_neighbors",
     "links",
     "metropolis",
-    "names",
     "none",
     "one_peer_exponential",
     "random",

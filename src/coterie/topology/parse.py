@@ -13,7 +13,7 @@ from .facts import Stochastic, stochasticity
 from .graphs import Topology, exponential, full, grid, none, ring, star
 from .sparse import DENSE, diagonal, entries
 
-_BUILDERS: dict[str, Callable[..., Topology]] = {
+BUILDERS: dict[str, Callable[..., Topology]] = {
     "ring": ring,
     "grid": grid,
     "exponential": exponential,
@@ -26,15 +26,6 @@ _BUILDERS: dict[str, Callable[..., Topology]] = {
     "star": star,
     "none": none,
 }
-
-
-def names() -> list[str]:
-    """Return the names that `build` knows.
-
-    >>> names()[:3]
-    ['ring', 'grid', 'exponential']
-    """
-    return list(_BUILDERS)
 
 
 def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int = 0) -> Topology:
@@ -69,9 +60,9 @@ def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int 
 def _from_text(text: str, n: int, seed: int) -> Topology:
     spec = parse(text)
     spec = spec._replace(name=spec.name.replace("_", "-"))
-    if spec.name not in _BUILDERS:
-        raise unknown("topology", spec.name, _BUILDERS)
-    make = _BUILDERS[spec.name]
+    if spec.name not in BUILDERS:
+        raise unknown("topology", spec.name, BUILDERS)
+    make = BUILDERS[spec.name]
     takes = parameters(make)
     seeded = {"seed": seed} if "seed" in takes else {}
     return make(n, **bind("topology", spec, {k: p for k, p in takes.items() if k not in ("n", "seed")}), **seeded)

@@ -20,7 +20,7 @@ from ..engines.vectorized import Vectorized, lift
 from ..models.cost import Cost, cost
 from ..models.model import Model, couples_samples, draws, familiar
 
-_CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt | None)
+_CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
 TAKES: dict[str, dict[str, Parameter]] = {
     "auto": {},
