@@ -9,7 +9,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms.capacities import RANKS, WIDTHS, Share, levels, shares
-from coterie.algorithms.groups import final_models
+from coterie.algorithms.update import final_models
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.models.model import Model, cross_entropy
@@ -140,7 +140,7 @@ def test_bytes_and_flops_by_stage() -> None:
     sizes = [sum(p.numel() for p in net("mlp").at_width(rate).parameters()) for rate in (0.25, 0.5, 1.0, 1.0)]
     assert [row["parameters_sent"] for row in rows] == [3 * 2 * size for size in sizes]  # three of them, both ways
     assert [row["bytes_sent"] for row in rows] == [8 * 3 * 2 * size for size in sizes]
-    passes = [sum(int(e.train.sizes[i]) for i in e.cohort(t)) for t in range(4)]
+    passes = [sum(int(e.train.sizes[i]) for i in e.schedule.cohort(t)) for t in range(4)]
     widths = [2, 4, 8, 8]
     assert [row["flops"] for row in rows] == [3 * n * w * (16 + 3) for n, w in zip(passes, widths, strict=True)]
 

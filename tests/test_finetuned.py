@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import groups
+from coterie.algorithms import update
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
 from coterie.store import flatten
@@ -79,7 +79,7 @@ def test_some_at_a_time_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     e = experiment(net("mlp"), ragged("mlp"), alg.fedavg(**COMMON, participation=3, **TUNED))
     state = play(e, 1).state
     whole = e.clients(state)
-    monkeypatch.setattr(groups, "NUMBERS", 1)
+    monkeypatch.setattr(update, "NUMBERS", 1)
     assert len(list(e.program.finetune(state, e.everybody(0)))) == 5
     for left, right in zip(whole, e.clients(state), strict=True):
         assert all(torch.equal(v, right.personal[k]) for k, v in left.personal.items())

@@ -137,7 +137,7 @@ def own_slots(e: Experiment) -> list[str]:
 
 def touched(e: Experiment, before: Any, after: Any, t: int) -> list[str]:
     """The slots in which a client has changed that took no part in round ``t``."""
-    absent = [i for i in range(5) if i not in e.cohort(t)]
+    absent = [i for i in range(5) if i not in e.schedule.cohort(t)]
     assert absent
     was, is_now = flatten(before), flatten(after)
     return [k for k in own_slots(e) if not torch.equal(is_now[k][absent], was[k][absent])]
@@ -184,7 +184,7 @@ def test_measuring_changes_nothing(lived: Lived) -> None:
     assert measured.accuracies is not None
     for protocol, each in again.items():
         torch.testing.assert_close(each, measured.accuracies[protocol], rtol=0, atol=0, equal_nan=True)
-    agreed = e._agreed(measured.state, evaluate=True)
+    agreed = e.consensus_model(measured.state)
     assert agreed is not None
     columns = {k: v for protocol, each in again.items() for k, v in accuracy_row(protocol, each).items()}
     columns["global_accuracy"] = global_accuracy(e.engine, e.model, agreed, e.tests)
@@ -292,8 +292,8 @@ def test_every_method_knows_unequally_fast_clients(name: str) -> None:
 
 def test_cohorts_are_uniform_and_repeatable() -> None:
     e = experiment(net("mlp"), ragged("mlp"), alg.fedavg(**COMMON, participation=2))
-    draws = [e.cohort(t) for t in range(3000)]
+    draws = [e.schedule.cohort(t) for t in range(3000)]
     assert all(len(set(c)) == 2 for c in draws)
     counts = torch.tensor([sum(i in c for c in draws) for i in range(5)], dtype=torch.float64)
     assert bool(((counts - 1200).abs() < 5 * (3000 * 0.4 * 0.6) ** 0.5).all())
-    assert all((e.cohort(t) == draws[t]).all() for t in range(20))
+    assert all((e.schedule.cohort(t) == draws[t]).all() for t in range(20))

@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
 from coterie.store import RunFolder, flatten
-from coterie.topology import drop_messages_of, ring, without_absent
+from coterie.topology import drop_messages, ring, without_absent
 from laws import build, kind_like
 from test_channel import PEERS
 from test_engines import graphed_for
@@ -43,7 +43,7 @@ def test_a_ring_without_one_client_stays_symmetric() -> None:
 def test_a_directed_graph_keeps_its_sums_beside_silence() -> None:
     """Rows where receivers keep what is missing, columns where senders do; whoever is offline has a 1 alone."""
     for keeps, axis, W in (("sender", 0, column(0)), ("receiver", 1, column(0).T)):
-        left = without_absent(drop_messages_of(W, 0.5, keeps, np.random.default_rng(0)), np.array([0, 2, 3]), keeps)
+        left = without_absent(drop_messages(W, 0.5, keeps, np.random.default_rng(0)), np.array([0, 2, 3]), keeps)
         close(left.sum(axis), torch.ones(4, dtype=torch.float64))
         close(left[1], [0, 1, 0, 0])
         close(left[:, 1], [0, 1, 0, 0])
@@ -56,7 +56,7 @@ def test_absent_clients_stay_as_they_are(row: str) -> None:
     whole = partly(row, 0.0)
     now = play(e, 1)
     after, measured = e.run_round(now, 1, evaluate=True)
-    there = e.cohort(1)
+    there = e.schedule.cohort(1)
     away = np.setdiff1d(np.arange(5), there)
     assert 0 < len(there) < 5
     before, later = flatten(now.state), flatten(after.state)
@@ -84,7 +84,7 @@ def test_what_is_mixed_is_the_matrix_without_them() -> None:
     """W' z by hand, for those who are there."""
     e = partly("dfedavgm")
     now = play(e, 1)
-    r, there = e.round(1), e.cohort(1)
+    r, there = e.round(1), e.schedule.cohort(1)
     W = without_absent(e.program.topology(1), there, "receiver")
     z = {k: v.clone() for k, v in now.state.x.items()}
     for k, v in e.program.train(now.state, r).models.items():
@@ -151,7 +151,7 @@ def test_engines_and_shards_agree(row: str) -> None:
 
 def test_they_are_away_as_often_as_asked() -> None:
     e = replace(partly("local", 0.2), rounds=1000)
-    there = [e.cohort(t) for t in range(1000)]
+    there = [e.schedule.cohort(t) for t in range(1000)]
     assert abs(sum(map(len, there)) - 4000) < 5 * (5000 * 0.2 * 0.8) ** 0.5
     assert len({tuple(who) for who in there}) > 20
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.algorithms import groups
+from coterie.algorithms import update
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
-from coterie.measure.accuracy import count_correct_global
+from coterie.measure.evaluate import count_correct_global
 from coterie.submodels import LowRank, factorize_tensors
 from coterie.training.experiment import Experiment
 from coterie.training.run import Run
@@ -145,7 +145,7 @@ def test_few_at_a_time_are_the_same_models(monkeypatch: pytest.MonkeyPatch) -> N
     e = problem("feddropout")
     state = play(e, 2).state
     whole = [(f.places.tolist(), f.models) for f in e.groups(state, 1)]
-    monkeypatch.setattr(groups, "NUMBERS", 1)
+    monkeypatch.setattr(update, "NUMBERS", 1)
     single = list(e.groups(state, 1))
     assert [f.places.tolist() for f in single] == [[place] for places, _ in whole for place in places]
     parts = [rows(models, i) for places, models in whole for i in range(len(places))]

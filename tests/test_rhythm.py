@@ -15,7 +15,7 @@ from coterie.cli.app import app
 from coterie.data import Federation
 from coterie.training import evaluation as evaluation_interval
 from coterie.training.experiment import Experiment
-from coterie.training.participation import Participation
+from coterie.training.schedule import Schedule
 from toys import experiment, net, ragged
 
 ROUNDS = 7
@@ -100,7 +100,7 @@ def test_passes_are_counted(
 
 def test_forms_are_counted_as_members_have_them() -> None:
     """Half of the width: half of the multiply-adds of this model; for half of the members, or of the rounds."""
-    full = float(of(PARTIAL["dfedavg"]).flops_a_sample(of(PARTIAL["dfedavg"]).model))
+    full = float(of(PARTIAL["dfedavg"]).flops_per_sample(of(PARTIAL["dfedavg"]).model))
     assert evaluation_interval.training_price(of(PARTIAL["dfedavg"])) == full
     settings = {"epochs": 1, "batch_size": 4, "participation": 1.0}
     for capacities, share in (("1", 1.0), ("0.5", 0.5), ("1x3-0.5x2", 0.8), ("0.5@1/2-1", 0.75), ("0.5@1/8-1", 0.9375)):
@@ -111,7 +111,7 @@ def test_forms_are_counted_as_members_have_them() -> None:
 def test_few_of_many_are_asked_for_often() -> None:
     """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
     n, m, rounds = 60, 6, 400
-    a = Participation(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
+    a = Schedule(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
     asked = sum(len(a.final(t)) > 0 for t in range(rounds))
     fed = ct.data.from_tensors(
         **{part: [(torch.randn(2, 4), torch.arange(2))] * n for part in ("train", "test")}, classes=2
@@ -124,7 +124,7 @@ def test_few_of_many_are_asked_for_often() -> None:
 def test_what_takes_no_time_is_done_in_every_round() -> None:
     e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
     assert evaluation_interval.evaluation_interval(e) == 1
-    macs = evaluation_interval.evaluation_passes(e) * e.flops_a_sample(e.model) / 3
+    macs = evaluation_interval.evaluation_passes(e) * e.flops_per_sample(e.model) / 3
     rounds = int(evaluation_interval.FREE_MACS / (macs + 4 * evaluation_interval.CALL))
     assert (
         evaluation_interval.evaluation_interval(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds))
@@ -182,7 +182,7 @@ def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
 @pytest.mark.parametrize("every", [1, 3, 20])
 def test_who_comes_again_is_known_wherever_a_run_begins(every: int) -> None:
     """Rounds are asked for backwards: a continued run begins anywhere, and a cluster may repeat one."""
-    a = Participation(9, 0.4, seed=1, rounds=14, evaluate_every=every)
+    a = Schedule(9, 0.4, seed=1, rounds=14, evaluate_every=every)
     for t in reversed(range(14)):
         later = {int(i) for k in range(t + 1, a.evaluated(t) + 1) for i in a.cohort(k)}
         assert a.final(t).tolist() == [i for i in a.cohort(t).tolist() if i not in later]

@@ -75,8 +75,8 @@ def test_drawn_neighbors(text: str, axis: int, kind: str, few: None) -> None:
 @pytest.mark.parametrize("keeps", ["receiver", "sender"])
 def test_silence_is_the_same_in_both_forms(keeps: str, few: None) -> None:
     W = matrices("random:4", 1)[0]
-    thin = topology.drop_messages_of(W, 0.4, keeps, np.random.default_rng(0))
-    thick = topology.drop_messages_of(W.to_dense(), 0.4, keeps, np.random.default_rng(0))
+    thin = topology.drop_messages(W, 0.4, keeps, np.random.default_rng(0))
+    thick = topology.drop_messages(W.to_dense(), 0.4, keeps, np.random.default_rng(0))
     torch.testing.assert_close(thin.to_dense(), thick, rtol=1e-15, atol=1e-15)
 
 

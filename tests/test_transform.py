@@ -142,7 +142,7 @@ def drawn(batches: Batches, place: int) -> dict[tuple[int, int], int]:
     """The draw of every sample in every pass, by position in the data."""
     stream, out = batches.one(place), {}
     assert stream.draw is not None
-    per_epoch = int(batches.steps_an_epoch[place])
+    per_epoch = int(batches.steps_per_epoch[place])
     for k, width in enumerate(stream.widths):
         for column in range(width):
             out[k // per_epoch, int(stream.index[k, column])] = int(stream.draw[k, column])

@@ -414,7 +414,7 @@ class TestStages:
     def test_widths_do_not_leak(self) -> None:
         e = self.basis(capacities="1x4-0.5x1", participation=1)
         now, banks = e.start(), bank_names(e.model.module)
-        t = next(t for t in range(50) if e.cohort(t)[0] == 4)  # the narrow client alone
+        t = next(t for t in range(50) if e.schedule.cohort(t)[0] == 4)  # the narrow client alone
         after = e.run_round(now, t, evaluate=False)[0].state.u
         for k, v in now.state.u.items():
             mine = k.startswith("others.0_5.") or k in banks

@@ -36,7 +36,7 @@ def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimat
     published = _experiment(recipe, method, chosen, chosen.clients)
     unit = _unit(recipe, method, chosen, published)
     return Estimate(
-        unit.flops * _samples(chosen, published.program) * len(published.cohort(0)) * chosen.rounds,
+        unit.flops * _samples(chosen, published.program) * len(published.schedule.cohort(0)) * chosen.rounds,
         unit.bytes * _links(published) * chosen.rounds,
     )
 
@@ -54,7 +54,7 @@ def _unit(recipe: Recipe, method: str, case: Case, published: Experiment) -> Est
     for t, size in zip(stages, sent, strict=True):
         if size not in work:
             passes = probe_round(experiment, t).trained.passes
-            work[size] = float(sum(count * experiment.flops_a_sample(model) for model, count in passes))
+            work[size] = float(sum(count * experiment.flops_per_sample(model) for model, count in passes))
     flops = sum(work[size] for size in sent) / STAGES / clients / SAMPLES
     return Estimate(flops, sum(sent) / STAGES / max(1, _links(experiment)))
 
@@ -70,7 +70,7 @@ def _samples(case: Case, program: Program[Any]) -> float:
 def _links(e: Experiment) -> int:
     """Return the number of directed edges between peers, or of clients that talk to the server."""
     if e.program.topology is None:
-        return len(e.cohort(0))
+        return len(e.schedule.cohort(0))
     return int((e.program.topology(0).to_dense() > 0).sum()) - e.federation.clients
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as rng
-from ..core.tensors import Tensors, Tree
+from ..core import rng
+from ..core.errors import UserError
+from ..core.tensors import Tensors, Tree, finite, floating
 from ..data.batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Step
 from ..local.personal import Patterns, personal_names
@@ -149,6 +150,22 @@ class Trained(NamedTuple):
     passes: tuple[tuple[Model, int], ...]  # how many times a sample went forward and backward through which model
     mass: Tensors | None = None  # stacked: 1 where an entry of ``sent`` is there, 0 where it is not; None: all are
     groups: tuple[ModelGroup, ...] = ()  # instead of ``models``, where members have modules of their own
+
+    def check_finite(self, r: Round) -> None:
+        """Stop before a diverged client spoils the others."""
+        models = floating(self.models) or self.sent
+        total = torch.stack([v.sum() for v in (*models.values(), self.loss[self.steps > 0])]).sum()
+        if bool(total.isfinite()):  # a NaN or an infinity would show in the sum: one pass in the usual case
+            return
+        lost = ~self.loss.isfinite() & (self.steps > 0)
+        bad = lost | ~finite(models)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            what = "loss" if bool(lost[first]) else "model"
+            raise UserError(
+                f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
+                "lower lr, or set clip; every round before it is kept"
+            )
 
 
 class Program(NamedTuple, Generic[S]):

@@ -12,10 +12,9 @@ from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
-from .groups import chunks, model_groups
 from .options import Training
 from .traffic import Traffic
-from .update import LocalUpdate
+from .update import LocalUpdate, chunks, model_groups
 
 FINETUNE_STREAM = 3  # batches of the fine-tuning
 SCALE_BYTES = 4  # one number in single precision goes along with every quantized tensor
@@ -154,7 +153,7 @@ def quantized(program: Program[Any], bits: int) -> Program[Compressed]:
         loads = [
             m.load._replace(values=-(-m.load.parameters * bits // 8) + SCALE_BYTES * m.load.tensors) for m in full.sent
         ]
-        return full._replace(sent=tuple(m._replace(load=load) for m, load in zip(full.sent, loads, strict=True)))
+        return replace(full, sent=tuple(m._replace(load=load) for m, load in zip(full.sent, loads, strict=True)))
 
     def prepare(s: Compressed, r: Round) -> Compressed:
         return s if program.prepare is None else s._replace(inner=program.prepare(s.inner, r))

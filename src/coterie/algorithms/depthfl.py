@@ -24,10 +24,10 @@ from ..submodels.depth import (
 from ..submodels.staged import check_stages
 from .base import Assigned, Submodel
 from .capacities import DEPTHS, Share, levels, shares
-from .groups import assigned, named_submodel
 from .method import Fraction, Options, Participation, Problem, Program, Rate, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
+from .update import assigned, named_submodel
 
 
 def _check(t: Training, feature_l2: float, distill: str) -> None:

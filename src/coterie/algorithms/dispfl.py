@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import topology as topologies
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, floating, split
 from ..data.batches import Amount, Integers, Stream

@@ -5,7 +5,7 @@ from typing import Unpack
 
 import torch
 
-from ..core import rng as rng
+from ..core import rng
 from ..submodels import permuted, random
 from .method import Options, Participation, Problem, Program, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent

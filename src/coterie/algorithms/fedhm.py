@@ -8,11 +8,11 @@ from ..models.model import Model
 from ..submodels import RankMode, factorize, factorize_tensors, recover_tensors
 from .base import Submodel
 from .capacities import RANKS, shares
-from .groups import assigned
 from .lowrank import coefficients, regularized
 from .method import Options, Participation, Problem, Program, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
+from .update import assigned
 
 
 def check_products(t: Training, regularizer: str) -> None:

@@ -8,10 +8,10 @@ from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels.basis import bank_names, beside, composed, orthogonality
 from .capacities import FRACTIONS, levels, shares
-from .groups import assigned, named_submodel
 from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
+from .update import assigned, named_submodel
 
 
 def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float) -> Model:

@@ -16,10 +16,10 @@ from ..models.model import Model
 from ..submodels import Pair, RankMode, factor_pairs, factorize, front_names, recover
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_staged, shares
-from .groups import assigned
 from .lowrank import coefficients, exchange_by, low_rank, regularized
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
+from .update import assigned
 
 
 def _check(t: Training, capacities: str, regularizer: str) -> None:

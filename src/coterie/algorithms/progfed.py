@@ -14,10 +14,10 @@ from ..submodels.staged import STAGE, at_stage, check_stages, stage_of, staged
 from .base import Assigned, Submodel
 from .capacities import Share
 from .depthfl import with_buffer
-from .groups import assigned, named_submodel
 from .method import Count, Options, Participation, Problem, Program, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
 from .server import Server, federated
+from .update import assigned, named_submodel
 
 
 def _staged(model: Model) -> Model:

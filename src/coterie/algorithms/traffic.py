@@ -1,13 +1,14 @@
 """What a round sends: messages by weight, and who sends and gets how many of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from .. import topology as topologies
-from ..core.tensors import Tensors, entries, floating, size_in_bytes
+from ..core.tensors import Tensors, floating
 from ..data.batches import Integers
 
 
@@ -19,16 +20,12 @@ class Load(NamedTuple):
     tensors: int
     aside: int = 0  # bytes of what goes along: push-sum's weight, a mask
 
-    @property
-    def bytes(self) -> int:
-        """All of them."""
-        return self.values + self.aside
-
 
 def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
     """What a message with one client's share of ``x`` weighs."""
     tensors = [v[0] if stacked else v for v in floating(x).values()]
-    return Load(entries(tensors), size_in_bytes(tensors), len(tensors), aside)
+    values = sum(v.numel() * v.element_size() for v in tensors)
+    return Load(sum(v.numel() for v in tensors), values, len(tensors), aside)
 
 
 class Messages(NamedTuple):
@@ -37,11 +34,6 @@ class Messages(NamedTuple):
     load: Load
     out: Integers  # [nodes] how many each node sends
     into: Integers  # [nodes] how many each node gets
-
-    @property
-    def total(self) -> int:
-        """How many there are; every one of them arrives."""
-        return int(self.out.sum())
 
     @property
     def back(self) -> "Messages":
@@ -80,41 +72,30 @@ def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ..
     return (Messages(load, out, into),)
 
 
-class Traffic(NamedTuple):
+@dataclass(frozen=True)
+class Traffic:
     """What a round sends, over all links and in both directions."""
 
     sent: tuple[Messages, ...]  # what clients have trained
     relayed: tuple[Messages, ...] = ()  # what was mixed already: a server's answer, later gossip steps
+    messages: int = field(init=False)
+    parameters: int = field(init=False)  # in all messages
+    bytes: int = field(init=False)
+    busiest_up: int = field(init=False)  # the bytes of the node that sends most
+    busiest_down: int = field(init=False)  # the bytes of the node that gets most
 
-    @property
-    def all(self) -> tuple[Messages, ...]:
-        """Whatever they hold."""
-        return self.sent + self.relayed
-
-    @property
-    def messages(self) -> int:
-        """How many there are."""
-        return sum(m.total for m in self.all)
-
-    @property
-    def parameters(self) -> int:
-        """How many parameters they hold."""
-        return sum(m.total * m.load.parameters for m in self.all)
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes they take."""
-        return sum(m.total * m.load.bytes for m in self.all)
-
-    @property
-    def busiest_up(self) -> int:
-        """The bytes of the node that sends most."""
-        return self._most(lambda m: m.out)
-
-    @property
-    def busiest_down(self) -> int:
-        """The bytes of the node that gets most."""
-        return self._most(lambda m: m.into)
-
-    def _most(self, of: Callable[[Messages], Integers]) -> int:
-        return int(np.sum([m.load.bytes * of(m) for m in self.all], axis=0).max()) if self.all else 0
+    def __post_init__(self) -> None:
+        every = self.sent + self.relayed
+        counts = [int(m.out.sum()) for m in every]  # every message arrives
+        weights = [m.load.values + m.load.aside for m in every]
+        up = sum(w * m.out for w, m in zip(weights, every, strict=True))
+        down = sum(w * m.into for w, m in zip(weights, every, strict=True))
+        numbers = {
+            "messages": sum(counts),
+            "parameters": sum(n * m.load.parameters for n, m in zip(counts, every, strict=True)),
+            "bytes": sum(n * w for n, w in zip(counts, weights, strict=True)),
+            "busiest_up": int(np.max(up)),
+            "busiest_down": int(np.max(down)),
+        }
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)

@@ -1,20 +1,32 @@
-"""The first formula for a cohort: what clients do between two exchanges, whatever form of the model each has."""
+"""The first formula for a cohort: what clients do between two exchanges, whatever submodel each has.
 
-from collections.abc import Callable, Mapping, Sequence
+A method that gives clients submodels says in ``Program.submodels`` who has which in a round. Everything else is here:
+what is trained is extracted from the common model, and so is what is measured, returned and saved.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, concatenate, floating, rows, split, zeros_like
+from ..core.tensors import Tensors, Tree, concatenate, entries, floating, leaves, replicate, rows, split, zeros_like
+from ..data.batches import Integers, Samples
+from ..engines import Serial
 from ..local.steps import REFERENCE, Aux, Carry, Descent, Frozen, Phase
-from .base import Assigned, ModelGroup, Problem, Round, Trained
-from .groups import extracted
+from ..models.model import Model
+from .base import Algorithm, Assigned, ModelGroup, Problem, Round, Submodel, Trained
+from .capacities import Share
 from .options import Training
 
+T = TypeVar("T")
+NUMBERS = 2**28  # entries of cut models that are held at a time: 1 GiB in single precision
+Submodels = Callable[[Round], Sequence[Assigned]]
 NOTHING: dict[str, Tree] = {}
 Given = Mapping[str, Callable[[Any, Round], Tree]]
 """By the names that corrections look up: functions of the state and the round, stacked over the cohort."""
@@ -45,7 +57,7 @@ class LocalUpdate:
     def run(self, r: Round, models: Tensors, memory: Tensors | None = None, aux: Aux = NOTHING) -> Trained:
         """Run all phases from the stacked ``models``; the momentum is private, and nothing is sent yet."""
         looked_up = {REFERENCE: models, **aux}
-        loss, steps = torch.zeros(len(r.cohort), device=r.members.device), np.zeros(len(r.cohort))
+        loss, steps = torch.zeros(len(r.cohort), device=r.samples.x.device), np.zeros(len(r.cohort))
         memory, passes = memory or {}, 0
         for phase in self.phases:
             if not phase.trains:  # a phase that trains nothing is none
@@ -53,7 +65,9 @@ class LocalUpdate:
             batches = r.batches(phase.stream, phase.amount, None if phase.full_batch else self.training.batch_size)
             sgd = self.training.sgd(phase, r.index, self.problem.rounds)
             params, rest = split(models, phase.trains)
-            running, rest = split(rest, phase.renews.union(self.problem.model.running))
+            running, rest = split(
+                rest, {*self.problem.model.running, *(name for c in phase.corrections for name in c.renews)}
+            )
             buffer = split(memory, phase.trains)[0]
             step = Descent(phase, sgd, r.engine.gradient(self.problem.model.objective), persistent=bool(buffer))
             kind = torch.promote_types(next(iter(params.values())).dtype, torch.float32)
@@ -62,7 +76,7 @@ class LocalUpdate:
             end: Carry = r.scan(step, start, frozen, batches)
             models, memory = models | end.x | end.running, memory | end.buffer
             loss, steps = loss + end.loss, steps + batches.steps
-            passes += batches.seen * phase.gradients
+            passes += batches.seen * prod(c.gradients for c in phase.corrections)
         made = torch.from_numpy(steps).to(loss)
         return Trained(models, {}, memory, loss / made, made, ((self.problem.model, passes),))
 
@@ -112,3 +126,96 @@ def persistent(training: Training, phases: Sequence[Phase], model: Tensors) -> T
     if not (training.persistent_momentum and training.momentum):
         return {}
     return zeros_like({k: v for k, v in model.items() if any(k in p.trains for p in phases)})
+
+
+def assigned(groups: Sequence[tuple[Share, Submodel]], r: Round) -> list[Assigned]:
+    """Assign submodels that leave nothing to choose to the members of a cohort."""
+    return [Assigned(places, submodel, {}) for places, submodel in present(groups, r)]
+
+
+def present(groups: Sequence[tuple[Share, T]], r: Round) -> list[tuple[Integers, T]]:
+    """Return the places in the cohort of every group's clients, of the groups that exist in this round."""
+    found = [(np.flatnonzero(np.isin(r.cohort, s.clients)), form) for s, form in groups if s.lasts(r.index)]
+    return [(places, form) for places, form in found if len(places)]
+
+
+def named_submodel(model: Model, common: Mapping[str, torch.Tensor], place: Callable[[str], str] = str) -> Submodel:
+    """Return the submodel that holds some of the common tensors; ``place`` maps its names to the common ones."""
+    places = {place(k): k for k in model.start}
+
+    def extract(x: Tensors, index: Tree) -> Tensors:
+        return {own: x[there] for there, own in places.items()}
+
+    def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
+        absent = {k: torch.zeros_like(v) for k, v in common.items() if k not in places}
+        values = {there: x[own] for there, own in places.items()}
+        mass = {k: torch.ones_like(v) for k, v in values.items()}
+        return values | absent, mass | absent
+
+    return Submodel(model, extract, embed)
+
+
+def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) -> Tensors:
+    """Return the submodels of some members, stacked; extracted once where all have the same model and index."""
+    if alike(models, index):
+        once: Tensors = replicate(submodel.extract(rows(models, 0), rows(index, 0)), len(mine))
+        return once
+    if one_for_all(models):  # one model is not copied for every member before it is cut
+        cuts: Tensors = vmap(submodel.extract, in_dims=(None, 0))(rows(models, 0), index)
+        return cuts
+    each: Tensors = vmap(submodel.extract)(rows(models, mine), index)
+    return each
+
+
+def one_for_all(models: Tensors) -> bool:
+    """Tell whether stacked tensors are those of one model, expanded over all members."""
+    return all(v.stride(0) == 0 for v in models.values())
+
+
+def alike(models: Tensors, index: Tree) -> bool:
+    """Tell whether all members see one model in the same way."""
+    return one_for_all(models) and all(bool((v == v[:1]).all()) for v in leaves(index))
+
+
+def chunks(places: Integers, model: Model) -> Iterator[slice]:
+    """Yield the members some at a time, as many as there are models of this form that fit into memory together."""
+    size = max(1, NUMBERS // entries(model.start.values()))
+    for start in range(0, len(places), size):
+        yield slice(start, start + size)
+
+
+def model_groups(model: Model, submodels: Submodels | None, models: Tensors, r: Round) -> Iterator[ModelGroup]:
+    """Yield what the members would deploy: the stacked ``models``, each in the form its owner has in round ``r``.
+
+    Where members have different cuts, some are made at a time: all of them together may not fit into memory.
+    """
+    if submodels is None:
+        yield ModelGroup(np.arange(len(r.cohort)), model, models)
+        return
+    for a in submodels(r):
+        parts = [slice(None)] if alike(models, a.index) else chunks(a.places, a.submodel.model)
+        for some in parts:
+            mine = torch.from_numpy(a.places[some]).to(r.members.device)
+            own = extracted(a.submodel, models, mine, rows(a.index, some))
+            yield ModelGroup(a.places[some], a.submodel.model, own, a.submodel.private)
+
+
+def submodel_of_each(model: Model, submodels: Submodels | None, r: Round) -> list[Model]:
+    """Return the form that every member has in round ``r``."""
+    forms = [model] * len(r.cohort)
+    for a in () if submodels is None else submodels(r):
+        for place in a.places:
+            forms[place] = a.submodel.model
+    return forms
+
+
+def final_models(algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int) -> list[Model]:
+    """Return the form that every client has after the last round, without its data.
+
+    ``model``: as the method adapted it.
+    """
+    program = algorithm.bind(Problem(model, clients, rounds, seed))
+    everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
+    samples = Samples(nothing, nothing, (nothing,) * clients)
+    last = Round(max(0, rounds - 1), everybody, (), samples, Serial(), seed, everybody, everybody)
+    return submodel_of_each(model, program.submodels, last)

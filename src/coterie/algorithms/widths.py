@@ -18,9 +18,9 @@ from ..models.model import Model
 from ..submodels import Cut, layered, narrow
 from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import WIDTHS, shares
-from .groups import present
 from .options import Training
 from .server import Server, federated
+from .update import present
 
 Channels = Callable[[int, int], Tensor]
 """(width, how many) -> which channels of that width a client trains."""

@@ -120,4 +120,4 @@ def make_cohorts(w: Workload, federation: Federation) -> list[Integers]:
     """Who trains in each round, as ``fit`` draws them, so that both sides train the same clients."""
     model = Model(make_model(w, federation), cross_entropy)
     experiment = Experiment.of(model, federation, make_algorithm(w), Serial(), SEED, w.rounds)
-    return [experiment.cohort(t) for t in range(w.rounds)]
+    return [experiment.schedule.cohort(t) for t in range(w.rounds)]

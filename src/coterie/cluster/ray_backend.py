@@ -131,10 +131,10 @@ def costs(experiment: Experiment) -> NDArray[np.float64]:
     only ratios matter.
     """
     e = experiment
-    flops = np.full(e.federation.clients, float(e.flops_a_sample(e.model)))
+    flops = np.full(e.federation.clients, float(e.flops_per_sample(e.model)))
     submodels = e.program.submodels
     for a in [] if submodels is None else submodels(e.everybody(0)):
-        flops[a.places] = e.flops_a_sample(a.submodel.model)
+        flops[a.places] = e.flops_per_sample(a.submodel.model)
     return flops * e.train.sizes
 
 

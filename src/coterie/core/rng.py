@@ -29,20 +29,17 @@ def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
     return np.random.default_rng(key(seed, purpose, *where))
 
 
-def _scramble(z: Keys) -> Keys:
-    """The output function of splitmix64 (Steele, Lea, Flood 2014), on whole arrays."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
 def counters(root: int, *axes: NDArray[np.int64]) -> Keys:
     """Independent uniform 64-bit numbers for every combination of the (broadcast) integer coordinates.
 
-    Drawing this way costs no generator object per client, so the batches of 100,000 clients are one array operation.
+    Each coordinate passes through the output function of splitmix64 (Steele, Lea, Flood 2014). Drawing this way costs
+    no generator object per client, so the batches of 100,000 clients are one array operation.
     """
     with np.errstate(over="ignore"):
         h: Keys = np.asarray(root, np.uint64)
         for axis in axes:
-            h = _scramble(h + (axis.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+            h = h + (axis.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+            h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            h = h ^ (h >> np.uint64(31))
     return h

@@ -7,7 +7,9 @@ only the engines and the exchange know about that dimension.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
@@ -60,6 +62,19 @@ def concatenate(trees: Sequence[Tree]) -> Tree:
 def rows(x: Tree, where: Tensor | slice | int) -> Tree:
     """The clients ``where`` of stacked tensors."""
     return tree_map(lambda v: v[where], x)
+
+
+def pick(x: Tree, which: NDArray[np.int64]) -> Tree:
+    """The clients at the places ``which`` of stacked tensors; a view, not a copy, where they lie one after another."""
+    if consecutive(which):
+        return rows(x, slice(int(which[0]), int(which[0]) + len(which)))
+    place = torch.from_numpy(which)
+    return tree_map(lambda v: v[place.to(v.device)], x)
+
+
+def consecutive(which: NDArray[np.int64]) -> bool:
+    """Whether these places lie one after another."""
+    return bool((np.diff(which) == 1).all())
 
 
 def put(x: Tree, where: Tensor, new: Tree) -> Tree:

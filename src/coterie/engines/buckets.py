@@ -66,5 +66,5 @@ def _kinds(together: Sequence[Batches]) -> Iterator[Bucket]:
     differ = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
     for clients in np.split(order, np.flatnonzero(differ) + 1):
         steps = [int(batches.steps[clients[0]]) for batches in together]
-        counts = np.concatenate([batches.counts(clients[:1])[0] for batches in together])
+        counts = np.concatenate([batches.counts(clients[:1])[2][0] for batches in together])
         yield Bucket((clients,), len(clients), steps, counts, len(clients) * int(counts.sum()), 0)

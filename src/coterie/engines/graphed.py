@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.tensors import Tensors, Tree, leaves, rows, tree_map, with_leaves
+from ..core.tensors import Tensors, Tree, leaves, pick, rows, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Step, StepInfo
 from .capture import Build, captured
-from .layouts import may_be_last
-from .serial import Serial
-from .vectorized import Vectorized, lift, pick, write
+from .serial import Serial, may_be_last
+from .vectorized import Vectorized, lift, write
 
 
 class Graphed(InMemory):
@@ -169,7 +168,7 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
     """
     block = batches.block(group)
     if exact:
-        return block.tensors, block.widths
+        return block.tensors, list(block.widths)
     largest = int(batches.samples.sizes.max())
     wide = min(batches.batch_size or largest, largest)
     columns, widths = torch.arange(block.index.shape[2]), torch.tensor(block.widths)

@@ -1,14 +1,14 @@
 """One client after another: the reference the other engines are tested against."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 import torch
+from torch import Tensor
 
-from ..core.tensors import Tensors, Tree, rows, tree_map
+from ..core.tensors import SIMD_WIDTH, Tensors, Tree, rows, tree_map
 from ..data.batches import Batch, Batches
 from .base import Grad, InMemory, Objective, StepInfo, own_randomness
-from .layouts import channels_last, may_be_last
 from .threads import ClientThreads, RandomnessUsed, check, torch_threads
 
 
@@ -27,62 +27,75 @@ class Serial(InMemory):
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """``f`` on every client, in order."""
-        results = Results(len(keys))
+        stacked: list[Tree] = []  # one tree, made by the first result: what clients come to is never held twice
+        begun = Lock()
 
         def one(i: int) -> None:
             try:
-                results.put(i, f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients)))
+                result = f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients))
             except Exception as error:
                 for batches in clients:
                     if isinstance(batches, Batches):
                         error.add_note(f"It happened to client {batches.clients[i]}.")
                 raise
+            with begun:
+                if not stacked:
+                    stacked.append(tree_map(lambda v: v.new_empty(len(keys), *v.shape), result))
+            tree_map(lambda v, new: v[i].copy_(new), stacked[0], result)
 
+        workers = min(self.workers, len(keys))
         with own_randomness(self.device) as seed:
-            if self._together(one, len(keys)):
-                return results.stacked
+            if workers > 1:
+                try:
+                    with torch_threads(self.threads):
+                        ClientThreads(one, len(keys)).run(workers)
+                    return stacked[0]
+                except RandomnessUsed:
+                    pass  # torch's generator belongs to all threads: one client after another then
             for i, key in enumerate(keys):
                 seed(key)
                 one(i)
-        return results.stacked
-
-    def _together(self, one: Callable[[int], None], clients: int) -> bool:
-        """Whether all clients were played by several threads."""
-        workers = min(self.workers, clients)
-        if workers < 2:
-            return False
-        try:
-            with torch_threads(self.threads):
-                ClientThreads(one, clients).run(workers)
-        except RandomnessUsed:
-            return False
-        return True
+        return stacked[0]
 
     def gradient(self, objective: Objective) -> Grad:
         """Ordinary reverse-mode autograd: less overhead per call than ``torch.func.grad``."""
 
         def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
-            turned = may_be_last((*x.values(), *frozen.values()))
-            leaves = {k: (channels_last(v) if turned else v).detach().requires_grad_() for k, v in x.items()}
+            leaves = {k: v.detach().requires_grad_() for k, v in fastest(x, frozen).items()}
             loss, info = objective(leaves, frozen, batch)
             g = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-            check()
+            if self.workers > 1:
+                check()
             return dict(zip(leaves, g, strict=True)), StepInfo(info.loss.detach(), info.buffers)
 
         return grad
 
 
-class Results:
-    """What clients came to, written into their places as it comes: it is never held twice."""
+def may_be_last(tensors: Iterable[Tensor]) -> bool:
+    """Whether the model with these tensors may have its channels last.
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.stacked: Tree = None
-        self.begun = Lock()
+    To differentiate a 1 x 1 convolution of stride 2 by its filters, oneDNN copies every second pixel. Without AVX-512,
+    and with channels last, the pieces of that copy begin 8 channels a pixel apart, however few there are, in memory
+    for as many as there are: with 2 to 7 channels it writes over what belongs to others (torch 2.13, oneDNN 3.12; the
+    search for such convolutions is ``docs/evidence/convolutions.py``). With AVX-512 a block has 16 channels: so many
+    are asked for, as a margin.
 
-    def put(self, i: int, one: Tree) -> None:
-        """The result of client ``i``."""
-        with self.begun:
-            if self.stacked is None:
-                self.stacked = tree_map(lambda v: v.new_empty(self.clients, *v.shape), one)
-        tree_map(lambda v, new: v[i].copy_(new), self.stacked, one)
+    It is all or nothing, because the layout of one layer's output is that of the next one's input.
+    The filters are the last four dimensions of a tensor, so that stacked ones can be asked for, too.
+
+    >>> may_be_last([torch.zeros(8, 4, 3, 3), torch.zeros(32, 16, 1, 1)]), may_be_last([torch.zeros(8, 4, 1, 1)])
+    (True, False)
+    """
+    pointwise = (v for v in tensors if v.dim() >= 4 and v.shape[-2:] == (1, 1) and v.device.type == "cpu")
+    return all(v.shape[-3] >= SIMD_WIDTH for v in pointwise)
+
+
+def fastest(x: Tensors, rest: Tensors) -> Tensors:
+    """The parameters ``x`` of a model, their channels last where all of the model may have them so.
+
+    Convolutions of single precision run a quarter faster on a CPU then.
+    """
+    if not may_be_last((*x.values(), *rest.values())):
+        return x
+    turn = {k for k, v in x.items() if v.dim() == 4 and v.device.type == "cpu" and v.dtype == torch.float32}
+    return {k: v.to(memory_format=torch.channels_last) if k in turn else v for k, v in x.items()}

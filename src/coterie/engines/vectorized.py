@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..core.tensors import Tensors, Tree, leaves, rows, tree_map
+from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, tree_map
 from ..data.batches import Batch, Batches, Integers
 from .base import Grad, InMemory, Objective, Step, StepInfo, own_randomness
 from .buckets import buckets
@@ -75,7 +75,7 @@ class Vectorized(InMemory):
             for which in self._chunks(batches, len(keys)):
                 seed(keys[int(which[0])])
                 part = play(which)
-                if len(which) == len(keys) and _consecutive(which):
+                if len(which) == len(keys) and consecutive(which):
                     return part
                 if together is None:
                     together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
@@ -118,15 +118,15 @@ class Gradient:
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
     """``f`` on the clients ``which`` as one program over stacked tensors."""
-    blocks = [(c.block(which), c.samples) for c in clients if isinstance(c, Batches)]
+    blocks = [c.block(which) for c in clients if isinstance(c, Batches)]
 
     def one(mine: tuple[Tree, ...], drawn: tuple[Tensors, ...]) -> Tree:
         trees = iter(mine)
-        streams = (block.stream(samples, tensors) for (block, samples), tensors in zip(blocks, drawn, strict=True))
+        streams = (block.one(tensors) for block, tensors in zip(blocks, drawn, strict=True))
         return f(*(next(streams) if isinstance(c, Batches) else next(trees) for c in clients))
 
     mine = tuple(pick(c, which) for c in clients if not isinstance(c, Batches))
-    return lift(one, mine, tuple(block.tensors for block, _ in blocks))
+    return lift(one, mine, tuple(block.tensors for block in blocks))
 
 
 def lift(f: Callable[..., Tree], *stacked: Tree, in_dims: Any = 0) -> Tree:
@@ -148,22 +148,10 @@ def common(x: Tree) -> tuple[Tree, Any]:
     return tree_map(lambda v: v[0] if once(v) else v, x), dims
 
 
-def _consecutive(which: Integers) -> bool:
-    return bool((np.diff(which) == 1).all())
-
-
 def write(x: Tree, which: Integers, part: Tree) -> None:
     """Into the places of some clients: results of many chunks are never held twice."""
     first, place = int(which[0]), torch.from_numpy(which)
-    if _consecutive(which):
+    if consecutive(which):
         tree_map(lambda v, new: v[first : first + len(which)].copy_(new), x, part)
     else:
         tree_map(lambda v, new: v.index_copy_(0, place.to(v.device), new), x, part)
-
-
-def pick(x: Tree, which: Integers) -> Tree:
-    """Some clients; a view, not a copy, where they lie one after another."""
-    first, place = int(which[0]), torch.from_numpy(which)
-    if _consecutive(which):
-        return tree_map(lambda v: v[first : first + len(which)], x)
-    return tree_map(lambda v: rows(v, place.to(v.device)), x)

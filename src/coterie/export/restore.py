@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from .. import algorithms, models
-from ..algorithms.groups import final_models
+from ..algorithms.update import final_models
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy

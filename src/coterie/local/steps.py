@@ -6,7 +6,6 @@ Everything here is written for ONE client.
 """
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -48,32 +47,25 @@ class Sgd(NamedTuple):
         return self._replace(lr=rates[0], group=None if self.group is None else self.group._replace(lr=rates[1]))
 
     def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
-        """(the next point, the next momentum buffer)."""
-        g = self.clipped(g)
+        """Return the next point and the next momentum buffer."""
+        group = frozenset() if self.group is None else self.group.names
+        if self.clip is not None:
+            alone, rest = split(g, group if self.group is not None and self.group.clipped_alone else ())
+            short: Tensors = {}
+            for part in (alone, rest):
+                if part:
+                    short |= mul(part, (self.clip / (norm(part) + 1e-6)).clamp(max=1.0))
+            g = {k: short[k] for k in g}
         if self.weight_decay:
             g = add(g, x, self.weight_decay)
         if self.momentum:
             g = add(mul(buffer, self.momentum), g)
-        return self.moved(x, g), g if self.momentum else {}
-
-    def clipped(self, g: Tensors) -> Tensors:
-        """The gradient with its norm at most ``clip``; what is apart has a norm of its own."""
-        if self.clip is None:
-            return g
-        own, rest = split(g, self.group.names if self.group is not None and self.group.clipped_alone else ())
-        short: Tensors = {}
-        for part in (own, rest):
-            if part:
-                short |= mul(part, (self.clip / (norm(part) + 1e-6)).clamp(max=1.0))
-        return {k: short[k] for k in g}
-
-    def moved(self, x: Tensors, g: Tensors) -> Tensors:
-        """x - lr g, each parameter with the rate of its group."""
+        buffer = g if self.momentum else {}
         if self.group is None:
-            return add(x, g, -self.lr)
-        own, rest = split(x, self.group.names)
+            return add(x, g, -self.lr), buffer
+        own, rest = split(x, group)
         moved = add(own, g, -self.group.lr) | add(rest, g, -self.lr)
-        return {k: moved[k] for k in x}
+        return {k: moved[k] for k in x}, buffer
 
 
 Aux = Mapping[str, Tree]
@@ -109,31 +101,9 @@ class Phase(NamedTuple):
     full_batch: bool = False  # every step sees all samples of the client
 
     @property
-    def gradients(self) -> int:
-        """Gradient evaluations in one step."""
-        return prod(c.gradients for c in self.corrections)
-
-    @property
     def needs(self) -> frozenset[str]:
         """The names of what its corrections look up."""
         return frozenset(c.needs for c in self.corrections if c.needs is not None)
-
-    @property
-    def renews(self) -> frozenset[str]:
-        """The names of what its corrections carry from step to step, beside running statistics."""
-        return frozenset().union(*(c.renews for c in self.corrections))
-
-    def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """What a step follows."""
-        for correction in self.corrections:
-            grad = correction.direction(grad, aux)
-        return grad
-
-    def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
-        """What becomes of the point that a step has reached."""
-        for correction in self.corrections:
-            x = correction.after_step(x, aux, lr)
-        return x
 
 
 class Carry(NamedTuple):
@@ -180,13 +150,16 @@ class Descent(NamedTuple):
             return carry
         return carry._replace(buffer=zeros_like(carry.x))
 
-    def __call__(self, now: Carry, frozen: Frozen, batch: Batch) -> Carry:
-        """One step."""
-        direction = self.phase.direction(self.grad, frozen.aux)
-        g, info = direction(now.x, frozen.rest | now.running, batch)
-        x, buffer = self.sgd.step(now.x, g, now.buffer)
-        x = self.phase.after_step(x, frozen.aux, self.sgd.lr)
-        return Carry(x, now.running | info.buffers, buffer, now.loss + info.loss)
+    def __call__(self, carry: Carry, frozen: Frozen, batch: Batch) -> Carry:
+        """Take one step."""
+        direction = self.grad
+        for correction in self.phase.corrections:
+            direction = correction.direction(direction, frozen.aux)
+        g, info = direction(carry.x, frozen.rest | carry.running, batch)
+        x, buffer = self.sgd.step(carry.x, g, carry.buffer)
+        for correction in self.phase.corrections:
+            x = correction.after_step(x, frozen.aux, self.sgd.lr)
+        return Carry(x, carry.running | info.buffers, buffer, carry.loss + info.loss)
 
     def end(self, carry: Carry) -> Carry:
         """Drop the momentum unless the next round goes on with it."""

@@ -1,8 +1,7 @@
 """What is measured: accuracies with their protocol, consensus, cost."""
 
-from .accuracy import Correct, count_correct, global_accuracy, personal_accuracies
-from .consensus import averaged, consensus_distance
 from .convergence import CHANGES, MEASURES, check_measure, recorded
+from .evaluate import Correct, averaged, consensus_distance, count_correct, global_accuracy, personal_accuracies
 from .rows import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarize, unmeasured
 
 __all__ = [

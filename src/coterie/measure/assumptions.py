@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.tensors import Tensors, add, mul, norm, rows, split
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
-from .accuracy import Measured, plain_inference
+from .evaluate import Measured, plain_inference
 from .sharpness import every_client, gaussian, on_clients, slope, squared, unit
 
 SINGLE = 32  # samples of every client whose gradients are taken one by one

@@ -13,9 +13,8 @@ from ..data.batches import Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
 from ..submodels import Pair, factor_pairs
-from .accuracy import Measured, record_train_accuracy
 from .assumptions import record_constants
-from .consensus import averaged
+from .evaluate import Measured, averaged, record_train_accuracy
 from .perplexity import record_perplexity
 from .sharpness import on_clients, sharpness, slope, squared
 

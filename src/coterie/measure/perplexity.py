@@ -15,7 +15,7 @@ from ..core.tensors import Tensors
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model, cross_entropy, sample_losses
-from .accuracy import Measured, batch_size, plain_inference
+from .evaluate import Measured, plain_inference
 
 
 class Perplexity(NamedTuple):
@@ -37,7 +37,7 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
         return sums
 
     clients = np.arange(len(tests.owned))
-    batches = Batches(tests, clients, Amount(epochs=1), batch_size(tests.y), key=None)
+    batches = Batches(tests, clients, Amount(epochs=1), tests.evaluation_batch, key=None)
     with plain_inference():
         sums: Tensor = engine.map(total, models, batches, keys=[0] * len(clients))
     return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
@@ -46,7 +46,7 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
 def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
     """Return that of one model on all test samples together."""
     with plain_inference():
-        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(batch_size(tests.y))]
+        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(tests.evaluation_batch)]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 
 
@@ -67,7 +67,7 @@ def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
         raise UserError("perplexity needs test samples with a token at every place: take the source text")
     own = perplexities(e.engine, e.model, e.program.models(state), tests)
-    common = global_perplexity(e.model, e.agreed(state), tests)
+    common = global_perplexity(e.model, e.consensus_model(state), tests)
     return {
         "perplexity": float(own.overall.nanmean()),
         "perplexity_chunks": float(own.chunks.nanmean()),

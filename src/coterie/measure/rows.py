@@ -11,7 +11,7 @@ from ..core.schema import AccuracySummary, Config, Row, Summary, number
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..data.batches import Integers
-from .accuracy import Correct
+from .evaluate import Correct
 
 ACCURACIES = ("after_mix", "after_train")
 FINETUNED = "after_finetune"  # beside those, where a method fine-tunes for the measurement
@@ -20,6 +20,23 @@ TARGETS = (50, 60, 70, 80, 90, 95)
 
 Columns = dict[str, float | None]
 """Some columns of a row."""
+
+
+class ShardMeasures(NamedTuple):
+    """What the clients of one shard did in a round, and what is measured of them."""
+
+    local_clients: Integers  # whose shard it is
+    cohort: Integers  # who of them took part
+    loss: Tensor  # [m] of the cohort
+    steps: Tensor  # [m]
+    flops: int
+    forward: int  # FLOPs of one sample's forward pass, over the cohort
+    seconds: float
+    sent: Any  # the traffic of everybody, counted by one shard
+    distance: float | None  # to the consensus, the mean over the local clients
+    accuracies: Tensors | None  # of all local clients, by protocol
+    right: Correct | None  # answers of the consensus
+    recorded: dict[str, float]
 
 
 def accuracy_row(protocol: str, accuracies: Tensor | None) -> Columns:
@@ -42,41 +59,26 @@ def unmeasured(finetuned: bool) -> Columns:
     return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | dict.fromkeys(GLOBAL)
 
 
-class ShardMeasures(NamedTuple):
-    """What the clients of one shard did in a round, and what is measured of them."""
-
-    local_clients: Integers  # all of the shard
-    cohort: Integers  # those that took part
-    loss: Tensor  # [m] of the cohort
-    steps: Tensor  # [m]
-    flops: int
-    forward: int  # FLOPs of one sample's forward pass, over the cohort
-    seconds: float
-    sent: Any  # the traffic of all clients, from one of the shards
-    distance: float | None  # to the consensus, mean over the local clients
-    accuracies: Tensors | None  # [m] of the local clients, by protocol
-    right: Correct | None  # answers of the consensus
-    recorded: dict[str, float]
-
-
 def joined(
     parts: Sequence[ShardMeasures], t: int, federation: Federation, finetuned: bool
 ) -> tuple[Tensors | None, Row]:
-    """Return ([n] every client's accuracies by protocol, the row of round ``t``)."""
+    """Return every client's accuracies [n] by protocol, and the row of round ``t``, from the measures of all shards."""
+    first, clients = parts[0], [len(p.local_clients) for p in parts]
     accuracies = None
-    if parts[0].accuracies is not None:
-        accuracies = {
-            p: whole([(s.local_clients, (s.accuracies or {})[p]) for s in parts]) for p in parts[0].accuracies
-        }
+    if first.accuracies is not None:
+        accuracies = {k: whole([(p.local_clients, (p.accuracies or {})[k]) for p in parts]) for k in first.accuracies}
+    distance = first.distance
+    if distance is not None and len(parts) > 1:
+        distance = sum((p.distance or 0.0) * n for p, n in zip(parts, clients, strict=True)) / sum(clients)
     loss, steps = (torch.cat([getattr(p, name) for p in parts]) for name in ("loss", "steps"))
     order = torch.from_numpy(np.argsort(np.concatenate([p.cohort for p in parts])))
     known = loss[order][steps[order] > 0]
     sent = next(p.sent for p in parts if p.sent is not None)
     row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
         "round": t + 1,
-        **_accuracy_row(parts, accuracies, federation, finetuned),
+        **(unmeasured(finetuned) if accuracies is None else _accuracy_columns(parts, accuracies, federation)),
         "train_loss": float(known.mean()) if len(known) else None,
-        "consensus_distance": _distance(parts),
+        "consensus_distance": distance,
         **{k: v for p in parts for k, v in p.recorded.items()},
         "bytes_sent": sent.bytes,
         "parameters_sent": sent.parameters,
@@ -91,41 +93,22 @@ def joined(
 
 
 def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
-    """Return [n, ...] what every client has, from (clients, values) of all shards."""
+    """Put together what the clients of all shards have: [n, ...] in the order of the clients."""
     order = np.argsort(np.concatenate([clients for clients, _ in parts]))
     return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
 
 
-def _accuracy_row(
-    parts: Sequence[ShardMeasures], accuracies: Tensors | None, federation: Federation, finetuned: bool
-) -> Columns:
-    """Return the accuracies of a round over the clients, and that of the one model they agree on."""
-    if accuracies is None:
-        return unmeasured(finetuned)
-    over_clients = {k: v for p, each in accuracies.items() for k, v in accuracy_row(p, each).items()}
-    return {**over_clients, **_global(parts, federation)}
-
-
-def _global(parts: Sequence[ShardMeasures], federation: Federation) -> Columns:
-    """Return the one model's accuracy on all test samples, and that on each client's own, mean over the clients."""
+def _accuracy_columns(parts: Sequence[ShardMeasures], accuracies: Tensors, federation: Federation) -> Columns:
+    """The accuracies over the clients, and those of the one model they agree on."""
     answers = federation.test_y[:1].numel()
-    known = [p.right for p in parts if p.right is not None]
-    each = whole([(p.local_clients, right.each) for p, right in zip(parts, known, strict=True)])
+    right = [(p.local_clients, p.right) for p in parts if p.right is not None]
+    each = whole([(clients, correct.each) for clients, correct in right])
     sizes = torch.tensor([len(own) for own in federation.test], dtype=torch.float64) * answers
     return {
-        "global_accuracy": sum(right.together for right in known) / federation.test_y.numel(),
+        **{k: v for protocol, values in accuracies.items() for k, v in accuracy_row(protocol, values).items()},
+        "global_accuracy": sum(correct.together for _, correct in right) / federation.test_y.numel(),
         "global_accuracy_local": float((each / sizes).nanmean()),
     }
-
-
-def _distance(parts: Sequence[ShardMeasures]) -> float | None:
-    """Return the mean over all clients."""
-    if parts[0].distance is None:
-        return None
-    if len(parts) == 1:
-        return parts[0].distance
-    clients = sum(len(p.local_clients) for p in parts)
-    return sum((p.distance or 0.0) * len(p.local_clients) for p in parts) / clients
 
 
 def summarize(config: Config, history: Sequence[Row]) -> Summary:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.tensors import Tensors, Tree, add, dot, entries, mul, norm, rows, split, tree_map
-from ..data.batches import Amount, Batch, Batches, Integers, Samples, Stream
+from ..data.batches import ANSWERS, Amount, Batch, Batches, Integers, Samples, Stream
 from ..engines.base import Engine, Grad
 from ..models.model import Model
-from .accuracy import BATCH, plain_inference
+from .evaluate import plain_inference
 
 NUMBERS = 2**26  # gradient entries that are held at a time
 
@@ -62,7 +62,7 @@ def on_clients(
     at_a_time = max(1, NUMBERS // entries(v[0] for v in models.values()))
     for start in range(0, len(known), at_a_time):
         which = known[start : start + at_a_time]
-        batches = Batches(samples, which, Amount(epochs=1), BATCH, key=None)
+        batches = Batches(samples, which, Amount(epochs=1), ANSWERS, key=None)
         mine = rows(models, torch.from_numpy(which).to(samples.x.device))
         with plain_inference(), torch.enable_grad():
             results = engine.map(f, mine, batches, keys=[0] * len(which))

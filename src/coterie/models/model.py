@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,37 +28,24 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Single precision; on a GPU, its products rounded to 10 bits; products in bfloat16."""
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy over the batch: the default loss."""
+def cross_entropy(outputs: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
+    """Return the mean cross-entropy over the batch, the default loss, or with "none" that of every answer.
+
+    It is written out: under vmap, F.cross_entropy goes through slow decompositions, which load sympy too.
+    """
     if targets.is_floating_point():  # class probabilities
-        return F.cross_entropy(outputs, targets)
-    return -_log_likelihoods(outputs, targets).mean()
-
-
-def _log_likelihoods(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return [B, 1, ...], written out: under vmap, F.cross_entropy has slow decompositions, which also load sympy."""
-    few = outputs.dim() == 2 and outputs.shape[1] < SIMD_WIDTH
-    if few and outputs.device.type == "cpu":  # samples side by side, not classes: five times faster
-        return outputs.T.log_softmax(0).gather(0, targets[None]).T
-    return outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
-
-
-def batch_loss(loss: Loss, outputs: Tensor, batch: Batch) -> Tensor:
-    """Return the mean loss over the samples of a batch without its padding."""
-    if batch.mask is None:
-        return loss(outputs, batch.y)
-    each = sample_losses(loss, outputs, batch.y)
-    weight = batch.mask.to(each)
-    return (each * weight).sum() / weight.sum()
+        return F.cross_entropy(outputs, targets, reduction=reduction)
+    if outputs.dim() == 2 and outputs.shape[1] < SIMD_WIDTH and outputs.device.type == "cpu":
+        likely = outputs.T.log_softmax(0).gather(0, targets[None]).T  # samples side by side: five times faster
+    else:
+        likely = outputs.log_softmax(1).gather(1, targets.unsqueeze(1))
+    return -likely.mean() if reduction == "mean" else -likely.squeeze(1)
 
 
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return [B] the loss of every sample by itself."""
+    """Return [B] the loss of every sample alone."""
     if loss is cross_entropy:  # the same numbers without a second vmap
-        if targets.is_floating_point():
-            each = F.cross_entropy(outputs, targets, reduction="none")
-        else:
-            each = -_log_likelihoods(outputs, targets).squeeze(1)
+        each = cross_entropy(outputs, targets, "none")
         return each.flatten(1).mean(1) if each.dim() > 1 else each
     return vmap(lambda o, y: loss(o[None], y[None]), randomness="different")(outputs, targets)
 
@@ -75,19 +62,16 @@ class Stateless:
         self.free = deque([ready])
 
     def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """Return the outputs of the module with these tensors."""
-        module = self._take()
+        """What the module with these tensors answers."""
+        try:
+            module = self.free.pop()
+        except IndexError:
+            values = (*self.origin.parameters(), *self.origin.buffers())
+            module = copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
         try:
             return cast(Tensor, functional_call(module, tensors, (x,)))
         finally:
             self.free.append(module)
-
-    def _take(self) -> nn.Module:
-        try:
-            return self.free.pop()
-        except IndexError:
-            values = (*self.origin.parameters(), *self.origin.buffers())
-            return copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
 
 
 @dataclass(frozen=True)
@@ -146,7 +130,7 @@ class Model:
 
     @cached_property
     def eval_objective(self) -> Objective:
-        """The loss of a batch in evaluation mode: without dropout, with the running statistics as they are."""
+        """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
         return self._objective(self._evaluate)
 
     @cached_property
@@ -158,7 +142,13 @@ class Model:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
             with arithmetic(self.precision, batch.x.device):
-                loss = batch_loss(self.loss, answer(x | frozen | fresh, batch.x), batch)
+                outputs = answer(x | frozen | fresh, batch.x)
+                if batch.mask is None:
+                    loss = self.loss(outputs, batch.y)
+                else:  # padding is left out of the mean
+                    each = sample_losses(self.loss, outputs, batch.y)
+                    weight = batch.mask.to(each)
+                    loss = (each * weight).sum() / weight.sum()
             for penalty in self.penalties:
                 loss = loss + penalty(x | frozen)
             return loss, StepInfo(loss, fresh)

@@ -126,7 +126,7 @@ def _common_model(experiment: Experiment, record: Record) -> Tensors:
     if not run.final:
         raise UserError("a run has no checkpoint")
     state = experiment.restored(Checkpoint(record.config["rounds"], run.final)).state
-    return {k: v[None] for k, v in experiment.agreed(state).items()}
+    return {k: v[None] for k, v in experiment.consensus_model(state).items()}
 
 
 OWN = Kind(

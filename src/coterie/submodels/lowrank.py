@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
 from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError
 from ..models.parts import group_norm
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..training.participation import Participation
+from ..training.schedule import Schedule
 from . import bounds
 from .bounds import Cohort
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, bound_curve, plain_sgd, running_means
@@ -36,7 +36,7 @@ def norms(problem: QuadraticProblem, run: Trajectory) -> Norms:
 
 def cohort(participation: float | int, n: int) -> Cohort:
     """Return how many of n clients take part in a round."""
-    return Cohort(len(Participation(n, participation, 0, 1, 1).cohort(0)), n)
+    return Cohort(len(Schedule(n, participation, 0, 1, 1).cohort(0)), n)
 
 
 def _defaults(problem: QuadraticProblem, given: dict[str, Any], most: float) -> dict[str, Any]:

@@ -9,10 +9,10 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 """
 
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
-from .facts import degree, degrees, diameter, edges, in_neighbors, links, spectral_gap, stochasticity
+from .facts import degree, degrees, diameter, edges, in_neighbors, spectral_gap, stochasticity
 from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
 from .parse import BUILDERS, build
-from .sparse import diagonal, drop_messages_of, support, with_diagonal, without_absent
+from .sparse import diagonal, drop_messages, links, support, with_diagonal, without_absent
 
 __all__ = [
     "BUILDERS",
@@ -23,7 +23,7 @@ __all__ = [
     "degrees",
     "diagonal",
     "diameter",
-    "drop_messages_of",
+    "drop_messages",
     "edges",
     "exponential",
     "full",

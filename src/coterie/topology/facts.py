@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.errors import UserError
-from .sparse import DENSE, entries
+from .sparse import DENSE, links
 
 Stochastic = Literal["doubly", "row", "column"]
 
@@ -104,17 +104,6 @@ def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """
     receivers, senders = links(W)
     return np.bincount(senders, minlength=len(W)), np.bincount(receivers, minlength=len(W))
-
-
-def links(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (receivers, senders) of all messages of one round.
-
-    >>> links(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
-    (array([1]), array([0]))
-    """
-    rows, columns, _ = entries(W)
-    apart = rows != columns
-    return rows[apart].cpu().numpy(), columns[apart].cpu().numpy()
 
 
 def diameter(W: Tensor) -> int | None:

@@ -60,6 +60,17 @@ def entries(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return rows, columns, W[rows, columns]
 
 
+def links(W: Tensor) -> tuple[Integers, Integers]:
+    """(receivers, senders) of all messages of one round.
+
+    >>> links(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+    (array([1]), array([0]))
+    """
+    rows, columns, _ = entries(W)
+    apart = rows != columns
+    return rows[apart].cpu().numpy(), columns[apart].cpu().numpy()
+
+
 def valued(W: Tensor, values: Tensor) -> Tensor:
     """Return a matrix of the same form with other values in the places of ``entries(W)``.
 
@@ -100,14 +111,14 @@ def support(W: Tensor) -> Tensor:
     return with_diagonal(valued(W, torch.ones_like(values)), values.new_ones(len(W)))
 
 
-def drop_messages_of(W: Tensor, probability: float, weight_stays_with: str, rng: np.random.Generator) -> Tensor:
+def drop_messages(W: Tensor, probability: float, weight_stays_with: str, rng: np.random.Generator) -> Tensor:
     """Return W of a round in which every message is dropped with that probability.
 
     weight_stays_with "receiver": a receiver gives the missing weight to itself, so rows still sum to 1;
     "sender": a sender keeps what was not delivered, so columns still sum to 1 and push-sum loses no mass.
 
     >>> W = torch.full((2, 2), 0.5, dtype=torch.float64)
-    >>> drop_messages_of(W, 1.0, "receiver", np.random.default_rng(0)).tolist()
+    >>> drop_messages(W, 1.0, "receiver", np.random.default_rng(0)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
     weights = entries(W)[2]

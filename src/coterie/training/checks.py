@@ -1,14 +1,12 @@
-"""What is refused: before anything is trained, and after a round that has diverged."""
+"""What is refused before anything is trained."""
 
 from typing import TYPE_CHECKING
 
 import torch
 
 from .. import measure
-from ..algorithms.base import Round, Trained
 from ..algorithms.used import check_used, check_used_on
 from ..core.errors import UserError
-from ..core.tensors import finite, floating
 from ..store import flatten
 from .first import PER_CLIENT, everybodys
 
@@ -53,20 +51,3 @@ def begins_apart(e: "Experiment") -> bool:
     states = (one.program.init(start, everybodys(first, start, one.local_clients)) for first in (e.first, None))
     apart, common = map(flatten, states)
     return any(not torch.equal(v, common[k]) for k, v in apart.items())
-
-
-def check_finite(trained: Trained, r: Round) -> None:
-    """Stops before a diverged client spoils the others."""
-    models = floating(trained.models) or trained.sent
-    total = torch.stack([v.sum() for v in (*models.values(), trained.loss[trained.steps > 0])]).sum()
-    if bool(total.isfinite()):  # a NaN or an infinity would show in the sum: one pass in the usual case
-        return
-    lost = ~trained.loss.isfinite() & (trained.steps > 0)
-    bad = lost | ~finite(models)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0])
-        what = "loss" if bool(lost[first]) else "model"
-        raise UserError(
-            f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
-            "lower lr, or set clip; every round before it is kept"
-        )

@@ -22,7 +22,7 @@ def evaluation_interval(experiment: Experiment) -> int:
     e = experiment
     if not e.measurable or e.record:
         return 1
-    price = e.flops_a_sample(e.model) / 3
+    price = e.flops_per_sample(e.model) / 3
     work = evaluation_passes(e) * price
     if e.rounds * (work + 4 * CALL) <= FREE_MACS:
         return 1
@@ -36,10 +36,10 @@ def training_price(e: Experiment) -> float:
     """
     submodels = e.program.submodels
     if submodels is None:
-        return float(e.flops_a_sample(e.model))
+        return float(e.flops_per_sample(e.model))
     rounds = sorted({e.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
     asked = (replace(e.round(t), cohort=e.schedule.asked(t)) for t in rounds)  # with those who are offline
-    held = [(len(a.places), e.flops_a_sample(a.submodel.model)) for r in asked for a in submodels(r)]
+    held = [(len(a.places), e.flops_per_sample(a.submodel.model)) for r in asked for a in submodels(r)]
     return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
 
 

@@ -1,7 +1,7 @@
 """One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,23 +13,21 @@ from torch import Tensor, nn
 from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
-from ..algorithms.groups import held, model_groups
+from ..algorithms.update import model_groups, submodel_of_each
 from ..core.schema import MeasureName, Row
-from ..core.tensors import Tensors, floating, rows, split
+from ..core.tensors import Tensors, floating, pick, rows, split
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
-from ..engines.vectorized import pick
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
-from .checks import check_asked, check_finite
+from .checks import check_asked
 from .first import First, everybodys
-from .matrices import Undelivered, matrices
-from .participation import Participation
 from .run import Client
+from .schedule import Schedule
 
 AFTER_TRAIN = "measured/after_train"
 
@@ -96,28 +94,23 @@ class Experiment:
         return Samples(fed.test_x, fed.test_y, fed.test, fed.transform)
 
     @cached_property
-    def _known_flops(self) -> dict[nn.Module, int]:
+    def _flops(self) -> dict[nn.Module, int]:
         return {}
 
-    def flops_a_sample(self, model: Model) -> int:
-        """Forward and backward of one sample: three times the forward pass."""
-        if model.module not in self._known_flops:
-            self._known_flops[model.module] = 3 * cost(model.evaluation, self.federation.sample(2)).flops
-        return self._known_flops[model.module]
+    def flops_per_sample(self, model: Model) -> int:
+        """Count the forward and backward pass of one sample: three times the forward pass."""
+        if model.module not in self._flops:
+            self._flops[model.module] = 3 * cost(model.evaluation, self.federation.sample(2)).flops
+        return self._flops[model.module]
 
     def forward_flops(self, r: Round) -> int:
-        """One sample through every member's own form of the model."""
-        submodels = self.program.submodels
-        if not len(r.cohort):
-            return 0
-        groups = (
-            [(self.model, len(r.cohort))]
-            if submodels is None
-            else [(a.submodel.model, len(a.places)) for a in submodels(r)]
-        )
-        return sum(count * self.flops_a_sample(model) for model, count in groups) // 3
+        """Count one sample through every member's own submodel."""
+        if self.program.submodels is None or not len(r.cohort):
+            return len(r.cohort) * self.flops_per_sample(self.model) // 3
+        each = ((a.submodel.model, len(a.places)) for a in self.program.submodels(r))
+        return sum(count * self.flops_per_sample(model) for model, count in each) // 3
 
-    @property
+    @cached_property
     def measurable(self) -> bool:
         """Whether there are classes to get right, and samples to try."""
         return self.federation.classes is not None and len(self.federation.test_y) > 0
@@ -154,28 +147,22 @@ class Experiment:
         return RunState(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
     def round(self, t: int) -> Round:
-        """Round ``t``, counted from 0."""
-        global_cohort = self.cohort(t)
-        own = global_cohort if self.shard is None else global_cohort[np.isin(global_cohort, self.local_clients)]
-        lost = Undelivered(
-            self.drop_messages, self.program.weight_stays_with, global_cohort if self.offline else None, self.seed
-        )
-        Ws = matrices(self.program, t, lost, self.federation.x.device)
-        return Round(t, own, Ws, self.train, self.engine, self.seed, global_cohort, self.local_clients)
+        """Return round ``t``, counted from 0."""
+        cohort = self.schedule.cohort(t)
+        own = cohort if self.shard is None else cohort[np.isin(cohort, self.shard)]
+        Ws = self.schedule.matrices(t, self.train.x.device)
+        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients)
 
     def everybody(self, t: int) -> Round:
-        """Round ``t`` with all clients."""
-        return replace(self.round(t), cohort=self.local_clients, global_cohort=np.arange(self.federation.clients))
+        """Return round ``t`` with all clients."""
+        return replace(self.round(t), cohort=self.local_clients, global_cohort=np.arange(len(self.train.owned)))
 
     @cached_property
-    def schedule(self) -> Participation:
-        """Who takes part when."""
-        n, wanted = self.federation.clients, self.program.participation
-        return Participation(n, wanted, self.seed, self.rounds, self.evaluate_every, self.offline)
-
-    def cohort(self, t: int) -> Integers:
-        """Who takes part in round ``t``, in ascending order."""
-        return self.schedule.cohort(t)
+    def schedule(self) -> Schedule:
+        """Who takes part when, and who mixes with whom."""
+        p, clients = self.program, self.federation.clients
+        exchange = p.topology, p.gossip_steps, p.fresh_graph, self.drop_messages, p.weight_stays_with
+        return Schedule(clients, p.participation, self.seed, self.rounds, self.evaluate_every, self.offline, *exchange)
 
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Round ``t`` and its row of measurements."""
@@ -184,67 +171,53 @@ class Experiment:
         return now._replace(accuracies=accuracies), row
 
     def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
-        """What the clients that lie here do in round ``t``, and what is measured of it."""
+        """Run round ``t`` of the local clients, and measure it."""
         r = self.round(t)
         began = self._now()
         with products(self.model.precision):  # mixing has all digits
-            trained = self._trained(before.state, r)
-        check_finite(trained, r)
+            trained = self.program.train(before.state, r) if len(r.cohort) else self._nobody_trains(before.state, r)
+        trained.check_finite(r)
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self._after_train(before.after_train, trained, r, evaluate)
-        first = self.local_clients[0] == 0  # one place counts for all
-        agreed = self._agreed(state, evaluate)
-        part = ShardMeasures(
+        # The mean of all models has all digits in one process; only where no shard has all of them, it is sent around.
+        exact = self.program.consensus is None and (self.shard is None or self.program.receiver_has is not None)
+        one = self.consensus_model(state) if evaluate and (self.measurable or not exact) else None
+        first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
+        measures = ShardMeasures(
             local_clients=self.local_clients,
             cohort=r.cohort,
             loss=trained.loss.cpu(),
             steps=trained.steps.cpu(),
-            flops=sum(count * self.flops_a_sample(model) for model, count in trained.passes),
+            flops=sum(count * self.flops_per_sample(model) for model, count in trained.passes),
             forward=self.forward_flops(r),
             seconds=seconds,
             sent=self.program.traffic(before.state, replace(r, cohort=r.global_cohort)) if first else None,
-            distance=self._consensus_distance(state, agreed) if evaluate else None,
+            distance=measure.consensus_distance(self.program.models(state), self.program.shared, None if exact else one)
+            if evaluate
+            else None,
             accuracies=self.accuracies(state, after_train, t) if evaluate else None,
-            right=self._right(agreed) if agreed is not None and self.measurable else None,
-            recorded=measure.recorded(self, self.record, before.state, state) if evaluate else {},
+            right=measure.count_correct(self.engine, self.model, one, self.tests, self.local_clients)
+            if one is not None and self.measurable
+            else None,
+            recorded=measure.recorded(self, self.record, before.state, state) if evaluate and self.record else {},
         )
-        return RunState(state, after_train), part
+        return RunState(state, after_train), measures
 
-    def _trained(self, state: Any, r: Round) -> Trained:
-        """The cohort's local work. Where nobody here takes part, one who has no samples shows the shapes of nothing."""
-        if len(r.cohort):
-            return self.program.train(state, r)
+    def _nobody_trains(self, state: Any, r: Round) -> Trained:
+        """Train one client with no samples, to get results of the right shapes for no clients."""
         empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
         one = self.program.train(state, replace(r, cohort=r.local_clients[:1], samples=empty))
         nobody = slice(0, 0)
-        models, sent, kept, loss, steps = rows((one.models, one.sent, one.private, one.loss, one.steps), nobody)
+        models, sent, private, loss, steps = rows((one.models, one.sent, one.private, one.loss, one.steps), nobody)
         mass = None if one.mass is None else rows(one.mass, nobody)
-        return Trained(models, sent, kept, loss, steps, (), mass)
+        return Trained(models, sent, private, loss, steps, (), mass)
 
-    def _agreed(self, state: Any, evaluate: bool) -> Tensors | None:
-        """The one model that all agree on; None where nobody asks for it."""
-        apart = self.shard is not None and self.program.receiver_has is None  # nobody here knows all shared parts
-        return self.agreed(state) if evaluate and (apart or self.measurable) else None
-
-    def agreed(self, state: Any) -> Tensors:
-        """The one model that all clients agree on, wherever they lie: the method's own, or the mean of all."""
+    def consensus_model(self, state: Any) -> Tensors:
+        """Return the one model that all clients agree on, over all shards: the method's own, or the mean of all."""
         consensus = self.program.consensus
         local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
-        return local | self.engine.all_mean(floating(local), len(self.local_clients))
-
-    def _consensus_distance(self, state: Any, agreed: Tensors | None) -> float | None:
-        """The mean over the clients that lie here."""
-        program = self.program
-        if program.consensus is not None:
-            agreed = program.consensus(state) if agreed is None else agreed
-        elif self.shard is None or program.receiver_has is not None:
-            agreed = None  # the mean of the models, with all digits; around a server they are one
-        return measure.consensus_distance(program.models(state), program.shared, agreed)
-
-    def _right(self, agreed: Tensors) -> measure.Correct:
-        with products(self.model.precision):
-            return measure.count_correct(self.engine, self.model, agreed, self.tests, self.local_clients)
+        return local if self.shard is None else local | self.engine.all_mean(floating(local), len(self.shard))
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Each client's accuracy right after its latest training.
@@ -252,50 +225,46 @@ class Experiment:
         Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
         trains again before anybody asks.
         """
-        everybody = len(r.global_cohort) == self.federation.clients
+        everybody = len(r.global_cohort) == len(self.train.owned)
         if not self.measurable or (everybody and not evaluate):
             return known
-        latest = np.isin(r.cohort, self.schedule.final(r.index))
+        latest = np.isin(r.cohort, r.cohort if everybody else self.schedule.final(r.index))
         for group in trained.groups or model_groups(self.model, None, trained.models, r):
             asked = np.flatnonzero(latest[group.places])
             if len(asked):
-                who, models = r.cohort[group.places[asked]], pick(group.models, asked)
+                who = r.cohort[group.places[asked]]
+                models = group.models if len(asked) == len(group.places) else pick(group.models, asked)
                 accuracies = measure.personal_accuracies(self.engine, group.model, models, self.tests, who)
                 known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), accuracies)
         return known
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
-        """[m] the accuracies after round ``t`` of all who lie here; one that never trained has what it was given."""
+        """Return [m] the local clients' accuracies after round ``t``; one that never trained has what it was given."""
         if not self.measurable:
             return None
-        with products(self.model.precision):
-            mixed = self._accuracies(self.groups(state, t))
-            tuned = self._finetuned(state, t)
-            extra = {} if tuned is None else {measure.FINETUNED: self._accuracies(tuned)}
-        return {"after_mix": mixed, "after_train": torch.where(after_train.isnan(), mixed, after_train), **extra}
-
-    def groups(self, state: Any, t: int) -> Iterator[ModelGroup]:
-        """What everybody who lies here would deploy after round ``t``, in the form that each has in that round."""
-        return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
-
-    def _accuracies(self, groups: Iterable[ModelGroup]) -> Tensor:
-        """[m] each client's own model on its own test samples."""
-        found = self.unmeasured()
-        for group in groups:
-            who = self.local_clients[group.places]
-            found[group.places] = measure.personal_accuracies(self.engine, group.model, group.models, self.tests, who)
+        groups = {"after_mix": self.groups(state, t)}
+        if self.program.finetune is not None:
+            groups[measure.FINETUNED] = self.program.finetune(state, self.everybody(t))
+        found = {"after_mix": after_train, "after_train": after_train}
+        with products(self.model.precision):  # fine-tuning is training
+            for protocol, each in groups.items():
+                found[protocol] = torch.empty_like(after_train)  # every client is in one group
+                for g in each:
+                    who = self.local_clients[g.places]
+                    accuracies = measure.personal_accuracies(self.engine, g.model, g.models, self.tests, who)
+                    found[protocol][g.places] = accuracies
+        found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
         return found
 
-    def _finetuned(self, state: Any, t: int) -> Iterator[ModelGroup] | None:
-        """Everybody's model after fine-tuning, where the method has it; the state stays as it is."""
-        if self.program.finetune is None:
-            return None
-        return self.program.finetune(state, self.everybody(t))
+    def groups(self, state: Any, t: int) -> Iterator[ModelGroup]:
+        """Yield what the local clients would deploy after round ``t``, each in the submodel it has in that round."""
+        return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
         """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
         last = max(0, self.rounds - 1)  # the models whose accuracy the last row tells
-        tuned = self._finetuned(state, last)
+        finetune = self.program.finetune
+        tuned = None if finetune is None else finetune(state, self.everybody(last))
         personal = self.model.start.keys() - self.program.shared
         out: dict[int, Client] = {}
         with products(self.model.precision):  # as it was measured
@@ -308,7 +277,7 @@ class Experiment:
 
     def modules(self) -> list[Model]:
         """The form that each client has after the last round."""
-        return held(self.model, self.program.submodels, self.everybody(max(0, self.rounds - 1)))
+        return submodel_of_each(self.model, self.program.submodels, self.everybody(max(0, self.rounds - 1)))
 
     def _now(self) -> float:
         if self.federation.x.is_cuda:

@@ -8,7 +8,7 @@ from torch import nn
 
 from .. import models
 from ..algorithms.base import Algorithm
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError, unknown
 from ..core.schema import Init
 from ..core.tensors import Tensors, replicate, stack

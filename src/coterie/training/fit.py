@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
-from ..core import rng as rng
+from ..core import rng
 from ..core.errors import UserError, unknown
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse

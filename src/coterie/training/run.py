@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from .. import algorithms, models
-from ..algorithms.groups import final_models
+from ..algorithms.update import final_models
 from ..core.custom import trusting
 from ..core.errors import UserError
 from ..core.schema import ClientSummary, Config, Row, Summary

@@ -1,6 +1,9 @@
-"""How often models are right. Measuring changes nothing: no gradients, no buffers, no random draws."""
+"""What models are evaluated by: how often they are right, and how far apart they are.
 
-from collections.abc import Iterator, Sequence
+Measuring changes nothing: no gradients, no buffers, no random draws.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -10,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, replicate
+from ..core.tensors import Tensors, floating, replicate, split
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
-from ..models.model import Model
+from ..models.model import Model, products
 
-BATCH = 256  # answers at a time
+AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers that are looked at together: they stay in the cache, or fill a GPU
 
 
 class Measured(Protocol):
@@ -36,16 +39,7 @@ class Measured(Protocol):
     @property
     def program(self) -> Any: ...
 
-    def agreed(self, state: Any) -> Tensors: ...
-
-
-def batch_size(targets: Tensor) -> int:
-    """Return how many samples a batch has: fewer where a sample has many answers, each with a score for every class.
-
-    >>> batch_size(torch.zeros(1000)), batch_size(torch.zeros(1000, 64))
-    (256, 4)
-    """
-    return max(1, BATCH // max(1, targets.shape[1:].numel()))
+    def consensus_model(self, state: Any) -> Tensors: ...
 
 
 @contextmanager
@@ -91,9 +85,9 @@ class Count:
 
 def count_right(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
     """Return [m] how many answers of each client's model are right on its own test samples."""
-    batches = Batches(tests, clients, Amount(epochs=1), batch_size(tests.y), key=None)
+    batches = Batches(tests, clients, Amount(epochs=1), tests.evaluation_batch, key=None)
     none = torch.zeros(len(clients), dtype=torch.int64, device=tests.x.device)
-    with plain_inference():
+    with products(model.precision), plain_inference():
         right: Tensor = engine.scan(Count(model), none, models, batches, keys=[0] * len(clients))
     return right.cpu()
 
@@ -128,7 +122,7 @@ def count_correct_global(engine: Engine, model: Model, tensors: Tensors, tests: 
     The samples are dealt out in parts as large as the largest client's own, so that an engine that builds programs has
     this one already. A shard tries its share of them: part b falls to the shard of client b mod n.
     """
-    pooled = tests.dealt(max(1, int(tests.sizes.max())))
+    pooled = tests.dealt
     mine = np.flatnonzero(np.isin(np.arange(len(pooled.owned)) % len(tests.owned), clients))
     if not len(mine):
         return 0
@@ -145,4 +139,39 @@ def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:
     e = experiment
     if e.train.y.is_floating_point():
         raise UserError("train-accuracy needs classes to get right: leave it out for targets that are no classes")
-    return {"global_accuracy_train": global_accuracy(e.engine, e.model, e.agreed(state), e.train)}
+    return {"global_accuracy_train": global_accuracy(e.engine, e.model, e.consensus_model(state), e.train)}
+
+
+def consensus_distance(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> float | None:
+    """Return (1/n) sum_i |u_i - c|^2 over the shared part, summed in float64; None where nothing is shared.
+
+    ``center``: c, where it is another point than the mean of the u_i. Some numbers of a tensor are looked at together:
+    a copy of all of them is too much. They are seen from the first client: differences of near numbers are exact, and
+    zero where all are equal.
+
+    >>> consensus_distance({"u": torch.tensor([[1.0], [3.0]])}, {"u"})
+    1.0
+    """
+    u = floating(split(models, shared)[0])
+    if not u:
+        return None
+    distance = 0.0
+    for name, v in u.items():
+        if center is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
+            continue
+        flat, kind = v.reshape(len(v), -1), torch.promote_types(v.dtype, torch.float32)
+        width = max(1, AT_ONCE[v.device.type] // len(v))
+        total = torch.zeros((), dtype=torch.float64, device=v.device)
+        for start in range(0, flat.shape[1], width):
+            columns = slice(start, start + width)
+            some = flat[:, columns].to(kind)
+            offset = some - some[0]
+            middle = offset.mean(0) if center is None else center[name].reshape(-1)[columns].to(kind) - some[0]
+            total += offset.sub_(middle).square_().sum(dtype=torch.float64)
+        distance += float(total) / len(v)
+    return distance
+
+
+def averaged(models: Tensors) -> Tensors:
+    """Return one model: the mean over the clients; integer buffers are the first client's."""
+    return {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in models.items()}

@@ -1,0 +1,89 @@
+"""Who takes part in which round, who mixes with whom, and which rounds are evaluated: known from the beginning."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.errors import UserError
+from ..data.batches import Integers
+from ..topology import Topology, drop_messages, without_absent
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All rounds of a run."""
+
+    clients: int
+    participation: float  # a fraction, or how many where it is a whole number
+    seed: int
+    rounds: int
+    evaluate_every: int  # rounds between two evaluations
+    offline: float = 0.0  # how likely a client is not there for a whole round
+    topology: Topology | None = None  # None: there is a server
+    gossip_steps: int = 1  # exchanges of a round
+    fresh_graph: bool = False  # whether each exchange has a matrix of its own
+    drop_messages: float = 0.0  # how likely a message is dropped
+    weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
+    _latest: dict[int, Integers] = field(default_factory=dict, repr=False, compare=False)
+    _fixed: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def cohort(self, t: int) -> Integers:
+        """Return who takes part in round ``t``, in ascending order: of those who are asked, whoever is there."""
+        asked = self.asked(t)
+        if not self.offline:
+            return asked
+        return asked[rng.generator(self.seed, "offline", t).random(self.clients)[asked] >= self.offline]
+
+    def asked(self, t: int) -> Integers:
+        """Return who is asked to take part in round ``t``: drawn without replacement, in ascending order."""
+        n, wanted = self.clients, self.participation
+        m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
+        if not 1 <= m <= n:
+            raise UserError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
+        if m == n:
+            return np.arange(n)
+        return np.sort(rng.generator(self.seed, "sample", t).choice(n, m, replace=False))
+
+    def matrices(self, t: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the mixing matrices of round ``t``, one exchange after another; none where there is a server."""
+        if self.topology is None:
+            return ()
+        if self.topology.fixed and not self.drop_messages and not self.offline:
+            if device not in self._fixed:
+                self._fixed[device] = self.topology(0).to(device)
+            return (self._fixed[device],) * self.gossip_steps
+        first, steps = (t * self.gossip_steps, self.gossip_steps) if self.fresh_graph else (t, 1)
+        online = self.cohort(t) if self.offline else None
+        Ws = tuple(self._matrix(self.topology, first + q, online).to(device) for q in range(steps))
+        return Ws if self.fresh_graph else Ws * self.gossip_steps
+
+    def _matrix(self, graph: Topology, at: int, online: Integers | None) -> Tensor:
+        """One matrix of the graph, without what is not delivered."""
+        W = graph(at)
+        if self.drop_messages:
+            draw = rng.generator(self.seed, "silent", at)
+            W = drop_messages(W, self.drop_messages, self.weight_stays_with, draw)
+        return W if online is None else without_absent(W, online, self.weight_stays_with)
+
+    def evaluated(self, t: int) -> int:
+        """Return the first round from ``t`` on that is evaluated; the last one always is.
+
+        >>> [Schedule(10, 1.0, 0, rounds=8, evaluate_every=3).evaluated(t) for t in range(8)]
+        [2, 2, 2, 5, 5, 5, 7, 7]
+        """
+        return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))
+
+    def final(self, t: int) -> Integers:
+        """Return who takes part in round ``t`` and not again before the next evaluation, in ascending order."""
+        end = self.evaluated(t)
+        if end not in self._latest:  # found once for all rounds until then
+            latest = np.full(self.clients, -1)
+            for k in range(t - t % self.evaluate_every, end + 1):
+                latest[self.cohort(k)] = k
+            self._latest.clear()
+            self._latest[end] = latest
+        return np.flatnonzero(self._latest[end] == t)
