@@ -22,7 +22,7 @@ def dfedalt(
 ) -> Program[Peers]:
     """DFedAlt: first the personal part, then the shared part, then gossip on the shared part.
 
-    v_i <- local(v; u_i held);   z_i <- local(u; v_i held);   u_i <- sum_j W[i, j] z_j
+    v_i <- local(v; u_i frozen);   z_i <- local(u; v_i frozen);   u_i <- sum_j W[i, j] z_j
 
     >>> dfedalt(topology="ring", personal_lr=0.01).settings["personal"]
     'head'

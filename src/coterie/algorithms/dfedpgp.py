@@ -26,7 +26,7 @@ def dfedpgp(
 ) -> Program[Pushed]:
     """DFedPGP: DFedAlt over directed graphs, de-biased by push-sum.
 
-    z_i = u_i / mu_i;   v_i <- local(v; z_i held);   u_i <- u_i - lr grad_z F_i(z_i, v_i), z_i renewed at every step
+    z_i = u_i / mu_i;   v_i <- local(v; z_i frozen);   u_i <- u_i - lr grad_z F_i(z_i, v_i), z_i renewed at every step
     u_i <- sum_j P[i, j] u_j;   mu_i <- sum_j P[i, j] mu_j
 
     The topology chooses the reading: column-stochastic (random-push) is Algorithm 1; row-stochastic (random-pull) is

@@ -32,7 +32,7 @@ def dfedsalt(
 ) -> Program[Peers]:
     """DFedSalt: DFedAlt with sharpness-aware steps on the part that is mixed.
 
-    v_i <- local(v; u_i held);   z_i <- local(u; v_i held) along grad_u F_i(u + rho g_u/|g_u|, v_i);
+    v_i <- local(v; u_i frozen);   z_i <- local(u; v_i frozen) along grad_u F_i(u + rho g_u/|g_u|, v_i);
     u_i <- sum_j W[i, j] z_j
 
     Args:

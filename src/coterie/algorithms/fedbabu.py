@@ -20,7 +20,7 @@ def fedbabu(
 ) -> Program[Server]:
     """FedBABU: the body is trained together, the head stays as it was drawn; whoever deploys it fine-tunes a copy.
 
-    u_i <- local(u; v_0 held) for i in S;   u <- sum_S q_i u_i;   measured: local((u, v_0)) over finetune_epochs
+    u_i <- local(u; v_0 frozen) for i in S;   u <- sum_S q_i u_i;   measured: local((u, v_0)) over finetune_epochs
 
     The accuracies after mixing and after training are those of the untrained head; the one after fine-tuning, 5 epochs
     at 0.001 unless told otherwise, is the method's. ``run.clients`` are the fine-tuned models.

@@ -23,7 +23,7 @@ def fedrep(
 ) -> Program[Server]:
     """FedRep (FedAlt): first the personal head, then the shared body, which the server averages.
 
-    v_i <- local(v; u held);   u_i <- local(u; v_i held) for i in S;   u <- sum_S q_i u_i
+    v_i <- local(v; u frozen);   u_i <- local(u; v_i frozen) for i in S;   u <- sum_S q_i u_i
 
     >>> fedrep().settings["personal_epochs"]
     10

@@ -24,17 +24,7 @@ from ..models.model import Model
 from ..topology import Topology
 from .about import complete as complete_docstring
 from .base import Algorithm, Problem, Program, Round, Trained, unchanged
-from .options import (
-    Count,
-    Fraction,
-    Options,
-    Participation,
-    Positive,
-    Range,
-    Rate,
-    Training,
-    Weighting,
-)
+from .options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
 
 __all__ = [
     "Count",
