@@ -1,8 +1,8 @@
 """Which samples a client sees, step by step.
 
-Nothing is copied per client: the samples are held once, a client owns a list of positions, and a batch is gathered
-and prepared when it is needed. Clients of unequal size make unequal numbers of steps; where several of them run side
-by side the shorter batches are padded, and the mask keeps the padding out of every mean.
+Samples are stored once, a client owns a list of positions, and a batch is gathered and transformed when it is needed.
+Clients of unequal size make unequal numbers of steps; where several clients run side by side, the shorter batches are
+padded, and the mask keeps the padding out of every mean.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from ..core.tensors import Tensors
 from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
-ANSWERS = 256  # that are evaluated together
+ANSWERS = 256  # the number of answers that are evaluated together
 
 
 class Batch(NamedTuple):
-    """One step's samples."""
+    """The samples of one step."""
 
     x: Tensor
     y: Tensor
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """x[index]; as an embedding, which copies whole rows, under ``vmap`` too, where indexing goes number by number."""
+    """Return x[index], as an embedding: it copies whole rows even under ``vmap``, where indexing goes by numbers."""
     if x.dim() == 1 and index.dim() == 1:
         return x.index_select(0, index)
     if not x.is_contiguous():
@@ -44,26 +44,26 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples held once, as they are stored, and which of them each client owns."""
+    """The stored samples of a federation, and which of them each client owns."""
 
     x: Tensor
     y: Tensor
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor per client
-    transform: Transform | Masking | None = None  # what makes inputs of them; None: they are inputs
+    transform: Transform | Masking | None = None  # makes inputs of the samples; None: they are inputs
 
     @cached_property
     def flat(self) -> Integers:
-        """The clients' positions, one client after another."""
+        """The positions of all clients, one client after another."""
         return torch.cat(self.owned).cpu().numpy()
 
     @cached_property
     def sizes(self) -> Integers:
-        """How many samples each client owns."""
+        """The number of samples of each client."""
         return np.array([len(p) for p in self.owned], np.int64)
 
     @cached_property
     def starts(self) -> Integers:
-        """Where each client begins in ``flat``."""
+        """The place in ``flat`` where each client begins."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
 
     @cached_property
@@ -73,12 +73,12 @@ class Samples:
 
     @cached_property
     def evaluation_batch(self) -> int:
-        """How many samples are evaluated together: fewer where each has many answers, with a score for every class."""
+        """The number of samples evaluated together: fewer if each has many answers, with scores for all classes."""
         return max(1, ANSWERS // max(1, self.y.shape[1:].numel()))
 
     @cached_property
     def dealt(self) -> "Samples":
-        """The same samples in order, as many to everybody as the largest client owns."""
+        """The same samples in order, with as many for each client as the largest client owns."""
         size = max(1, int(self.sizes.max()))
         return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
 
@@ -88,7 +88,7 @@ class Samples:
         return Batch(x if self.transform is None else self._transformed(x, draw), take(self.y, index), mask)
 
     def parts(self, size: int) -> Iterator[Batch]:
-        """Yield all samples in order, whoever owns them, ``size`` at a time, as a model is evaluated on them."""
+        """Yield all samples in order, ``size`` at a time, as a model is evaluated on them."""
         for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
             yield Batch(x if self.transform is None else self._transformed(x, None), y, None)
 
@@ -109,17 +109,17 @@ class Stream:
 
     @property
     def steps(self) -> int:
-        """How many batches there are."""
+        """The number of batches."""
         return len(self.widths)
 
     @property
     def tensors(self) -> Tensors:
-        """What differs between the clients."""
+        """The tensors that differ between clients."""
         named = {"index": self.index, "mask": self.mask, "draw": self.draw}
         return {k: v for k, v in named.items() if v is not None}
 
     def one(self, tensors: Tensors) -> "Stream":
-        """Return the batches of one client; ``tensors``: its own of the stacked ones."""
+        """Return the batches of one client; ``tensors``: its part of the stacked ones."""
         return Stream(self.samples, tensors["index"], tensors.get("mask"), tensors.get("draw"), self.widths)
 
     def batch(self, k: int) -> Batch:
@@ -130,14 +130,14 @@ class Stream:
 
 
 class Amount(NamedTuple):
-    """How long a phase lasts: passes over the client's data, or single steps.
+    """The length of a phase: passes over the client's data, or single steps.
 
-    Several numbers of epochs are for as many equal groups of clients, in the order of the clients.
+    Several numbers of epochs are for as many groups of clients of equal size, in the order of the clients.
     """
 
     epochs: int | tuple[int, ...] | None = None
     steps: int | None = None
-    half: int | None = None  # 1 or 2: only the first or the second half of the steps, the first being the longer
+    half: int | None = None  # 1 or 2: only the first or the second half of the steps; the first is the longer one
 
     def of(self, steps_per_epoch: Integers, clients: Integers, n: int) -> Integers:
         """Count the steps of each of the ``clients`` among ``n``; one without data makes none."""
@@ -153,14 +153,14 @@ class Amount(NamedTuple):
 
 
 class Batches:
-    """The batches of some clients, drawn when asked for."""
+    """The batches of some clients, drawn when they are needed."""
 
     def __init__(
         self, samples: Samples, clients: Integers, amount: Amount, batch_size: int | None, key: int | None
     ) -> None:
         self.samples, self.clients = samples, clients  # [m] whose batches
-        self.batch_size = batch_size  # None: everything a client has
-        self.key = key  # of shuffling and augmentation; None: in order, as they are
+        self.batch_size = batch_size  # None: all samples of a client
+        self.key = key  # of shuffling and augmentation; None: neither happens
         self.sizes: Integers = samples.sizes[clients]  # [m] samples that each client owns
         full = self.sizes if batch_size is None else np.minimum(self.sizes, batch_size)
         self.widths: Integers = np.maximum(full, 1)  # [m] samples in a full batch of each client, 1 at the least
@@ -169,14 +169,14 @@ class Batches:
 
     @property
     def seen(self) -> int:
-        """Samples in all batches of all clients together."""
+        """The number of samples in all batches of all clients together."""
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_per_epoch, 1))
         return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
 
     def counts(self, which: Integers) -> tuple[Integers, Integers, Integers]:
-        """Of each step of the clients at the places ``which``: its pass, the samples of the pass before it, its own.
+        """Return, for each step of the clients at the places ``which``, its pass, the samples before it, its own.
 
-        Each is [m, K].
+        Each is [m, K]; the samples before it are those of the same pass.
         """
         widths = self.widths[which][:, None]
         steps = np.arange(int(self.steps[which].max(initial=0)))
@@ -185,7 +185,7 @@ class Batches:
         return passes, before, (self.sizes[which][:, None] - before).clip(max=widths)
 
     def block(self, which: Integers) -> Stream:
-        """Draw the batches of the clients at the places ``which``; a step is as wide as the fullest batch in it."""
+        """Draw the batches of the clients at the places ``which``; a step is as wide as its fullest batch."""
         passes, before, counts = self.counts(which)
         last = np.maximum(self.sizes[which] - 1, 0)[:, None, None]
         place = np.minimum(before[:, :, None] + np.arange(counts.max(initial=0)), last)
@@ -207,12 +207,12 @@ class Batches:
         )
 
     def one(self, place: int) -> Stream:
-        """Draw the batches of one client, with nothing padded."""
+        """Draw the batches of one client, without padding."""
         block = self.block(np.array([place]))
         return Stream(self.samples, block.index[0], None, None if block.draw is None else block.draw[0], block.widths)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
-        """[m, E, N] each client's own samples in the order of each pass; its N_i come first."""
+        """Return [m, E, N] each client's own samples in the order of each pass; its N_i come first."""
         sizes = self.sizes[which]
         position = np.arange(int(sizes.max(initial=0)))
         if self.key is None:
@@ -222,7 +222,7 @@ class Batches:
         return draw.argsort(axis=-1)
 
     def _augmentation(self, which: Integers, passes: Integers, local: Integers) -> Integers:
-        """[m, K, B] a number for every sample in every pass, whatever batch it is in; not negative."""
+        """Return [m, K, B] a number for every sample in every pass, whichever batch it is in; it is not negative."""
         key = rng.key(self.key or 0, "augmentation")
         draw = rng.counters(key, self.clients[which][:, None, None], passes[:, :, None], local)
         return (draw >> np.uint64(1)).view(np.int64)
