@@ -113,6 +113,8 @@ WRONG = {
     "a model of tokens for images": (("run", "dfedalt-t3", *SHORT, "--model", "transformer-mlm"), ("[1, 8, 8]",)),
     "rounds of nothing": (("run", "fedlmt-t1", "--rounds", "3"), ("--rounds", "trains nothing")),
     "sizes of another model": (("run", "fedlmt-t1", "--model", "resnet8-bn"), ("coterie capacity --model",)),
+    "an engine for nothing": (("run", "fedlmt-t1", "--engine", "serial"), ("--engine", "trains nothing")),
+    "a tracker of nothing": (("run", "dfedpgp-f4", "--tensorboard"), ("--tensorboard", "trains nothing")),
     "methods that draw": (("run", "dfedpgp-f4", "--methods", "fedavg"), ("--methods", "trains nothing")),
     "classes of words": (("run", "dfedpgp-f4", "--data", "text", "--clients", "3"), ("text",)),
     "data that is not there": (("run", "dfedalt-t3", "--data", "cifar11"), ("cifar11",)),

@@ -251,7 +251,7 @@ def data_show(
     data_dir: DataDir = None,
 ) -> None:
     """Draw who holds which classes, without training anything."""
-    from .split import show_split
+    from .data import show_split
 
     show_split(source, clients, partition, seed, data_dir, png)
 

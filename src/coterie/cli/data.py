@@ -1,7 +1,9 @@
-"""``coterie data``: where data sets are, which are there, and bringing them."""
+"""``coterie data``: where data sets are, which are there, bringing them, and who would hold which classes."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.progress import (
@@ -15,10 +17,19 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ..core.errors import UserError
 from ..core.spec import scaled
+from ..data import Federation, federate
 from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
 from ..data.place import choose, data_dir
+from .console import INK, picture
+
+Counts = Sequence[Sequence[int]]
+"""[clients][classes] training samples."""
+
+_SHADES = "·░▒▓█"  # a dot for few: a blank holds none
+_CLASSES = 40  # rows in a terminal at most
 
 
 def show_dir(folder: Path | None) -> None:
@@ -80,3 +91,70 @@ class Transfer:
             if self.bar.disable:
                 print(f"{name}: {'unknown size' if total is None else scaled(total, 'B')}", file=sys.stderr)
         self.bar.update(self.tasks[name], completed=done, total=total)
+
+
+def show_split(source: str, clients: int, partition: str, seed: int, folder: Path | None, png: Path | None) -> None:
+    """Print what every client holds, or draw it to a file."""
+    counts = split_counts(federate(source, clients, partition, seed, folder))
+    title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
+    print_split(Console(highlight=False), counts, title, drawn=png is None)
+    if png is not None:
+        draw_split(counts, png, title)
+        print(f"drawn to {png}")
+
+
+def split_counts(federation: Federation) -> list[list[int]]:
+    """Return how many training samples of every class each client holds; refuse samples without a single class."""
+    if federation.classes is None or federation.y.dim() != 1:
+        raise UserError("these data have no class for every sample: choose data that are classified, such as digits")
+    counts: list[list[int]] = federation.class_counts().tolist()
+    return counts
+
+
+def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
+    """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
+    console.print(title, style="bold", markup=False)
+    samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
+    for what, each in (("samples per client", samples), ("classes per client", held)):
+        console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most", markup=False)
+    if drawn:
+        console.print(split_text(counts, console.width), markup=False, no_wrap=True, overflow="ignore", crop=False)
+
+
+def split_text(counts: Counts, width: int) -> str:
+    """Return a heat map, classes down and clients across; the darker, the more samples.
+
+    >>> print(split_text([[4, 0], [1, 9], [0, 9]], width=40))
+    class 0  ░·
+          1   ██
+    a column is a client; · to █: 1 to 9 samples
+    """
+    most = max(max(row) for row in counts)
+    shown = [row[:_CLASSES] for row in counts[: max(1, width - 9)]]
+
+    def shade(count: int) -> str:
+        return " " if not count else _SHADES[min(len(_SHADES) - 1, len(_SHADES) * (count - 1) // max(1, most - 1))]
+
+    lines = [
+        f"{'class' if c == 0 else '':5} {c:<2} " + "".join(shade(row[c]) for row in shown).rstrip()
+        for c in range(len(shown[0]))
+    ]
+    notes = [f"a column is a client; {_SHADES[0]} to {_SHADES[-1]}: 1 to {most} samples"]
+    if len(shown) < len(counts) or len(shown[0]) < len(counts[0]):
+        notes.append(f"the first {len(shown)} clients and {len(shown[0])} classes; --png draws all of them")
+    return "\n".join([*lines, *notes])
+
+
+def draw_split(counts: Counts, path: Path, title: str) -> None:
+    """Draw the heat map as a picture."""
+    with picture(path, 10, 4.2) as figure:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.add_subplot()
+        held = [[row[c] or float("nan") for row in counts] for c in range(len(counts[0]))]  # none: no color
+        image = axes.imshow(held, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, origin="lower")
+        axes.set_title(title, fontsize=12, color=INK)
+        axes.set(xlabel="client", ylabel="class")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=axes, label="training samples", pad=0.01)

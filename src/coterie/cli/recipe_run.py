@@ -24,10 +24,10 @@ from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
 from .console import wide_console
+from .data import draw_split, print_split, split_counts
 from .options import Output, RecipeOptions
 from .recipe_show import results_as_json, show_results
 from .report import begin_several, leave_report
-from .split import draw_split, print_split, split_counts
 from .train import folder_of_several, fresh_folder, interruptible
 
 SPLITS = "splits"
@@ -181,7 +181,7 @@ def _announce(plan: RecipePlan, output: Output) -> None:
 
 def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> None:
     """Count or draw what a paper shows without training, beside its numbers where it has any."""
-    _refuse_training(recipe, options)
+    _refuse_training(recipe, options, output)
     folder = options.out or fresh_folder(recipe.name)
     if folder.exists():
         raise UserError(f"{folder} already exists: choose another --out")
@@ -197,10 +197,12 @@ def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> N
     leave_report(folder, sys.stdout, output, options.data_dir)
 
 
-def _refuse_training(recipe: Recipe, options: RecipeOptions) -> None:
+def _refuse_training(recipe: Recipe, options: RecipeOptions, output: Output) -> None:
     """Refuse what asks for training, and other data or models where the paper's own are counted."""
-    of_use = {"out"} | ({"case", "clients", "data", "data_dir", "partition"} if recipe.draws == SPLITS else set())
-    for name, given in vars(options).items():
+    of_use = {"out", "quiet"} | (
+        {"case", "clients", "data", "data_dir", "partition"} if recipe.draws == SPLITS else set()
+    )
+    for name, given in {**vars(options), **vars(output)}.items():
         if given and name not in of_use:
             other = "" if recipe.draws == SPLITS else ", or count another model with coterie capacity --model"
             flag = name.replace("_", "-")
