@@ -168,7 +168,7 @@ class TestFedRoD:
         e = experiment(net("mlp"), ragged("mlp"), alg.fedrod(**COMMON, participation=1.0, **anew))
         state = play(e, 5).state
         assert set(state.v) == {"3.counts"}
-        heads = [e.model.rebuilt(state.u | {k: v[i] for k, v in state.v.items()})[3] for i in (0, 1)]
+        heads = [e.model.to_module(state.u | {k: v[i] for k, v in state.v.items()})[3] for i in (0, 1)]
         features = torch.ones(1, 8, dtype=torch.float64)
         assert not torch.allclose(heads[0].made(features), heads[1].made(features))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import coterie as ct
-from coterie.algorithms.settings import meant
+from coterie.algorithms.settings import parse_settings
 from coterie.core.errors import UserError
 from coterie.core.spec import Range, Spec, bind, checked, convert, in_words, parameters, parse
 from coterie.data.partition import split
@@ -104,7 +104,7 @@ def type_in(kind: str, text: str) -> None:
     nothing: Any = None
     if kind == "method":
         name, *items = text.split()
-        meant(items, {name: ct.algorithms.builder(name)})
+        parse_settings(items, {name: ct.algorithms.builder(name)})
     elif kind == "source":
         ct.data.federate(text, 2)
     elif kind == "partition":

@@ -14,7 +14,7 @@ from coterie.data.batches import Batch
 from coterie.engines import Serial
 from coterie.engines.base import StepInfo
 from coterie.engines.threads import torch_threads
-from coterie.models.model import Model, cross_entropy, draws
+from coterie.models.model import Model, cross_entropy, draws_randomness
 from coterie.training.select_engine import Work, choose
 
 CLIENTS = 6
@@ -91,7 +91,7 @@ def test_a_model_that_draws_is_found_by_trying(where: str) -> None:
         Batch(torch.ones(4), torch.ones(4), None),
     )
     before = torch.random.get_rng_state()
-    assert draws(model, batch) is (where != "nowhere")
+    assert draws_randomness(model, batch) is (where != "nowhere")
     assert torch.equal(before, torch.random.get_rng_state())
     with torch_threads(3):
         engine = choose("serial", model, batch, Work(5, 4, 10**6), torch.device("cpu")).engine

@@ -12,7 +12,7 @@ from coterie.core.tensors import Tensors
 from coterie.data.batches import Batch
 from coterie.engines import Vectorized, layouts, trace
 from coterie.engines.vectorized import lift
-from coterie.models.model import Model, cross_entropy, familiar
+from coterie.models.model import Model, cross_entropy, runs_known_code
 from coterie.training.select_engine import Work, choose
 from laws import build
 from test_engines import engine_for
@@ -123,17 +123,17 @@ class TestFamiliar:
 
     def test_layers_of_torch_and_of_ours(self) -> None:
         for module in (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), ct.models.build("cnn", classes=10)):
-            assert familiar(Model(module, cross_entropy))
-            assert familiar(Model(module, nn.CrossEntropyLoss()))
+            assert runs_known_code(Model(module, cross_entropy))
+            assert runs_known_code(Model(module, nn.CrossEntropyLoss()))
 
     def test_code_of_ones_own(self) -> None:
         hooked, replaced = nn.Linear(4, 2), nn.Linear(4, 2)
         hooked.register_forward_hook(lambda module, args, out: 2 * out)
         replaced.forward = lambda x: x  # type: ignore[method-assign]
         for module in (Own(), nn.Sequential(Own()), hooked, replaced):
-            assert not familiar(Model(module, cross_entropy))
-        assert not familiar(Model(nn.Linear(4, 2), own_loss))
-        assert not familiar(Model(nn.Linear(4, 2), lambda outputs, targets: outputs.mean()))
+            assert not runs_known_code(Model(module, cross_entropy))
+        assert not runs_known_code(Model(nn.Linear(4, 2), own_loss))
+        assert not runs_known_code(Model(nn.Linear(4, 2), lambda outputs, targets: outputs.mean()))
 
     @pytest.mark.parametrize(("module", "expected"), [(Own(), False), (nn.Linear(4, 2), True)], ids=["own", "torch's"])
     def test_the_engine_is_told(self, module: nn.Module, expected: bool) -> None:

@@ -7,7 +7,7 @@ import tables
 from coterie import algorithms
 from coterie.algorithms.about import About, default
 from coterie.algorithms.method import facts
-from coterie.algorithms.settings import settings_of, takes
+from coterie.algorithms.settings import describe_settings, settings_of
 from coterie.cli.presets import PRESETS
 from docstrings import about, formula
 from drawing import picture
@@ -182,7 +182,7 @@ def cost(p: Played) -> str:
 def settings(method: str, a: About) -> str:
     """Return the table of all settings with their defaults, those of every method last."""
     builder = algorithms.builder(method)
-    values, known = algorithms.build(method).settings, takes(builder)
+    values, known = algorithms.build(method).settings, describe_settings(builder)
     says = {**a.args, "topology": f"{a.args.get('topology')} See [topologies](../own-topology.md)."}
     rows = [[f"`{k}`", f"`{default(values[k])}`", known[k], says[k]] for k in known]
     columns = ["setting", "default", "takes", "meaning"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, get_type_hints
 
-from ..core.custom import find, is_own
+from ..core.custom import import_function, is_own
 from ..core.errors import UserError
 from .base import Algorithm
 from .options import Options
@@ -22,7 +22,7 @@ def suitable(method: str, setting: str) -> bool:
 
 def builder(name: str) -> Callable[..., Algorithm]:
     """Return the builder ``module:function``; its algorithms have that name, so that runs say where they come from."""
-    build = find(name, "method")
+    build = import_function(name, "method")
     takes = _signature(name, build)
 
     @wraps(build)

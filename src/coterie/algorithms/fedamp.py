@@ -10,7 +10,7 @@ from ..core.tensors import Tensors, dot, rows, split, sub
 from ..exchange.mixing import average
 from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
-from ..topology.sparse import DENSE, entries, valued, with_diagonal
+from ..topology.sparse import DENSE, entries, with_diagonal, with_values
 from .base import around
 from .method import Options, Positive, Problem, Program, Rate, Round, Topology, Trained, Training, method
 from .peers import Peers, decentralized
@@ -93,4 +93,4 @@ def convex(a: Tensor) -> Tensor:
     a = with_diagonal(a, torch.zeros(len(a), dtype=a.dtype, device=a.device))
     i, _, values = entries(a)
     total = a @ values.new_ones(len(a))
-    return with_diagonal(valued(a, values / total.clamp(min=1)[i]), (1 - total).clamp(min=0))
+    return with_diagonal(with_values(a, values / total.clamp(min=1)[i]), (1 - total).clamp(min=0))

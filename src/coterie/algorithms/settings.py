@@ -31,26 +31,26 @@ def settings_of(builder: Builder) -> dict[str, tuple[type, ...]]:
     return {k: plain_types(p.annotation) for k, p in parameters_of(builder).items()}
 
 
-def takes(builder: Builder) -> dict[str, str]:
+def describe_settings(builder: Builder) -> dict[str, str]:
     """Return the keywords of a builder, each with what it takes in words.
 
     >>> from coterie.algorithms import fedavg
-    >>> takes(fedavg)["weighting"]
+    >>> describe_settings(fedavg)["weighting"]
     'size or uniform'
     """
     return {k: in_words(p.annotation) for k, p in parameters_of(builder).items()}
 
 
-def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
+def parse_settings(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
     """Return what ``KEY=VALUE``, for all methods that have it, and ``METHOD.KEY=VALUE`` set, by method.
 
     >>> from coterie.algorithms import dfedavg, fedavg
-    >>> meant(["lr=0.05", "weighting=uniform", "dfedavg.epochs=2"], {"fedavg": fedavg, "dfedavg": dfedavg})
+    >>> parse_settings(["lr=0.05", "weighting=uniform", "dfedavg.epochs=2"], {"fedavg": fedavg, "dfedavg": dfedavg})
     {'fedavg': {'lr': 0.05, 'weighting': 'uniform'}, 'dfedavg': {'lr': 0.05, 'epochs': 2}}
     """
     known = {m: settings_of(builder) for m, builder in builders.items()}
     texts: dict[str, dict[str, str]] = {}
-    for method, key, text in map(parts_of, items):
+    for method, key, text in map(split_setting, items):
         if method and method not in builders:
             raise UserError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
         asked = [method] if method else list(builders)
@@ -66,7 +66,7 @@ def meant(items: Sequence[str], builders: Mapping[str, Builder]) -> dict[str, di
     return values
 
 
-def parts_of(item: str) -> tuple[str, str, str]:
+def split_setting(item: str) -> tuple[str, str, str]:
     """Take ``METHOD.KEY=VALUE`` or ``KEY=VALUE`` apart."""
     left, equals, value = item.partition("=")
     if not equals:

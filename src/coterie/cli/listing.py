@@ -8,7 +8,7 @@ from rich.table import Table
 from .. import data, models, topology
 from ..algorithms import BUILDERS, builder
 from ..algorithms.about import DIFFERS, REFERENCE, about, default
-from ..algorithms.settings import takes
+from ..algorithms.settings import describe_settings
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
 from .console import table, wide_console
@@ -42,7 +42,7 @@ def show_method(name: str) -> None:
     a, values = about(build), build().settings
     console = wide_console()
     settings = table("setting", "default", "takes", "what it is")
-    for key, kinds in takes(build).items():
+    for key, kinds in describe_settings(build).items():
         settings.add_row(key, default(values.get(key)), kinds, a.args.get(key, ""))
     console.print(f"{a.title or name}: {a.what}", style="bold", markup=False)
     for text in filter(None, (a.recurrence, *a.notes)):

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..core.custom import folder_name, is_own, proper
+from ..core.custom import display_name, folder_name, is_own
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.schema import MeasureName, Row
@@ -39,7 +39,7 @@ def run_recipe(name: str, options: RecipeOptions, output: Output) -> None:
     if not recipe.trains:
         _show_untrained(recipe, options, output)
         return
-    named = [proper(m.strip()) for m in (options.methods or "").split(",") if m.strip()]
+    named = [display_name(m.strip()) for m in (options.methods or "").split(",") if m.strip()]
     plan = RecipePlan(add_own_methods(recipe, [m for m in named if is_own(m)]), named, options)
     folder = folder_of_several(options, recipe.name, "run")
     plan.check()

@@ -12,9 +12,9 @@ from ..algorithms import Algorithm
 from ..algorithms.custom import suitable
 from ..algorithms.method import facts
 from ..algorithms.options import EXCLUSIVE
-from ..algorithms.settings import meant, settings_of
+from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
-from ..core.custom import proper
+from ..core.custom import display_name
 from ..core.errors import UserError
 from ..core.schema import Init
 from ..core.spec import parse
@@ -85,10 +85,10 @@ class RunPlan:
             chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)
-        asked = meant(self.options.set, {m: algorithms.builder(m) for m in among})[method]
+        asked = parse_settings(self.options.set, {m: algorithms.builder(m) for m in among})[method]
         asked |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
-        idle = unused(proper(method), builder(**chosen).settings).keys() - asked.keys()
+        idle = unused(display_name(method), builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
@@ -141,7 +141,7 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
     """Refuse settings that no method of the command has, and a graph where everybody talks to a server."""
     builders = {m: algorithms.builder(m) for m in methods}
     known = [settings_of(builder) for builder in builders.values()]
-    meant(options.set, builders)
+    parse_settings(options.set, builders)
     for flag in (*_FLAGS, "drop_messages"):
         needed = "topology" if flag == "drop_messages" else flag
         if getattr(options, flag) is not None and not any(needed in settings for settings in known):

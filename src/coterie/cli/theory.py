@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import builder
-from ..algorithms.settings import meant
+from ..algorithms.settings import parse_settings
 from ..core.errors import UserError
 from ..theory import Outcome, examine
 from .console import check_png, picture, table
@@ -29,7 +29,7 @@ def show_theory(
     png: Path | None,
 ) -> None:
     """Print a theorem beside runs; where something it assumes fails, the measured alone, and what to change."""
-    settings = meant(items, {method: builder(method)})[method]
+    settings = parse_settings(items, {method: builder(method)})[method]
     if png is not None:
         check_png(png)
     asked: dict[str, Any] = {"topology": topology, "problem": problem, "seed": seed, "seeds": seeds, **settings}

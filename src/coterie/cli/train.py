@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import algorithms
 from ..algorithms import Algorithm
-from ..core.custom import folder_name, is_own, trusting
+from ..core.custom import folder_name, is_own, trust_options
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.tensors import entries
@@ -243,7 +243,7 @@ def _continuation(folder: Path, options: TrainingOptions, output: Output) -> lis
     """Return the words that name the folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
         named = algorithms.is_method(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
-        trusted = trusting(RunFolder(folder).config())
+        trusted = trust_options(RunFolder(folder).config())
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
         return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *where, *output.flags]
     again = [] if options.resume else ["--resume"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.tensors import Tensors
 from ..data.batches import Integers
 from ..engines.base import Engine, Statistic, statistics
-from ..topology.sparse import entries, valued
+from ..topology.sparse import entries, with_values
 from .shard_thread import ShardThread
 
 
@@ -54,7 +54,7 @@ class Sharded:
         part = torch.zeros_like(weights)
         mine = torch.from_numpy(self.shard_of[receivers.cpu().numpy()] == self.shard)
         part[mine] = statistics(f, x, received, *entries(paths.matrix)[:2]).to(part)
-        return valued(W, self.thread.total({"pairwise": part})["pairwise"])
+        return with_values(W, self.thread.total({"pairwise": part})["pairwise"])
 
     def _exchange(self, W: Tensor, x: Tensors) -> tuple[Paths, Mapping[int, Tensors]]:
         """Send the rows that other shards need along the edges of W; return the paths and what others send here."""

@@ -28,10 +28,10 @@ def is_own(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def proper(method: str) -> str:
+def display_name(method: str) -> str:
     """Return a method's name as tables have it, with ``-`` for ``_`` except in names of Python.
 
-    >>> proper("dfedsam_mgs"), proper("mine:fed_foo")
+    >>> display_name("dfedsam_mgs"), display_name("mine:fed_foo")
     ('dfedsam-mgs', 'mine:fed_foo')
     """
     return method if is_own(method) else method.replace("_", "-")
@@ -46,7 +46,7 @@ def folder_name(method: str) -> str:
     return method.replace(":", ".")
 
 
-def find(name: str, kind: str) -> Callable[..., Any]:
+def import_function(name: str, kind: str) -> Callable[..., Any]:
     """Return the function (or class) of that name, from the current folder or wherever Python finds the module."""
     module, _, function = name.partition(":")
     home = _imported(module, name, kind)
@@ -100,32 +100,32 @@ def _broken(module: str, error: BaseException) -> UserError:
     return UserError(f"module {module!r} cannot be imported ({type(error).__name__}: {said}; {where}): mend it first")
 
 
-def code_of(config: Mapping[str, Any]) -> list[str]:
+def own_code(config: Mapping[str, Any]) -> list[str]:
     """Return the functions of one's own that a configuration names.
 
-    >>> code_of({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
+    >>> own_code({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
     ['mine:fedfoo', 'mine:net']
     """
     named = config.get("method"), dict(config.get("model") or {}).get("module")
     return [name for name in named if isinstance(name, str) and is_own(name)]
 
 
-def trusting(config: Mapping[str, Any]) -> list[str]:
+def trust_options(config: Mapping[str, Any]) -> list[str]:
     """Return the words that must be typed beside such a configuration.
 
-    >>> trusting({"method": "mine:fedfoo", "model": {"name": "mlp"}})
+    >>> trust_options({"method": "mine:fedfoo", "model": {"name": "mlp"}})
     ['--trust', 'mine:fedfoo']
     """
-    return [word for name in dict.fromkeys(code_of(config)) for word in ("--trust", name)]
+    return [word for name in dict.fromkeys(own_code(config)) for word in ("--trust", name)]
 
 
 def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
     """Refuse to run code that only a file names, and trust that nothing needs."""
-    named = code_of(config)
+    named = own_code(config)
     if not set(named) <= set(trusted):
         raise UserError(
             f"this configuration would run {' and '.join(named)}, and a file does not decide what code runs here: if "
-            f"you know that code, add {shlex.join(trusting(config))}"
+            f"you know that code, add {shlex.join(trust_options(config))}"
         )
     for name in trusted:
         if name not in named:

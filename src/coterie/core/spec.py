@@ -58,7 +58,7 @@ class Spec(NamedTuple):
         rest = ",".join([*self.args, *(f"{k}={v}" for k, v in self.options.items())])
         return f"{self.name}{',' if ':' in self.name else ':'}{rest}" if rest else self.name
 
-    def adding(self, options: Mapping[str, Any]) -> "Spec":
+    def with_options(self, options: Mapping[str, Any]) -> "Spec":
         """Return the spec with options that are given beside the text, none of them twice."""
         for key in self.options.keys() & options.keys():
             raise given_twice(self.name, key, self.options[key], options[key])
@@ -78,7 +78,7 @@ def parse(text: str) -> Spec:
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = item.partition("=")
         if equals:
-            spec = spec.adding({key.strip().replace("-", "_"): value.strip()})
+            spec = spec.with_options({key.strip().replace("-", "_"): value.strip()})
         elif spec.options:
             raise UserError(f"in {text!r} the plain value {item!r} must come before the named ones")
         else:
@@ -221,7 +221,7 @@ def bind(kind: str, spec: Spec, takes: Mapping[str, Parameter]) -> dict[str, Any
     for extra in spec.args[len(in_order) :]:
         known = ", ".join(k if k in in_order else f"{k}=VALUE" for k in named) or "no options"
         raise UserError(f"{subject} has no place for {extra!r}: it takes {known}")
-    given = Spec(spec.name, (), dict(zip(in_order, spec.args, strict=False))).adding(spec.options).options
+    given = Spec(spec.name, (), dict(zip(in_order, spec.args, strict=False))).with_options(spec.options).options
     any_other = any(p.kind is Parameter.VAR_KEYWORD for p in takes.values())
     for key in given:
         if key not in named and not any_other:

@@ -59,7 +59,7 @@ def federate(
     [100, 100, 100]
     """
     seed = index(seed)  # a plain int: JSON has no NumPy integers
-    spec = parse(source).adding(options)
+    spec = parse(source).with_options(options)
     if spec.name not in SOURCES:
         raise unknown("source", spec.name, SOURCES)
     pool, chosen = _loaded(spec, seed, data_dir)

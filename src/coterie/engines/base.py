@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from ..core.tensors import Tensors, Tree, rows
 from ..data.batches import Batch, Batches, Stream
-from ..topology.sparse import entries, valued
+from ..topology.sparse import entries, with_values
 
 
 class StepInfo(NamedTuple):
@@ -110,7 +110,7 @@ class InMemory(ABC):
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """f(x_i, x_j) along every link of W."""
         i, j, _ = entries(W)
-        return valued(W, statistics(f, x, x, i, j))
+        return with_values(W, statistics(f, x, x, i, j))
 
     def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """All of them lie here."""

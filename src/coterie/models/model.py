@@ -164,7 +164,7 @@ class Model:
     def _evaluate(self) -> "Stateless":
         return Stateless(self.module, self.evaluation)
 
-    def rebuilt(self, tensors: Tensors) -> nn.Module:
+    def to_module(self, tensors: Tensors) -> nn.Module:
         """Return a new module that holds these values, on their device."""
         module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
         with torch.no_grad():
@@ -211,7 +211,7 @@ def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
     return not (steady and torch.allclose(alone, together, rtol=1e-4, atol=1e-6))
 
 
-def draws(model: Model, batch: Batch) -> bool:
+def draws_randomness(model: Model, batch: Batch) -> bool:
     """Try whether the model or its loss draws random numbers, in training or in evaluation mode."""
     devices = [batch.x.device] if batch.x.is_cuda else []
     watch = WatchDraws()
@@ -221,7 +221,7 @@ def draws(model: Model, batch: Batch) -> bool:
     return watch.drawn
 
 
-def familiar(model: Model) -> bool:
+def runs_known_code(model: Model) -> bool:
     """Return whether a step runs only code of torch and Coterie: other code may have state that a trace would miss."""
     modules = list(model.training.modules())
     parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]

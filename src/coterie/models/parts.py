@@ -13,10 +13,10 @@ WidthRate = Annotated[float, Range(0, 1, above=True)]
 """The share of every hidden width that is kept."""
 
 
-def scaled(width: int, rate: float) -> int:
+def scaled_width(width: int, rate: float) -> int:
     """Return the width of a hidden layer of which a client holds the share ``rate``: ceil(rate * width).
 
-    >>> scaled(64, 0.25), scaled(10, 0.25), scaled(100, 0.07)
+    >>> scaled_width(64, 0.25), scaled_width(10, 0.25), scaled_width(100, 0.07)
     (16, 3, 7)
     """
     return math.ceil(rate * width - 1e-9)  # 0.07 * 100 is a little more than 7

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.spec import PositiveInt
-from .parts import WidthRate, group_norm, need_images, scaled
+from .parts import WidthRate, group_norm, need_images, scaled_width
 
 Norm = Callable[[int], nn.Module]
 """The normalization of that many channels."""
@@ -70,7 +70,7 @@ class ResNet(nn.Module):
 
 def _widths(width: int, stages: int, rate: float) -> list[int]:
     """Return the widths of all stages, each twice the one before; ``rate`` cuts every model of a width alike."""
-    return [scaled(width * 2**stage, rate) for stage in range(stages)]
+    return [scaled_width(width * 2**stage, rate) for stage in range(stages)]
 
 
 def _with_groups(

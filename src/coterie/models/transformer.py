@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..core.errors import UserError
 from ..core.spec import PositiveInt, Range
-from .parts import WidthRate, scaled
+from .parts import WidthRate, scaled_width
 
 
 class Attention(nn.Module):
@@ -113,7 +113,7 @@ def transformer_mlm(
         raise UserError(f"transformer-mlm takes rows of tokens [length], not samples of shape {list(shape)}")
     if dim % heads:
         raise UserError(f"heads={heads} does not divide dim={dim}: choose a number of heads that does")
-    widths = (scaled(dim, rate), heads, scaled(dim // heads, rate), scaled(hidden, rate))
+    widths = (scaled_width(dim, rate), heads, scaled_width(dim // heads, rate), scaled_width(hidden, rate))
     module = Transformer(classes, shape[0], *widths, layers, dropout)
     for layer in module.modules():
         if isinstance(layer, nn.Linear):

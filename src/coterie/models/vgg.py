@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..core.spec import PositiveInt
-from .parts import WidthRate, group_norm, need_images, scaled
+from .parts import WidthRate, group_norm, need_images, scaled_width
 
 PLAN = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """The convolutions between two poolings."""
@@ -39,7 +39,7 @@ def vgg11_gn(shape: Sequence[int], classes: int, *, groups: PositiveInt = 32, ra
     with DisPFL. ``groups``: of every normalization; ``rate``: the share of every hidden width that is kept.
     """
     need_images("vgg11-gn", shape, side=32)
-    plan = [[scaled(width, rate) for width in widths] for widths in PLAN]
+    plan = [[scaled_width(width, rate) for width in widths] for widths in PLAN]
     module = VGG(shape[0], classes, plan, groups)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ..core import rng
-from ..core.custom import find, is_own
+from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import PositiveInt, Range, Spec, bind, parameters, parse
-from .parts import WidthRate, need_images, scaled
+from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
 from .split import split_logreg
 from .transformer import transformer_mlm
@@ -38,7 +38,7 @@ def logreg(shape: Sequence[int], classes: int) -> nn.Module:
 
 def mlp(shape: Sequence[int], classes: int, *, width: PositiveInt = 64, rate: WidthRate = 1.0) -> nn.Module:
     """Build a network with two hidden layers of equal width; ``rate``: the share of it that is kept."""
-    width = scaled(width, rate)
+    width = scaled_width(width, rate)
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(shape), width),
@@ -57,7 +57,7 @@ def _two_convolutions(
     side = [((s - kernel + 1 + 2 * padding) // 2 - kernel + 1 + 2 * padding) // 2 for s in shape[1:]]
     if min(side) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for {name}: use small-cnn or mlp")
-    first, second, hidden = (scaled(width, rate) for width in widths)
+    first, second, hidden = (scaled_width(width, rate) for width in widths)
     return nn.Sequential(
         nn.Conv2d(shape[0], first, kernel, padding=padding),
         nn.MaxPool2d(2),  # before the ReLU: the same numbers, a quarter of the work
@@ -124,7 +124,7 @@ def build(
     >>> build("torch.nn:Linear,in_features=3,out_features=2", classes=2, input_shape=(3,))
     Linear(in_features=3, out_features=2, bias=True)
     """
-    spec = parse(name).adding(options)
+    spec = parse(name).with_options(options)
     if spec.name not in BUILDERS and not is_own(f"{spec.name}:{''.join(spec.args[:1])}"):
         raise unknown("model", spec.name, BUILDERS)
     if federation is not None:
@@ -165,7 +165,7 @@ def _build(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, d
         options = bind("model", spec, parameters(make, filled=("shape", "classes")))
         return make(shape, classes, **options), {"name": spec.name, **options}
     name = f"{spec.name}:{spec.args[0]}"
-    make, offered = find(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
+    make, offered = import_function(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
     asked = {k: v for k, v in offered.items() if k in inspect.signature(make).parameters}
     options = bind("model", Spec(name, spec.args[1:], spec.options), parameters(make, filled=asked))
     module = make(**asked, **options)

@@ -40,10 +40,10 @@ def apply_changes(recipe: Recipe, changes: Changes, methods: Iterable[str] | Non
     asked: Mapping[str, Mapping[str, Any]] = {}
     if changes.set:
         from ..algorithms import builder
-        from ..algorithms.settings import meant
+        from ..algorithms.settings import parse_settings
 
         chosen = recipe.methods if methods is None else methods
-        asked = meant(changes.set, {m: builder(recipe.entry(m).builder) for m in chosen})
+        asked = parse_settings(changes.set, {m: builder(recipe.entry(m).builder) for m in chosen})
     return replace(recipe, cases=tuple(_case(recipe, case, changes, asked) for case in recipe.cases))
 
 

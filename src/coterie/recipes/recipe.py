@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.custom import proper
+from ..core.custom import display_name
 from ..core.errors import UserError, unknown
 from ..core.schema import Init, MeasureName
 from .reading import READINGS, Reading, ReadingName, Statement, merge
@@ -98,7 +98,7 @@ class Recipe:
 
     def entry(self, method: str) -> RecipeMethod:
         """Return the method of that name; ``-`` and ``_`` are the same."""
-        key = proper(method)
+        key = display_name(method)
         if key not in self.methods:
             if not self.methods:
                 raise UserError(f"{self.name} trains nothing: {self.differs[0]}")
@@ -161,7 +161,7 @@ class Recipe:
         0.0005
         """
         entry = self.entry(method)
-        return {**entry.settings, **self.case(case).settings.get(proper(method), {})}
+        return {**entry.settings, **self.case(case).settings.get(display_name(method), {})}
 
     def algorithm(self, method: str, case: int | str | Case = 1) -> "Algorithm":
         """Return the method, ready for ``fit``.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..core.custom import code_of
+from ..core.custom import own_code
 from ..core.errors import UserError
 from ..core.tensors import Tensors, stack
 from ..data import Federation
@@ -147,7 +147,7 @@ TOGETHER = Kind(
 
 def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, Experiment]:
     """Return the model as the method trained it, and the clients' data; refuse code of one's own."""
-    if code := code_of(record.config):  # somebody's runs do not say what runs here
+    if code := own_code(record.config):  # somebody's runs do not say what runs here
         raise UserError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
     module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:

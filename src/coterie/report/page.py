@@ -10,7 +10,7 @@ from shlex import join
 from typing import Any
 
 from .. import __version__
-from ..core.custom import trusting
+from ..core.custom import trust_options
 from ..core.schema import Config
 from ..measure.compare import TARGET, Comparison
 from ..training.config import repeatable
@@ -185,7 +185,7 @@ def _repeats(folder: Path | None, config: Config) -> str:
 
 
 def _command(path: str, config: Config) -> str:
-    return join(["coterie", "run", path, *trusting(config)])
+    return join(["coterie", "run", path, *trust_options(config)])
 
 
 def _commands(commands: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ def entries(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def links(W: Tensor) -> tuple[Integers, Integers]:
-    """(receivers, senders) of all messages of one round.
+    """Return (receivers, senders) of all messages of one round.
 
     >>> links(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     (array([1]), array([0]))
@@ -71,10 +71,10 @@ def links(W: Tensor) -> tuple[Integers, Integers]:
     return rows[apart].cpu().numpy(), columns[apart].cpu().numpy()
 
 
-def valued(W: Tensor, values: Tensor) -> Tensor:
+def with_values(W: Tensor, values: Tensor) -> Tensor:
     """Return a matrix of the same form with other values in the places of ``entries(W)``.
 
-    >>> valued(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1.0, 2.0, 3.0]))
+    >>> with_values(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([1.0, 2.0, 3.0]))
     tensor([[1., 2.],
             [0., 3.]])
     """
@@ -108,7 +108,7 @@ def support(W: Tensor) -> Tensor:
     if not W.is_sparse:
         return (W > 0).to(W).fill_diagonal_(1)
     values = entries(W)[2]
-    return with_diagonal(valued(W, torch.ones_like(values)), values.new_ones(len(W)))
+    return with_diagonal(with_values(W, torch.ones_like(values)), values.new_ones(len(W)))
 
 
 def drop_messages(W: Tensor, probability: float, weight_stays_with: str, rng: np.random.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
-from ..core.custom import trusting
+from ..core.custom import trust_options
 from ..core.errors import UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
@@ -60,7 +60,7 @@ class Client:
                 "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
                 "coterie.load(path, model=...)"
             )
-        return self.model.rebuilt(self.shared | self.personal)
+        return self.model.to_module(self.shared | self.personal)
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,7 +125,7 @@ def finished(path: str | Path) -> RunFolder:
     folder = RunFolder(Path(path))
     folder.config()  # refuses a folder without a run
     if not (folder.path / SUMMARY).exists():
-        command = shlex.join(["coterie", "run", str(path), "--resume", *trusting(folder.config())])
+        command = shlex.join(["coterie", "run", str(path), "--resume", *trust_options(folder.config())])
         raise UserError(f"{path} is not finished: continue it with `{command}` first")
     return folder
 

@@ -18,7 +18,7 @@ from ..engines.graphed import Graphed
 from ..engines.serial import Serial
 from ..engines.vectorized import Vectorized, lift
 from ..models.cost import Cost, cost
-from ..models.model import Model, couples_samples, draws, familiar
+from ..models.model import Model, couples_samples, draws_randomness, runs_known_code
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -111,14 +111,14 @@ def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: tor
         raise UserError(f"{refusal}: use the serial engine")
     chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
     exact = couples_samples(model, probe.x, probe.y)
-    traced = device.type == "cpu" and familiar(model)
+    traced = device.type == "cpu" and runs_known_code(model)
     return Choice(Vectorized(chunk, exact, device, traced), f"{chunk} clients at once fit the memory")
 
 
 def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
     """As many clients at a time as there are cores for, and memory; few clients have several cores each."""
     device, cores = probe.x.device, torch.get_num_threads()
-    if device.type != "cpu" or draws(model, probe):
+    if device.type != "cpu" or draws_randomness(model, probe):
         return Serial(device)
     workers = min(cores, chunk_for(model, price, work, device))
     return Serial(device, workers, max(1, cores // work.clients))
@@ -140,7 +140,7 @@ def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | No
     """Why a step of this model cannot be recorded, if it cannot."""
     if device.type != "cuda":
         return "the graphed engine records what a GPU does, and this is a CPU"
-    if draws(model, probe):
+    if draws_randomness(model, probe):
         return "this model draws random numbers (dropout), which a recorded step would repeat"
     return _cannot_lift(model, probe)
 
