@@ -92,7 +92,7 @@ class TestGradientNorms:
         names = set(list(models)[:2])
         whole = gradient_norms(engine, model, models, samples, names)
         steep = sharpness(engine, model, models, samples, 0.05)
-        monkeypatch.setattr(landscape, "BATCH", size)
+        monkeypatch.setattr(landscape, "ANSWERS", size)
         assert gradient_norms(engine, model, models, samples, names) == pytest.approx(whole, rel=1e-10)
         assert sharpness(engine, model, models, samples, 0.05).tolist() == pytest.approx(steep.tolist(), rel=1e-9)
 
@@ -107,7 +107,7 @@ class TestGradientNorms:
 
     def test_single_precision_is_summed_in_double(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A thousand equal samples, one by one, have the gradient of one of them to the last bits of a double."""
-        monkeypatch.setattr(landscape, "BATCH", 1)
+        monkeypatch.setattr(landscape, "ANSWERS", 1)
         fed, model = golden((1, 1000, 1, 1)), Model(Quadratic(0.1).float(), mean_output)
         x, models = fed.x.float(), replicate(model.start, 1)
         one, many = (

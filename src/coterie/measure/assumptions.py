@@ -13,18 +13,10 @@ from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
 from .evaluate import Measured, plain_inference
-from .sharpness import every_client, gaussian, on_clients, slope, squared, unit
+from .sharpness import every_client, gaussian, gradient_sums, slope, squared, unit
 
 SINGLE = 32  # samples of every client whose gradients are taken one by one
 ITERATIONS = 20  # of the power iteration
-
-
-class Partial(NamedTuple):
-    """What one client's gradient tells."""
-
-    loss: Tensor
-    u: Tensors  # grad_u f_i
-    u2: Tensor  # |grad_u f_i|^2
 
 
 class Constants(NamedTuple):
@@ -44,26 +36,12 @@ def estimate(engine: Engine, model: Model, models: Tensors, samples: Samples, sh
 
     Reference: FedAvg-P/Scaffold-P, Assumptions 2.1 to 2.3.
     """
-    grad = engine.gradient(model.eval_objective)
-
-    def one(tensors: Tensors, stream: Stream) -> Partial:
-        x, frozen = split(tensors, model.parameters)
-        here = slope(grad, x, frozen, stream)
-        u = split(here.gradient, shared)[0]
-        return Partial(here.loss, u, squared(u, here.loss.device))
-
-    clients, loss, u2 = 0, 0.0, 0.0
-    total: Tensors = {}
-    for which, part in on_clients(engine, one, models, samples):
-        clients += len(which)
-        loss, u2 = loss + float(part.loss.sum()), u2 + float(part.u2.sum())
-        summed = {k: g.sum(0) for k, g in part.u.items()}
-        total = add(total, summed) if total else summed
-    mean = mul(total, 1 / clients)
-    apart = max(0.0, u2 / clients - float(sum(float(g.square().sum()) for g in mean.values())))
+    sums = gradient_sums(engine, model, models, samples, shared)
+    mean = mul(sums.u, 1 / sums.clients)
+    apart = max(0.0, sums.u2 / sums.clients - float(sum(float(g.square().sum()) for g in mean.values())))
     curved = _curvature(engine, model, models, samples)
     noise = _noise(engine, model, models, samples, shared)
-    return Constants(loss / clients, float(curved[~curved.isnan()].max()), apart, *noise)
+    return Constants(sums.loss / sums.clients, float(curved[~curved.isnan()].max()), apart, *noise)
 
 
 def _curvature(engine: Engine, model: Model, models: Tensors, samples: Samples) -> Tensor:

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from ..core.errors import UserError, unknown
 from ..core.schema import MeasureName
-from ..core.tensors import Tensors, add, count, floating, replicate, rows, split
-from ..data.batches import Samples, Stream
+from ..core.tensors import Tensors, count, floating, replicate, rows, split
+from ..data.batches import Samples
 from ..engines.base import Engine
 from ..models.model import Model
 from ..submodels import Pair, factor_pairs
 from .assumptions import record_constants
 from .evaluate import Measured, averaged, record_train_accuracy
 from .perplexity import record_perplexity
-from .sharpness import on_clients, sharpness, slope, squared
+from .sharpness import gradient_sums, sharpness, squared
 
 RHO = 0.05  # how far sharpness looks: the radius of the paper that introduced it
 
@@ -38,21 +38,8 @@ def gradient_norms(
 
     Reference: FedAvg-P/Scaffold-P, Table 1.
     """
-    grad = engine.gradient(model.eval_objective)
-
-    def one(tensors: Tensors, stream: Stream) -> tuple[Tensors, Tensor]:
-        x, frozen = split(tensors, model.parameters)
-        u, v = split(slope(grad, x, frozen, stream).gradient, shared)
-        return u, squared(v, stream.index.device)
-
-    clients, personal = 0, 0.0
-    total: Tensors = {}
-    for which, (u, v) in on_clients(engine, one, models, samples):
-        clients += len(which)
-        part = {k: g.sum(0) for k, g in u.items()}
-        total = add(total, part) if total else part
-        personal += float(v.sum())
-    return GradientNorms(float(squared(total, samples.x.device)) / clients**2, personal / clients)
+    sums = gradient_sums(engine, model, models, samples, shared)
+    return GradientNorms(float(squared(sums.u, samples.x.device)) / sums.clients**2, sums.v2 / sums.clients)
 
 
 def with_common_shared(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:

@@ -4,7 +4,7 @@ Models are in evaluation mode. Means go over all samples of a client, gathered i
 the size of a batch changes nothing but the memory. Measuring changes nothing: no buffers, no random draws.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +75,41 @@ def every_client(engine: Engine, f: Callable[..., Tensor], models: Tensors, samp
     values = torch.cat(results).cpu()
     out = torch.full((len(samples.owned), *values.shape[1:]), torch.nan, dtype=torch.float64)
     return out.index_copy(0, torch.from_numpy(np.concatenate(which)), values)
+
+
+class GradientSums(NamedTuple):
+    """Sums over all clients that have samples."""
+
+    clients: int
+    loss: float  # f_i
+    u: Tensors  # grad_u f_i
+    u2: float  # |grad_u f_i|^2
+    v2: float  # |grad_v f_i|^2
+
+
+def gradient_sums(
+    engine: Engine, model: Model, models: Tensors, samples: Samples, shared: Collection[str]
+) -> GradientSums:
+    """Sum the losses and gradients over all clients; u: the trained parameters in ``shared``, v: the others."""
+    grad = engine.gradient(model.eval_objective)
+
+    def one(tensors: Tensors, stream: Stream) -> tuple[Tensor, Tensors, Tensor, Tensor]:
+        x, frozen = split(tensors, model.parameters)
+        here = slope(grad, x, frozen, stream)
+        u, v = split(here.gradient, shared)
+        return here.loss, u, squared(u, stream.index.device), squared(v, stream.index.device)
+
+    sums = GradientSums(0, 0.0, {}, 0.0, 0.0)
+    for which, (loss, u, u2, v2) in on_clients(engine, one, models, samples):
+        some = {k: g.sum(0) for k, g in u.items()}
+        sums = GradientSums(
+            sums.clients + len(which),
+            sums.loss + float(loss.sum()),
+            add(sums.u, some) if sums.u else some,
+            sums.u2 + float(u2.sum()),
+            sums.v2 + float(v2.sum()),
+        )
+    return sums
 
 
 def sharpness(engine: Engine, model: Model, models: Tensors, samples: Samples, rho: float) -> Tensor:
