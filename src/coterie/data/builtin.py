@@ -39,12 +39,7 @@ def digits(seed: int = 0, noise: float = 0.0) -> Pool:
 
 
 def synthetic(
-    seed: int,
-    size: int = 2000,
-    classes: int = 10,
-    features: int = 20,
-    heterogeneity: float = 0.0,
-    noise: float = 1.5,
+    seed: int, size: int = 2000, classes: int = 10, features: int = 20, heterogeneity: float = 0.0, noise: float = 1.5
 ) -> Pool:
     """Draw Gaussian classes around prototypes that may differ between clients; a quarter of ``size`` is for testing.
 

@@ -44,10 +44,7 @@ class Federation:
         if not self.train or len(self.train) != len(self.test):
             n, m = len(self.train), len(self.test)
             raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
-        for kind, x, y, parts in (
-            ("train", self.x, self.y, self.train),
-            ("test", self.test_x, self.test_y, self.test),
-        ):
+        for kind, x, y, parts in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
             _check_samples(kind, x, y)
             _check_parts(kind, parts, len(x))
             _check_targets(kind, y, self.classes)
@@ -109,10 +106,7 @@ class Federation:
 
 
 def from_tensors(
-    train: Sequence[Pair],
-    test: Sequence[Pair],
-    classes: int | None = None,
-    transform: Transform | None = None,
+    train: Sequence[Pair], test: Sequence[Pair], classes: int | None = None, transform: Transform | None = None
 ) -> Federation:
     """Make a federation of one pair (samples, targets) per client, tensors or arrays.
 

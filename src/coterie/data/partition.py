@@ -73,13 +73,7 @@ def tests_by_shares(
 
 
 def _by_shares(
-    labels: Integers,
-    clients: int,
-    alpha: float,
-    rng: np.random.Generator,
-    balance: bool,
-    min_size: int,
-    max_tries: int,
+    labels: Integers, clients: int, alpha: float, rng: np.random.Generator, balance: bool, min_size: int, max_tries: int
 ) -> tuple[Parts, Floats]:
     """Return the parts of ``dirichlet_by_class``, and [classes, n] the p_k."""
     check_clients(labels, clients)

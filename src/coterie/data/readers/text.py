@@ -79,9 +79,7 @@ def masked_pool(
     if masking is not None:
         x, test_x = (masking.stored(token, seen == len(ids)) for token, seen in ((y, x), (test_y, test_x)))
 
-    def per_client(
-        federation: Federation,
-    ) -> Federation:  # rows have decided who holds what; now tokens are targets
+    def per_client(federation: Federation) -> Federation:  # rows have decided who holds what; now tokens are targets
         return replace(federation, y=y, test_y=test_y, classes=len(ids))
 
     return Pool(x, torch.from_numpy(train.rows), test_x, torch.from_numpy(tested.rows), rows, per_client, masking)
