@@ -1,6 +1,6 @@
 """What is measured: accuracies with their protocol, consensus, cost."""
 
-from .convergence import CHANGES, MEASURES, check_measure, recorded
+from .convergence import CHANGES, MEASURES, check_measure, record_columns
 from .evaluate import Correct, averaged, consensus_distance, count_correct, global_accuracy, personal_accuracies
 from .rows import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarize, unmeasured
 
@@ -17,7 +17,7 @@ __all__ = [
     "count_correct",
     "global_accuracy",
     "personal_accuracies",
-    "recorded",
+    "record_columns",
     "rounds_to",
     "summarize",
     "unmeasured",

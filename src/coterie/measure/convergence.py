@@ -130,7 +130,7 @@ def _singular_values(e: Measured, state: Any) -> dict[str, float]:
     return {"smallest_singular_value": min(each.values()), **each}
 
 
-def recorded(experiment: Measured, names: Iterable[MeasureName], before: Any, after: Any) -> dict[str, float]:
+def record_columns(experiment: Measured, names: Iterable[MeasureName], before: Any, after: Any) -> dict[str, float]:
     """Return all columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:

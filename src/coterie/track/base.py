@@ -86,7 +86,7 @@ class Tracking:
             self.bar.warn(f"{told} ({reason(error)})")
 
 
-def needed(module: str, extra: str) -> Any:
+def import_extra(module: str, extra: str) -> Any:
     """Import an optional package, or refuse with a sentence that names what to install."""
     try:
         return import_module(module)

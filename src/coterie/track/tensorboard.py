@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
-from .base import name_of, needed, scalars
+from .base import import_extra, name_of, scalars
 
 FOLDER = "tensorboard"  # in a run folder
 
@@ -19,7 +19,7 @@ class TensorBoard:
     name = "tensorboard"
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        needed("tensorboard", self.name)  # torch would say it less clearly
+        import_extra("tensorboard", self.name)  # torch would say it less clearly
         self.folder = folder
         self.writer: Any = None
 
@@ -28,7 +28,7 @@ class TensorBoard:
         into = self._place(config, folder)
         begun = any(into.glob("events.out.tfevents.*"))
         done = len(history)
-        make = needed("torch.utils.tensorboard", self.name).SummaryWriter
+        make = import_extra("torch.utils.tensorboard", self.name).SummaryWriter
         self.writer = make(str(into), purge_step=max(1, done) if begun else None)
         if not begun:
             self.writer.add_text("config", f"```json\n{json.dumps(config, indent=2)}\n```", 0)

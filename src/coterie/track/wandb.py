@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
-from .base import dotted, mark, name_of, needed, reason, remember, scalars
+from .base import dotted, import_extra, mark, name_of, reason, remember, scalars
 
 
 class WandB:
@@ -19,7 +19,7 @@ class WandB:
     name = "wandb"
 
     def __init__(self, project: str | None = None) -> None:
-        self.wandb = needed("wandb", self.name)
+        self.wandb = import_extra("wandb", self.name)
         self.project = project or os.environ.get("WANDB_PROJECT", "coterie")
         try:
             if self.wandb.setup().settings.mode == "online":

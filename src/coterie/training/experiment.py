@@ -200,7 +200,7 @@ class Experiment:
             right=measure.count_correct(self.engine, self.model, one, self.tests, self.local_clients)
             if one is not None and self.measurable
             else None,
-            recorded=measure.recorded(self, self.record, before.state, state) if evaluate and self.record else {},
+            recorded=measure.record_columns(self, self.record, before.state, state) if evaluate and self.record else {},
         )
         return RunState(state, after_train), measures
 
