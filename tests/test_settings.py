@@ -11,7 +11,7 @@ from torch import nn
 import coterie as ct
 from coterie.algorithms import BUILDERS, Algorithm
 from coterie.algorithms.settings import settings_of
-from coterie.algorithms.used import RULES, check_used, defaults
+from coterie.algorithms.used import RULES, check_used, default_settings
 from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunPlan, check_settings
@@ -111,7 +111,7 @@ def base(method: str) -> dict[str, Any]:
     """What a method is tried from."""
     settings = {**BASE, **OWN.get(method, {})}
     known = settings_of(BUILDERS[method])
-    if "topology" in known and defaults(method)["topology"] is not None:
+    if "topology" in known and default_settings(method)["topology"] is not None:
         settings["topology"] = GRAPHS.get(method, "ring")
     elif "participation" in known:
         settings["participation"] = 1.0
@@ -122,7 +122,7 @@ def other(method: str, name: str) -> Any:
     """Another value than the one it is tried from."""
     if (method, name) in BY_METHOD:
         return BY_METHOD[method, name]
-    now = {**defaults(method), **base(method)}[name]
+    now = {**default_settings(method), **base(method)}[name]
     if isinstance(now, bool):
         return not now
     if name in ("weighting", "c_init"):
@@ -249,7 +249,7 @@ def test_every_rule_is_tried() -> None:
 def test_a_setting_at_its_default_is_never_refused() -> None:
     """Complete settings are legal: a run is rebuilt from them."""
     for method in BUILDERS:
-        check_used(ct.algorithms.build(method, **defaults(method)))
+        check_used(ct.algorithms.build(method, **default_settings(method)))
 
 
 def test_no_recipe_sets_what_changes_nothing() -> None:

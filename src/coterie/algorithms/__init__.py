@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.errors import unknown
 from ..core.custom import is_own
-from . import custom as own
+from .custom import custom_builder
 from .base import Algorithm as Algorithm
 from .local import local as local
 from .fedavg import fedavg as fedavg
@@ -77,7 +77,7 @@ def builder(name: str) -> Callable[..., Algorithm]:
     True
     """
     if is_own(name):
-        return own.builder(name)
+        return custom_builder(name)
     if not is_method(name):
         raise unknown("method", name, BUILDERS)
     return BUILDERS[name.replace("_", "-")]

@@ -27,18 +27,18 @@ S = TypeVar("S")
 class Submodel(NamedTuple):
     """A form of the model that some clients train: cut, factorized, or only a part of it.
 
-    ``take`` and ``put`` are written for one client; ``where``: what chooses its cut, {} for nothing. Mass is 1 where
-    the client holds an entry of the common form and 0 where it does not; {}: it holds all.
+    ``extract`` and ``embed`` are written for one client; ``index``: the choice of its cut, {} where there is none. Mass
+    is 1 where the client holds an entry of the common form and 0 where it does not; {}: it holds all.
     """
 
     model: Model
-    extract: Callable[[Tensors, Tree], Tensors]  # (the common form, where) -> what the client trains
-    embed: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # back again: (values, 0 where there are none; mass)
+    extract: Callable[[Tensors, Tree], Tensors]  # (the common form, index) -> the client's form
+    embed: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # (the client's form, index) -> (values, else 0; mass)
     private: frozenset[str] = frozenset()  # names of this form that no common one has: they never leave the client
 
 
 class Assigned(NamedTuple):
-    """Which members of a cohort train which view."""
+    """The members of a cohort that train one submodel."""
 
     places: Integers  # in the cohort
     submodel: Submodel
@@ -47,14 +47,14 @@ class Assigned(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a program is bound to: the model, the number of clients, how long it will run."""
+    """The problem that a program is bound to: the model, the number of clients, the number of rounds."""
 
     model: Model
     clients: int
-    rounds: int  # of the whole run, for what follows a schedule
+    rounds: int  # of the whole run, for schedules
     seed: int
     submodels: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
-    shard: Integers | None = None  # which clients lie here, where others lie elsewhere; None: all of them
+    shard: Integers | None = None  # the clients of this process; None: all clients
 
     @cached_property
     def local_clients(self) -> Integers:
@@ -63,21 +63,21 @@ class Problem:
 
     @property
     def module(self) -> nn.Module:
-        """The module everybody has."""
+        """The module of all clients."""
         return self.model.module
 
     @cached_property
     def parameters(self) -> frozenset[str]:
-        """What can be trained."""
+        """The names of all parameters."""
         return frozenset(self.model.parameters)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Everything a model holds, running statistics included."""
+        """The names of all tensors, running statistics included."""
         return frozenset(self.model.start)
 
     def personal(self, patterns: Patterns) -> frozenset[str]:
-        """The names that stay with the clients."""
+        """Return the names that stay with the clients."""
         return personal_names(self.module, patterns)
 
 
@@ -100,17 +100,17 @@ class Round:
         return self.Ws[0]
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
-        """``f`` on every client of the cohort."""
+        """Apply ``f`` to every client of the cohort."""
         keys: list[int] = rng.counters(rng.key(self.seed, "dropout", self.index), self.cohort).tolist()
         return self.engine.map(f, *clients, keys=keys)
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches) -> Tree:
-        """``step`` through all batches of every client of the cohort."""
+        """Run ``step`` through all batches of every client of the cohort."""
         key = rng.key(self.seed, "dropout", self.index, batches.key or 0)
         return self.engine.scan(step, given, fixed, batches, keys=rng.counters(key, self.cohort).tolist())
 
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
-        """The cohort's shuffled batches of this round."""
+        """Return the cohort's shuffled batches of this round."""
         key = rng.key(self.seed, "batches", self.index, stream)
         return Batches(self.samples, self.cohort, amount, batch_size, key)
 
@@ -120,7 +120,7 @@ class Round:
         return torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)).to(self.samples.x.device)
 
     def row(self, weighting: str) -> Tensor:
-        """[m] a server's row of W: how much each member of the cohort counts, of all who take part, wherever they lie.
+        """Return [m] a server's row of W: the weight of each local member among all members of the round.
 
         weighting: "size", by their training samples, or "uniform"; a cohort without any data counts equally.
         """
@@ -194,7 +194,7 @@ class Program(NamedTuple, Generic[S]):
 
 
 def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Program[Any]:
-    """A program whose state has that of another one inside: whatever is not given anew looks at that one."""
+    """Return a program whose state has that of another one inside; functions not in ``own`` are those of that one."""
 
     def looking(f: Callable[..., Any] | None) -> Callable[..., Any] | None:
         return None if f is None else lambda s, *rest: f(inner(s), *rest)
@@ -204,7 +204,7 @@ def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Pr
 
 
 def unchanged(model: Model) -> Model:
-    """The model as it is."""
+    """Return the model as it is."""
     return model
 
 

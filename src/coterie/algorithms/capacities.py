@@ -45,7 +45,7 @@ def shares(text: str, table: Mapping[str, float], clients: int, rounds: int) -> 
     [(0.25, 0, 2), (0.5, 2, 4), (1.0, 4, inf)]
     """
     values = levels(text, table)
-    if staged(text):
+    if changing(text):
         starts: list[float] = [*_first_rounds(text, rounds), math.inf]
         return [Share(v, np.arange(clients), int(a), b) for v, (a, b) in zip(values, pairwise(starts), strict=True)]
     ends = pairwise([0, *_last_clients(text, clients)])
@@ -58,21 +58,21 @@ def levels(text: str, table: Mapping[str, float]) -> list[float]:
     >>> levels("b4-b3x2-0.1", WIDTHS), levels("b1@5-b2", WIDTHS)
     ([1.0, 0.75, 0.1], [0.25, 0.5])
     """
-    if staged(text) and "x" in text:
+    if changing(text) and "x" in text:
         raise UserError(
             f"capacities={text} have both clients (x) and rounds (@): with rounds everybody has the same, as in b1@5-b4"
         )
     return [_value(part.strip().partition("x")[0].partition("@")[0], table, text) for part in text.split("-")]
 
 
-def staged(text: str) -> bool:
+def changing(text: str) -> bool:
     """Tell whether capacities change over the rounds."""
     return "@" in text
 
 
-def refuse_staged(name: str, text: str | None, why: str) -> None:
+def refuse_changing(name: str, text: str | None, why: str) -> None:
     """Refuse capacities that change over the rounds where a method has no use for them."""
-    if text is not None and staged(text):
+    if text is not None and changing(text):
         raise UserError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
 
 

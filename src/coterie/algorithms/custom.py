@@ -20,7 +20,7 @@ def suitable(method: str, setting: str) -> bool:
     return setting in SETUP or not is_own(method)
 
 
-def builder(name: str) -> Callable[..., Algorithm]:
+def custom_builder(name: str) -> Callable[..., Algorithm]:
     """Return the builder ``module:function``; its algorithms have that name, so that runs say where they come from."""
     build = import_function(name, "method")
     takes = _signature(name, build)

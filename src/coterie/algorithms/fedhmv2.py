@@ -11,7 +11,7 @@ from ..exchange.mixing import average
 from ..local.steps import Phase
 from ..submodels import RankMode
 from .base import Assigned, ModelGroup
-from .capacities import RANKS, levels, refuse_staged
+from .capacities import RANKS, levels, refuse_changing
 from .fedhm import check_products, low_rank_submodel
 from .method import Options, Participation, Problem, Program, Range, Round, Trained, Training, Weighting, method
 from .options import LMT_PAPER, refuse_unused
@@ -28,7 +28,7 @@ class Twofold(NamedTuple):
 
 def _rank(rank_ratio: float | None, capacities: str | None) -> dict[str, Any]:
     """Return one ratio for all clients: ``rank_ratio``, or that of the smallest capacity."""
-    refuse_staged("fedhmv2", capacities, "averages factors of one rank in all rounds")
+    refuse_changing("fedhmv2", capacities, "averages factors of one rank in all rounds")
     if rank_ratio is not None:
         refuse_unused("rank_ratio makes the model", {"capacities": capacities}, "rank_ratio out")
     ratio = min(levels(capacities or "b2", RANKS)) if rank_ratio is None else rank_ratio

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 from ..core.errors import UserError
 from ..local.steps import Phase
 from ..submodels import FactorInit, RankMode
-from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_staged
+from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_changing
 from .lowrank import coefficients, exchange_by, low_rank
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
 from .options import LMT_PAPER, refuse_unused
@@ -21,7 +21,7 @@ def _rank(
 ) -> dict[str, Any]:
     """Return the layers that stay whole and the rank ratio, by default those of the smallest capacity."""
     coefficients(regularizer)
-    refuse_staged("fedlmt", capacities, "trains one model of one rank in all rounds")
+    refuse_changing("fedlmt", capacities, "trains one model of one rank in all rounds")
     if rank_ratio is not None and keep_layers is not None:
         refuse_unused("rank_ratio and keep_layers make the model", {"capacities": capacities}, "one of those two out")
     name = f"b{min(levels(capacities or 'b2', DEPTHS)):g}"

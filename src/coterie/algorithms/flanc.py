@@ -6,7 +6,7 @@ from typing import Unpack
 
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels.basis import bank_names, beside, composed, orthogonality
+from ..submodels.basis import bank_names, composed, join_networks, orthogonality
 from .capacities import FRACTIONS, levels, shares
 from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
@@ -14,17 +14,18 @@ from .server import Server, federated
 from .update import assigned, named_submodel
 
 
-def _beside(model: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float) -> Model:
+def _all_widths(model: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float) -> Model:
     """Return the widest network, with the others beside it, all on the banks of the widest."""
-    widest, *others = networks(model, capacities, n_basis, basis_fraction, orthogonal).items()
-    whole = beside(widest[1].module, {key(w): net.module for w, net in others}) if others else widest[1].module
-    return replace(widest[1], module=whole)
+    (_, widest), *others = networks(model, capacities, n_basis, basis_fraction, orthogonal).items()
+    if not others:
+        return widest
+    return replace(widest, module=join_networks(widest.module, {width_key(w): net.module for w, net in others}))
 
 
 @method(
     LMT_PAPER._replace(weight_decay=1e-4),
     check=refuse_persistent,
-    adapt=_beside,
+    adapt=_all_widths,
     staged=True,
     form="basis",
     presets={"small": {"capacities": "1-0.75-0.5"}},
@@ -85,10 +86,10 @@ def networks(
     return {w: at(w) for w in sorted(set(levels(capacities, FRACTIONS)), reverse=True)}
 
 
-def key(width: float) -> str:
+def width_key(width: float) -> str:
     """Return a width as a part of a name.
 
-    >>> key(0.75)
+    >>> width_key(0.75)
     '0_75'
     """
     return f"{width:g}".replace(".", "_")
@@ -97,4 +98,4 @@ def key(width: float) -> str:
 def place(p: Problem, width: float, widest: float) -> Callable[[str], str]:
     """Return the map from names of that width to the server's: banks exist once, all other tensors once per width."""
     banks = frozenset(bank_names(p.module))
-    return lambda name: name if width == widest or name in banks else f"others.{key(width)}.{name}"
+    return lambda name: name if width == widest or name in banks else f"others.{width_key(width)}.{name}"

@@ -12,7 +12,7 @@ from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
 
 class Peers(NamedTuple):
@@ -30,7 +30,7 @@ def decentralized(
     shared: frozenset[str],
     gossip_steps: int = 1,
     fresh_graph: bool = False,
-    aux: Given = NOTHING,
+    aux: AuxOf = NOTHING,
 ) -> Program[Peers]:
     """Return the program in which all clients train, then average the shared part with their neighbors.
 

@@ -15,7 +15,7 @@ from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import Pair, RankMode, factor_pairs, factorize, front_names, recover
 from .base import Submodel
-from .capacities import RANKS, Share, levels, refuse_staged, shares
+from .capacities import RANKS, Share, levels, refuse_changing, shares
 from .lowrank import coefficients, exchange_by, low_rank, regularized
 from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
 from .options import LMT_PAPER, refuse_persistent
@@ -23,7 +23,7 @@ from .update import assigned
 
 
 def _check(t: Training, capacities: str, regularizer: str) -> None:
-    refuse_staged("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
+    refuse_changing("pfedlmt", capacities, "keeps a client's rank: new columns of its personal layers would stay zero")
     coefficients(regularizer)
     refuse_persistent(t)
 

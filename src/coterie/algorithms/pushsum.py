@@ -19,7 +19,7 @@ from ..topology import Topology
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, over
-from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
 WEIGHT_BYTES = 8  # mu travels in double precision
 
@@ -38,7 +38,7 @@ def push_sum(
     training: Training,
     topology: str | Topology,
     shared: frozenset[str],
-    aux: Given = NOTHING,
+    aux: AuxOf = NOTHING,
 ) -> Program[Pushed]:
     """Train in phases at the de-biased point, whatever direction they follow, then exchange numerators and weights.
 
@@ -46,7 +46,7 @@ def push_sum(
     z_i that a client begins with.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
-    values: Given = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
+    values: AuxOf = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
     at_ratio = [phase._replace(corrections=(*phase.corrections, *debiased(shared))) for phase in phases]
     work = LocalUpdate(problem, at_ratio, training, frozenset(values))
 

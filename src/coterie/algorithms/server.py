@@ -9,7 +9,7 @@ from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, to_server
-from .update import NOTHING, Given, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
 
 class Server(NamedTuple):
@@ -29,7 +29,7 @@ def federated(
     weighting: str = "size",
     outer_lr: float = 1.0,
     personal_outer_lr: float = 1.0,
-    aux: Given = NOTHING,
+    aux: AuxOf = NOTHING,
 ) -> Program[Server]:
     """Return the program in which a cohort trains from the server's model, which then moves to their mean.
 

@@ -1,4 +1,4 @@
-"""What a round sends: messages by weight, and who sends and gets how many of them."""
+"""The messages of a round: their weight, and how many each node sends and gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from ..data.batches import Integers
 
 
 class Load(NamedTuple):
-    """What one message weighs."""
+    """The weight of one message."""
 
     parameters: int
     values: int  # bytes of the parameters
     tensors: int
-    aside: int = 0  # bytes of what goes along: push-sum's weight, a mask
+    aside: int = 0  # bytes beside the parameters: push-sum's weight, a mask
 
 
 def load(x: Tensors, stacked: bool, aside: int = 0) -> Load:
-    """What a message with one client's share of ``x`` weighs."""
+    """Return the weight of a message with one client's share of ``x``."""
     tensors = [v[0] if stacked else v for v in floating(x).values()]
     values = sum(v.numel() * v.element_size() for v in tensors)
     return Load(sum(v.numel() for v in tensors), values, len(tensors), aside)
@@ -37,17 +37,17 @@ class Messages(NamedTuple):
 
     @property
     def back(self) -> "Messages":
-        """As many in the other direction."""
+        """The same messages in the other direction."""
         return self._replace(out=self.into, into=self.out)
 
 
 def over(W: Tensor, load: Load) -> tuple[Messages, ...]:
-    """One message along every link of a graph; none where there is nothing to send."""
+    """Count one message along every link of a graph; none where there is nothing to send."""
     return (Messages(load, *topologies.degrees(W)),) if load.parameters else ()
 
 
 def gossiped(Ws: Sequence[Tensor], load: Load) -> "Traffic":
-    """One exchange after another; what somebody sends who has got nothing yet is what it has trained."""
+    """Count one exchange after another; a client that has received nothing yet sends what it has trained."""
     sent: list[Messages] = []
     relayed: list[Messages] = []
     mixed = np.zeros(len(Ws[0]), dtype=bool)
@@ -62,7 +62,7 @@ def gossiped(Ws: Sequence[Tensor], load: Load) -> "Traffic":
 
 
 def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ...]:
-    """One message of every member; none where there is nothing to send."""
+    """Count one message of every member; none where there is nothing to send."""
     if not load.parameters:
         return ()
     out = np.zeros(clients + 1, dtype=np.int64)
@@ -74,7 +74,7 @@ def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ..
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a round sends, over all links and in both directions."""
+    """All messages of a round, over all links and in both directions."""
 
     sent: tuple[Messages, ...]  # what clients have trained
     relayed: tuple[Messages, ...] = ()  # what was mixed already: a server's answer, later gossip steps

@@ -1,7 +1,7 @@
-"""The first formula for a cohort: what clients do between two exchanges, whatever submodel each has.
+"""The first formula for a cohort: the local work between two exchanges, whatever submodel each client has.
 
-A method that gives clients submodels says in ``Program.submodels`` who has which in a round. Everything else is here:
-what is trained is extracted from the common model, and so is what is measured, returned and saved.
+A method that gives clients submodels says in ``Program.submodels`` which client has which in a round. The rest is here:
+a client's submodel is extracted from the common model to be trained, measured, returned and saved.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ T = TypeVar("T")
 NUMBERS = 2**28  # entries of cut models that are held at a time: 1 GiB in single precision
 Submodels = Callable[[Round], Sequence[Assigned]]
 NOTHING: dict[str, Tree] = {}
-Given = Mapping[str, Callable[[Any, Round], Tree]]
+AuxOf = Mapping[str, Callable[[Any, Round], Tree]]
 """By the names that corrections look up: functions of the state and the round, stacked over the cohort."""
 
 
@@ -36,21 +36,21 @@ Given = Mapping[str, Callable[[Any, Round], Tree]]
 class LocalUpdate:
     """The local work of a method: its phases, one after another, bound to a problem.
 
-    given: the names of what ``run`` will be handed for corrections to look up. "reference" needs no giver: it is the
-    model that a client begins the round with, unless another is given.
+    offers: the names that ``run`` will have values of, for corrections to look up. "reference" is always there: the
+    model that a client begins the round with, unless ``run`` has another.
     """
 
     problem: Problem
     phases: Sequence[Phase]
     training: Training
-    given: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for phase in self.phases:
-            for name in sorted(phase.needs - self.given - {REFERENCE}):
-                known = ", ".join(sorted(self.given | {REFERENCE}))
+            for name in sorted(phase.needs - self.offers - {REFERENCE}):
+                names = ", ".join(sorted(self.offers | {REFERENCE}))
                 raise UserError(
-                    f"a correction looks up {name!r}, but this method gives {known} only: give it too, as in "
+                    f"a correction looks up {name!r}, but this method gives {names} only: give it too, as in "
                     f"aux={{{name!r}: ...}}, or leave the correction out"
                 )
 
@@ -99,7 +99,7 @@ class LocalUpdate:
         return Trained(models, sent, {}, loss, steps, passes, {k: mass[k] for k in sent} if mass else None, groups)
 
     def _train_submodel(self, a: Assigned, r: Round, models: Tensors, aux: Aux) -> Trained:
-        """Train those with one submodel; the result is in the common form."""
+        """Train the members with one submodel; the result is in the common form."""
         mine, submodel = torch.from_numpy(a.places).to(r.members.device), a.submodel
         problem = replace(self.problem, model=submodel.model, submodels=None)
         everything = self.problem.parameters
@@ -111,18 +111,18 @@ class LocalUpdate:
         return done._replace(models=values, mass=mass, groups=(group,))
 
 
-def look_up(aux: Given, state: Any, r: Round) -> dict[str, Tree]:
-    """What corrections will find by name in round ``r``."""
+def look_up(aux: AuxOf, state: Any, r: Round) -> dict[str, Tree]:
+    """Return the values that corrections look up by name in round ``r``."""
     return {name: value(state, r) for name, value in aux.items()}
 
 
 def message_of(shared: frozenset[str]) -> Callable[[Tensors], Tensors]:
-    """The part of a model that is sent; integer buffers do not travel."""
+    """Return the function that takes the sent part of a model; integer buffers do not travel."""
     return lambda model: floating(split(model, shared)[0])
 
 
 def persistent(training: Training, phases: Sequence[Phase], model: Tensors) -> Tensors:
-    """The momentum a client starts with, where it outlives the rounds."""
+    """Return the momentum that a client starts with, where it outlives the rounds."""
     if not (training.persistent_momentum and training.momentum):
         return {}
     return zeros_like({k: v for k, v in model.items() if any(k in p.trains for p in phases)})

@@ -63,7 +63,7 @@ RULES = (
 
 
 @cache
-def defaults(method: str) -> Settings:
+def default_settings(method: str) -> Settings:
     """Return the default settings of a method."""
     return BUILDERS[method]().settings
 
@@ -72,7 +72,7 @@ def unused(method: str, settings: Settings) -> dict[str, Rule]:
     """Return the changed settings without effect, each with its rule; there are none of a method of one's own."""
     if method not in BUILDERS:
         return {}
-    changed = {k for k, v in settings.items() if v is not None and v != defaults(method)[k]}
+    changed = {k for k, v in settings.items() if v is not None and v != default_settings(method)[k]}
     return {name: rule for rule in RULES if rule.idle(settings) for name in rule.names if name in changed}
 
 
@@ -98,7 +98,7 @@ def _check_ranks(name: str, s: Settings, module: nn.Module) -> None:
     products: list[nn.Module] = [m for m in module.modules() if isinstance(m, LowRank)]
     layers = products or list(factorable(module, s["keep_layers"]).values())
     if not layers:
-        usual = defaults(name)
+        usual = default_settings(name)
         idle = [k for k in ("init", "regularizer") if s.get(k) != usual.get(k)]
         if idle or s["keep_layers"] == usual["keep_layers"]:  # a person may ask to keep them all: that is FedAvg
             raise UserError(

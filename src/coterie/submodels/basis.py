@@ -94,14 +94,14 @@ def bank_names(module: nn.Module) -> tuple[str, ...]:
     return tuple(name for name, _ in module.named_parameters() if name in layers)
 
 
-def beside(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
+def join_networks(widest: nn.Module, others: Mapping[str, nn.Module]) -> nn.Module:
     """Put the own layers of other composed networks into the widest one, which answers as before.
 
     Those have the names ``others.KEY.name``. The banks are there once, with the names they have in the widest.
 
     >>> from coterie import models
     >>> net = models.build("resnet8-gn:groups=2", classes=10, input_shape=(1, 8, 8))
-    >>> both = beside(composed(net, 1.0), {"0_5": composed(net, 0.5)})
+    >>> both = join_networks(composed(net, 1.0), {"0_5": composed(net, 0.5)})
     >>> len(both.others["0_5"].state_dict()) + len(bank_names(both)) == len(composed(net, 0.5).state_dict())
     True
     """
