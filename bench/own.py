@@ -70,7 +70,7 @@ def play_plain(
             yield cohort
             clock.tick()  # the loop asks for the next cohort when it is done with this one
 
-    return plain.play(w, federation, model, ticking()).states[0], "plain loop"
+    return plain.run(w, federation, model, ticking()).states[0], "plain loop"
 
 
 PLAYERS: dict[str, Callable[..., Played]] = {"coterie": play_coterie, "plain": play_plain}

@@ -36,7 +36,7 @@ def unequal(w: Workload) -> Federation:
 def test_coterie_and_the_plain_loop_end_at_the_same_models(w: Workload, engine: str) -> None:
     federation = unequal(w)
     model, algorithm = make_model(w, federation), make_algorithm(w)
-    theirs = plain.play(w, federation, model, make_cohorts(w, federation)).states
+    theirs = plain.run(w, federation, model, make_cohorts(w, federation)).states
     run = ct.fit(model, federation, algorithm, rounds=w.rounds, seed=SEED, engine=engine, progress=False)
     for i, client in enumerate(run.clients):
         torch.testing.assert_close(client.shared, dict(theirs[i % len(theirs)]), rtol=0, atol=1e-5)
@@ -47,7 +47,7 @@ def test_a_step_moves_every_model() -> None:
     w = TINY["W3"]
     federation = make_federation(w)
     model = make_model(w, federation)
-    states = plain.play(w, federation, model, make_cohorts(w, federation)).states
+    states = plain.run(w, federation, model, make_cohorts(w, federation)).states
     for state in states:
         assert all((state[k] - v).abs().max() > 1e-4 for k, v in model.named_parameters())
     assert len({float(state["0.bias"][0]) for state in states}) == w.clients

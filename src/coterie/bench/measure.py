@@ -1,7 +1,8 @@
 """Both sides on the same work: seconds, test loss, memory.
 
 The sides take turns in one process, so that whatever else the machine does meets both. Seconds are those of local work
-and mixing, without evaluation. Memory is measured in a fresh process a side, as a process never forgets its peak.
+and mixing, without evaluation. The memory of each side is measured in a fresh process, as a process never forgets its
+peak.
 """
 
 import math
@@ -36,7 +37,7 @@ MEMORY_ROUNDS = 2  # from the second one on, the state of the round before is he
 
 @dataclass
 class Side:
-    """What one side of the comparison came to."""
+    """The measurements of one side of the comparison."""
 
     rounds: list[list[float]] = field(default_factory=list)  # seconds of every round of every repeat
     test_loss: float = math.nan  # of the mean model after the last round
@@ -45,22 +46,22 @@ class Side:
 
     @property
     def seconds(self) -> float:
-        """The median round of all repeats."""
+        """The seconds of the median round of all repeats."""
         return median(s for repeat in self.rounds for s in repeat)
 
 
 @dataclass
 class Result:
-    """A workload, measured."""
+    """The measurements of both sides on one workload."""
 
     workload: Workload
     plain: Side
     coterie: Side
 
     @property
-    def sides(self) -> tuple[tuple[str, "Play", Side], ...]:
-        """Both sides in the order they take turns: what they are called and how they are played."""
-        return ("plain loop", play_plain, self.plain), ("coterie", play_coterie, self.coterie)
+    def sides(self) -> tuple[tuple[str, "Repeat", Side], ...]:
+        """Both sides in the order they take turns: their names, their functions and their measurements."""
+        return ("plain loop", repeat_plain, self.plain), ("coterie", repeat_coterie, self.coterie)
 
     @property
     def losses_agree(self) -> bool:
@@ -75,63 +76,55 @@ class Result:
 
     @property
     def ratios(self) -> list[float]:
-        """The same repeat by repeat: how far the machine's noise goes."""
+        """The same ratio repeat by repeat, which shows the noise of the machine."""
         pairs = zip(self.plain.rounds, self.coterie.rounds, strict=True)
         return [median(a) / median(b) for a, b in pairs]
 
 
-Play = Callable[[Workload, Federation, Side], None]
-"""Plays a workload once and adds what it measured to a side."""
+Repeat = Callable[[Workload, Federation, Side], None]
+"""Runs a workload once and adds its measurements to a side."""
 
 
 def measure(w: Workload, repeats: int, say: Say) -> Result:
-    """The seconds and losses of both sides: plain, Coterie, plain, Coterie, ..."""
+    """Measure the seconds and losses of both sides: plain, Coterie, plain, Coterie, ..."""
     federation = make_federation(w)
     result = Result(w, Side(), Side())
-    for repeat in range(1, repeats + 1):
-        for name, play, side in result.sides:
-            play(w, federation, side)
-            say(f"{w.name}  repeat {repeat}/{repeats}  {name:<10}  {median(side.rounds[-1]):.4f} s a round")
+    for number in range(1, repeats + 1):
+        for name, repeat, side in result.sides:
+            repeat(w, federation, side)
+            say(f"{w.name}  repeat {number}/{repeats}  {name:<10}  {median(side.rounds[-1]):.4f} s a round")
     return result
 
 
 def measure_memory(result: Result, say: Say) -> None:
-    """The memory of both sides, each in a fresh process."""
-    for name, play, side in result.sides:
+    """Measure the memory of both sides, each in a fresh process."""
+    for name, repeat, side in result.sides:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            side.peak_memory = pool.submit(peak_memory, result.workload, play).result()
+            side.peak_memory = pool.submit(peak_memory, result.workload, repeat).result()
         known = "unknown" if side.peak_memory is None else f"{side.peak_memory / 1024**3:.2f} GiB"
         say(f"{result.workload.name}  memory      {name:<10}  {known}")
 
 
-def play_plain(w: Workload, federation: Federation, side: Side) -> None:
-    """One repeat of the plain loop."""
+def repeat_plain(w: Workload, federation: Federation, side: Side) -> None:
+    """Run the plain loop once."""
     model = make_model(w, federation)
-    states, seconds = plain.play(w, federation, model, make_cohorts(w, federation))
+    states, seconds = plain.run(w, federation, model, make_cohorts(w, federation))
     side.rounds.append(seconds)
     side.test_loss = mean_loss(model, states, federation)
 
 
-def play_coterie(w: Workload, federation: Federation, side: Side) -> None:
-    """One repeat through ``fit``, evaluated after the last round only."""
+def repeat_coterie(w: Workload, federation: Federation, side: Side) -> None:
+    """Run ``fit`` once, evaluated after the last round only."""
     model = make_model(w, federation)
-    run = fit(
-        model,
-        federation,
-        make_algorithm(w),
-        rounds=w.rounds,
-        seed=SEED,
-        device="cpu",
-        progress=False,
-        evaluate_every=w.rounds,
-    )
+    asked: dict[str, Any] = {"rounds": w.rounds, "evaluate_every": w.rounds}
+    run = fit(model, federation, make_algorithm(w), seed=SEED, device="cpu", progress=False, **asked)
     side.rounds.append([row["seconds"] for row in run.history])
     side.engine = run.config["engine"]
     side.test_loss = mean_loss(model, [client.shared for client in run.clients], federation)
 
 
 def mean_loss(model: nn.Module, states: Sequence[Tensors], federation: Federation) -> float:
-    """The cross-entropy of the mean of some models over all test samples, a few at a time to spare memory."""
+    """Return the cross-entropy of the mean of some models on all test samples, a few at a time to spare memory."""
     mean = {k: torch.zeros_like(v) for k, v in states[0].items()}
     for state in states:
         mean = add(mean, state, 1 / len(states))
@@ -141,15 +134,15 @@ def mean_loss(model: nn.Module, states: Sequence[Tensors], federation: Federatio
     return float(torch.cat(losses).mean())
 
 
-def peak_memory(w: Workload, play: Play) -> int | None:
-    """Bytes this process has held at most, after a few rounds of one side; None where the system does not say."""
+def peak_memory(w: Workload, repeat: Repeat) -> int | None:
+    """Return the bytes this process has held at most, after a few rounds of one side; None on Windows."""
     w = replace(w, rounds=min(MEMORY_ROUNDS, w.rounds))
-    play(w, make_federation(w), Side())
+    repeat(w, make_federation(w), Side())
     return resident_peak()
 
 
 def resident_peak() -> int | None:
-    """The peak resident memory of this process, in bytes; None on Windows.
+    """Return the peak resident memory of this process, in bytes; None on Windows.
 
     Linux hands ``ru_maxrss`` down from the parent to a new process; its status file does not have that flaw.
     """
@@ -166,7 +159,7 @@ def resident_peak() -> int | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured with."""
+    """Describe what the numbers were measured with."""
     return {
         "coterie": __version__,
         "torch": torch.__version__,

@@ -1,7 +1,7 @@
 """The other side: the sequential loop most research code has.
 
-A deep copy of the model per client, a shuffling loader over its samples, ``torch.optim.SGD``, an average of state
-dicts. Nothing of Coterie takes part, so that its results are also an independent check of Coterie's.
+It makes a deep copy of the model per client, a shuffling loader over its samples, ``torch.optim.SGD`` and an average of
+state dicts. Nothing of Coterie takes part, so that its results are also an independent check of Coterie's.
 """
 
 import copy
@@ -21,23 +21,23 @@ State = dict[str, Tensor]
 Loaders = Sequence[DataLoader[tuple[Tensor, ...]]]
 
 
-class Played(NamedTuple):
-    """Where the loop ended."""
+class PlainRun(NamedTuple):
+    """The result of the loop."""
 
     states: list[State]  # the server's model, or every client's on a ring
     seconds: list[float]  # of each round
 
 
-def play(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> Played:
-    """All rounds of a workload, from the weights of ``model``."""
+def run(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> PlainRun:
+    """Run all rounds of a workload, from the weights of ``model``."""
     loaders = _loaders(w, federation)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)  # of the loaders' shuffling
         return (ring if w.ring else star)(w, model, loaders, cohorts)
 
 
-def star(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
-    """A server sends its model to a cohort and averages what comes back, by number of samples."""
+def star(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> PlainRun:
+    """Send a server's model to a cohort and average what comes back by number of samples, round by round."""
     server = copy.deepcopy(model)
 
     def one_round(cohort: Integers) -> None:
@@ -49,12 +49,12 @@ def star(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Inte
             sizes.append(len(loaders[i].dataset))
         server.load_state_dict(average(states, [size / sum(sizes) for size in sizes]))
 
-    seconds = [_timed(one_round, cohort) for cohort in cohorts]
-    return Played([server.state_dict()], seconds)
+    seconds = [_seconds(one_round, cohort) for cohort in cohorts]
+    return PlainRun([server.state_dict()], seconds)
 
 
-def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> Played:
-    """Everybody trains, then takes the mean of itself and its two neighbors."""
+def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Integers]) -> PlainRun:
+    """Train every client, then average each with its two neighbors, round by round."""
     clients = [copy.deepcopy(model) for _ in loaders]
 
     def one_round(cohort: Integers) -> None:
@@ -65,12 +65,12 @@ def ring(w: Workload, model: nn.Module, loaders: Loaders, cohorts: Iterable[Inte
             near = [states[i - 1], states[i], states[(i + 1) % len(states)]]
             client.load_state_dict(average(near, [1 / 3] * 3))
 
-    seconds = [_timed(one_round, cohort) for cohort in cohorts]
-    return Played([client.state_dict() for client in clients], seconds)
+    seconds = [_seconds(one_round, cohort) for cohort in cohorts]
+    return PlainRun([client.state_dict() for client in clients], seconds)
 
 
 def train(client: nn.Module, loader: Iterable[Sequence[Tensor]], epochs: int, lr: float) -> None:
-    """One client's local work."""
+    """Train one client."""
     client.train()
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(client.parameters(), lr=lr)
@@ -82,12 +82,9 @@ def train(client: nn.Module, loader: Iterable[Sequence[Tensor]], epochs: int, lr
 
 
 def average(states: Sequence[State], shares: Sequence[float]) -> State:
-    """The weighted mean of some state dicts."""
-    out = {}
-    for name in states[0]:
-        parts = [share * state[name] for state, share in zip(states, shares, strict=True)]
-        out[name] = torch.stack(parts).sum(0)
-    return out
+    """Return the weighted mean of some state dicts."""
+    pairs = list(zip(states, shares, strict=True))
+    return {k: torch.stack([share * state[k] for state, share in pairs]).sum(0) for k in states[0]}
 
 
 def _loaders(w: Workload, federation: Federation) -> Loaders:
@@ -96,7 +93,7 @@ def _loaders(w: Workload, federation: Federation) -> Loaders:
     return [DataLoader(part, batch_size=w.batch_size or len(part), shuffle=True) for part in parts]
 
 
-def _timed(one_round: Callable[[Integers], None], cohort: Integers) -> float:
+def _seconds(one_round: Callable[[Integers], None], cohort: Integers) -> float:
     began = time.perf_counter()
     one_round(cohort)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""The work that is measured: fixed data, fixed initial weights, fixed cohorts."""
+"""The workloads: fixed data, fixed initial weights, fixed cohorts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to do: who trains what, for how long. Plain SGD: no momentum, no decay, no clipping."""
+    """Who trains what, for how long, with plain SGD: no momentum, no decay, no clipping."""
 
     name: str
     model: str
@@ -65,7 +65,7 @@ WORKLOADS = {
 
 
 def find(names: Sequence[str]) -> list[Workload]:
-    """The workloads of these names, in any case; all of them where no name is given.
+    """Return the workloads of these names, in any case; all of them where no name is given.
 
     >>> [w.name for w in find(["w2"])], len(find([]))
     (['W2'], 3)
@@ -77,7 +77,7 @@ def find(names: Sequence[str]) -> list[Workload]:
 
 
 def make_federation(w: Workload) -> Federation:
-    """Noisy patterns, one a class; every client draws its labels from a mix of its own."""
+    """Return noisy patterns, one per class; every client draws its labels from a mix of its own."""
     rng = np.random.default_rng(SEED)
     coarse = rng.standard_normal((CLASSES, COARSE, COARSE), np.float32)
     patterns = coarse.repeat(SIDE // COARSE, 1).repeat(SIDE // COARSE, 2)
@@ -96,7 +96,7 @@ def make_federation(w: Workload) -> Federation:
 
 
 def _images(rng: np.random.Generator, patterns: Floats, labels: Integers) -> Floats:
-    """[N, 1, 28, 28] in [-1, 1], made in place: a second copy would show in the peak memory."""
+    """Return images [N, 1, 28, 28] in [-1, 1], made in place: a second copy would show in the peak memory."""
     x = rng.standard_normal((len(labels), 1, SIDE, SIDE), np.float32)
     x *= 0.4
     for label, pattern in enumerate(patterns):
@@ -105,19 +105,19 @@ def _images(rng: np.random.Generator, patterns: Floats, labels: Integers) -> Flo
 
 
 def make_model(w: Workload, federation: Federation) -> nn.Module:
-    """The model with its initial weights."""
+    """Return the model with its initial weights."""
     return models.build(w.model, federation, seed=SEED)
 
 
 def make_algorithm(w: Workload) -> Algorithm:
-    """The workload as one of Coterie's algorithms."""
+    """Return the workload as one of Coterie's algorithms."""
     who = {"topology": "ring"} if w.ring else {"participation": w.cohort}
     sgd = {"lr": w.lr, "lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": None}
     return algorithms.build(w.method, **who, **sgd, batch_size=w.batch_size, epochs=w.epochs)
 
 
 def make_cohorts(w: Workload, federation: Federation) -> list[Integers]:
-    """Who trains in each round, as ``fit`` draws them, so that both sides train the same clients."""
+    """Return who trains in each round, as ``fit`` draws them, so that both sides train the same clients."""
     model = Model(make_model(w, federation), cross_entropy)
     experiment = Experiment.of(model, federation, make_algorithm(w), Serial(), SEED, w.rounds)
     return [experiment.schedule.cohort(t) for t in range(w.rounds)]
