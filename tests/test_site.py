@@ -14,7 +14,7 @@ import methods as method_pages
 import webpages
 from docstrings import about, formula
 from helpers_cli import Cli
-from played import CLIENTS, played
+from method_round import CLIENTS, method_round
 from words import LETTERS
 
 ROOT = Path(__file__).parent.parent
@@ -140,19 +140,20 @@ def test_what_is_not_run_has_a_reason() -> None:
 
 
 def test_pictures_are_drawn_from_what_programs_do() -> None:
-    kept = {method: method_pages.kept(played(method)) for method in ("local", "fedavg", "dfedalt", "ditto", "pfedlmt")}
+    methods = ("local", "fedavg", "dfedalt", "ditto", "pfedlmt")
+    kept = {method: method_pages.personal_part(method_round(method)) for method in methods}
     assert list(kept.values()) == ["everything", "nothing", "the head", "a second model", "the last layers"]
-    widths = [played("heterofl").towers[i][0][1].held for i in (0, 2, 4)]
+    widths = [method_round("heterofl").towers[i][0][1].held for i in (0, 2, 4)]
     assert widths == [((0.0, 1.0),), ((0.0, 0.75),), ((0.0, 0.5),)]
-    assert played("fedrolex").towers[4][0][1].held != widths[2]
-    assert all(played(m).W is None for m in ("fedavg", "fedlmt", "scaffold"))
-    directed = played("dfedpgp").W
+    assert method_round("fedrolex").towers[4][0][1].held != widths[2]
+    assert all(method_round(m).W is None for m in ("fedavg", "fedlmt", "scaffold"))
+    directed = method_round("dfedpgp").W
     assert directed is not None
     assert float(directed.sum(0).sub(1).abs().max()) < 1e-12
-    assert played("dfedsam-mgs").exchanges == 4
-    assert played("fedsam").gradients == 2
-    assert len(played("fedavg").cohort) == CLIENTS // 2
-    assert played("local").traffic.messages == 0
+    assert method_round("dfedsam-mgs").exchanges == 4
+    assert method_round("fedsam").gradients == 2
+    assert len(method_round("fedavg").cohort) == CLIENTS // 2
+    assert method_round("local").traffic.messages == 0
 
 
 def test_docstrings_can_be_taken_apart() -> None:

@@ -1,4 +1,4 @@
-"""What the site makes of a method's docstring: its parts, all of which must be there, and formulas as HTML."""
+"""A method's docstring on the site: its parts, all of which must be there, and formulas as HTML."""
 
 import html
 import re
@@ -10,13 +10,13 @@ from coterie.algorithms.about import about as parts
 
 
 def about(builder: Callable[..., Any]) -> About:
-    """The parts of a builder's docstring; a missing one is an error that names the method."""
-    found = parts(builder)
-    if not found.reference or not found.differs:
+    """Return the parts of a builder's docstring; a missing one is an error that names the method."""
+    text = parts(builder)
+    if not text.reference or not text.differs:
         raise ValueError(f"the docstring of {builder.__name__} lacks {REFERENCE!r} or {DIFFERS!r}")
-    if not found.recurrence:
+    if not text.recurrence:
         raise ValueError(f"the second paragraph of the docstring of {builder.__name__} is no recurrence")
-    return found
+    return text
 
 
 _WORDS = {"<-": "←", "sum": "Σ", "grad": "∇", "rho": "ρ", "mu": "μ", "lam": "λ", "gamma": "γ", "tau": "τ"}  # noqa: RUF001
@@ -24,7 +24,7 @@ _LETTER = r"(?<!\w)([A-Za-z]|sum|grad|mean|mu|rate|ratio|head|SVD|body)"
 
 
 def formula(recurrence: str) -> str:
-    """The recurrence as HTML, one statement a line: Greek letters, arrows, indices below the line.
+    """Return the recurrence as HTML, one statement per line: Greek letters, arrows, indices below the line.
 
     Names of settings stay as they are typed. It needs no script and no font: formulas of one line are all there is.
     """

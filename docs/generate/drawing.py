@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from played import CLIENTS, ROWS, Bar, Played
+from method_round import CLIENTS, ROWS, Bar, MethodRound
 
 WIDTH, HEIGHT = 620, 430
 CENTER, RADIUS = (310.0, 215.0), 150.0
@@ -16,7 +16,7 @@ KINDS = {
 }
 
 
-def picture(p: Played, name: str) -> str:
+def picture(p: MethodRound, name: str) -> str:
     """Return the figure, with its legend and a sentence for readers who cannot see it."""
     inside = "".join((*links(p), *hub(p), *(client(p, i) for i in range(CLIENTS))))
     arrow = (
@@ -27,7 +27,7 @@ def picture(p: Played, name: str) -> str:
     return f'<figure class="method">{drawing}<figcaption>{legend(p)}</figcaption></figure>'
 
 
-def sentence(p: Played, name: str) -> str:
+def sentence(p: MethodRound, name: str) -> str:
     """Return what the drawing shows, in words."""
     among = {b.kind for tower in p.towers for model in tower for b in model}
     where = f"{CLIENTS} clients of {name}"
@@ -37,17 +37,17 @@ def sentence(p: Played, name: str) -> str:
     return f"{where}; {how}. " + " ".join(f"{text[0].upper()}{text[1:]}." for k, text in KINDS.items() if k in among)
 
 
-def legend(p: Played) -> str:
+def legend(p: MethodRound) -> str:
     """Return the colors that occur, and the other marks."""
-    found = [b for tower in p.towers for model in tower for b in model]
-    lines = [f'<i class="{k}"></i>{text}' for k, text in KINDS.items() if any(b.kind == k for b in found)]
-    if any(b.factors for b in found):
+    every = [b for tower in p.towers for model in tower for b in model]
+    lines = [f'<i class="{k}"></i>{text}' for k, text in KINDS.items() if any(b.kind == k for b in every)]
+    if any(b.factors for b in every):
         lines.append("two thin bars: a product of two factors, as long as its rank")
     if "mask" in p.slots:
         lines.append("gaps: entries that are zero, which differ between clients")
-    elif any(b.held != ((0.0, 1.0),) and not b.factors for b in found):
+    elif any(b.held != ((0.0, 1.0),) and not b.factors for b in every):
         lines.append("shorter bars and gaps: channels that the client does not have")
-    if any(b.beside for b in found):
+    if any(b.beside for b in every):
         lines.append("dots: a further head on this stage")
     if len(p.cohort) < CLIENTS:
         lines.append("faint: the client does not take part in this round")
@@ -60,13 +60,13 @@ def legend(p: Played) -> str:
 
 
 def place(i: int) -> tuple[float, float]:
-    """The middle of a client."""
+    """Return the middle of a client."""
     angle = 2 * math.pi * i / CLIENTS - math.pi / 2
     return CENTER[0] + 1.45 * RADIUS * math.cos(angle), CENTER[1] + RADIUS * math.sin(angle)
 
 
-def links(p: Played) -> Iterator[str]:
-    """Who exchanges with whom: both ways with a server, else along the edges of the round."""
+def links(p: MethodRound) -> Iterator[str]:
+    """Draw who exchanges with whom: both ways with a server, else along the edges of the round."""
     if not p.traffic.messages:
         return
     if p.W is None:
@@ -89,7 +89,7 @@ def line(start: tuple[float, float], end: tuple[float, float], ways: str) -> str
     return f'<line class="link" x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"{tip}/>'
 
 
-def hub(p: Played) -> Iterator[str]:
+def hub(p: MethodRound) -> Iterator[str]:
     """Draw the server, or the number of exchanges."""
     x, y = CENTER
     if p.W is None:
@@ -99,8 +99,8 @@ def hub(p: Played) -> Iterator[str]:
         yield text(x, y + 5, f"{p.exchanges} exchanges per round", "note")
 
 
-def client(p: Played, i: int) -> str:
-    """A client: its models side by side in a frame."""
+def client(p: MethodRound, i: int) -> str:
+    """Draw a client: its models side by side in a frame."""
     models = p.towers[i]
     x, y = place(i)
     width, height = len(models) * (FULL + 8) + 8, len(ROWS) * (LAYER + GAP) + 14
@@ -113,7 +113,7 @@ def client(p: Played, i: int) -> str:
 
 
 def tower(bars: tuple[Bar, ...], left: float, bottom: float, i: int) -> str:
-    """A model, layer upon layer; where a layer is partly shared and partly not, both halves."""
+    """Draw a model, layer upon layer; where a layer is partly shared and partly not, both halves."""
     out = []
     for row in range(len(ROWS)):
         here = [b for b in bars if b.row == row and not b.beside]
@@ -125,7 +125,7 @@ def tower(bars: tuple[Bar, ...], left: float, bottom: float, i: int) -> str:
 
 
 def shape(b: Bar, left: float, top: float, height: float, i: int) -> str:
-    """A bar, with its gaps, or two thin ones."""
+    """Draw a bar, with its gaps, or two thin ones."""
     name = f"{b.kind} own{i}" if b.kind == "personal" else b.kind
     thin = height * 0.36
     rows = [(top, thin), (top + height - thin, thin)] if b.factors else [(top, height)]
@@ -137,5 +137,5 @@ def shape(b: Bar, left: float, top: float, height: float, i: int) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str) -> str:
-    """Words in the middle of a place."""
+    """Write words in the middle of a place."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{words}</text>'

@@ -7,16 +7,16 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Puts fences around doctests and formulas, which Markdown would take for quotations and running text."""
+    """An extension that puts fences around doctests and formulas, which Markdown would take for running text."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Called for every function, class and module."""
+        """Put fences into the docstring of a function, class or module."""
         if obj.docstring:
-            obj.docstring.value = "\n\n".join(map(fenced, obj.docstring.value.split("\n\n")))
+            obj.docstring.value = "\n\n".join(map(to_markdown, obj.docstring.value.split("\n\n")))
 
 
-def fenced(paragraph: str) -> str:
-    """A paragraph of a docstring in Markdown."""
+def to_markdown(paragraph: str) -> str:
+    """Return a paragraph of a docstring in Markdown."""
     if paragraph.startswith(">>>"):
         return f"```pycon\n{paragraph}\n```"
     if re.search(r" <- |^\w+ *= ", paragraph) and "`" not in paragraph and ">>>" not in paragraph:

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds: pages that are made, not written, and links that differ between the two places.
+"""The hooks of MkDocs: pages that are generated, and links that differ between the repository and the site.
 
 In the repository a page is read beside README and CONTRIBUTING; on the site these two are pages as well.
 """
@@ -23,34 +23,34 @@ INSERTED: dict[str, Callable[[], str]] = {
     "<!-- all recipes -->": tables.all_recipes,
     "<!-- all papers -->": tables.all_papers,
     "<!-- tried -->": tried.everything,
-    "<!-- published: dfedalt-t1 -->": partial(tables.as_published, "dfedalt-t1"),
-    "<!-- published: fedlmt-t2-image -->": partial(tables.as_published, "fedlmt-t2-image"),
+    "<!-- published: dfedalt-t1 -->": partial(tables.published_table, "dfedalt-t1"),
+    "<!-- published: fedlmt-t2-image -->": partial(tables.published_table, "fedlmt-t2-image"),
 }
 
 
-def generated() -> dict[str, str]:
-    """The pages that are made, by where they lie."""
+def generated_pages() -> dict[str, str]:
+    """Return the generated pages by their path."""
     pages = {f"methods/{method}.md": methods.page(method) for method in algorithms.BUILDERS}
     borrowed = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in BORROWED.items()}
     return {"methods/index.md": methods.index(), **pages, **borrowed}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts the methods into the navigation, kind by kind."""
+    """Put the methods into the navigation, kind by kind."""
     pages = next(section["Methods"] for section in config.nav or () if "Methods" in section)
     pages += [{kind: [f"methods/{m}.md" for m in names]} for kind, names in methods.kinds().items()]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds them."""
-    for where, text in generated().items():
+    """Add the generated pages."""
+    for where, text in generated_pages().items():
         files.append(File.generated(config, where, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fills in tables, and sends links to where the site has their pages."""
+    """Fill in tables, and point links to where the site has their pages."""
     for mark, make in INSERTED.items():
         markdown = markdown.replace(mark, make()) if mark in markdown else markdown
     for there, source in BORROWED.items():

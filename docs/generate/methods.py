@@ -11,7 +11,7 @@ from coterie.algorithms.settings import describe_settings, settings_of
 from coterie.cli.presets import PRESETS
 from docstrings import about, formula
 from drawing import picture
-from played import AT, CLIENTS, MODEL, Played, graph, played
+from method_round import AT, CLIENTS, MODEL, MethodRound, graph, method_round
 from words import LETTERS
 
 SECTIONS = (
@@ -28,14 +28,14 @@ SECTIONS = (
 
 def page(method: str) -> str:
     """Return the page in Markdown."""
-    a, p = about(algorithms.builder(method)), played(method)
+    a, p = about(algorithms.builder(method)), method_round(method)
     texts = (
         try_it(method),
         recurrence(a),
-        shown(method, a, p),
+        show_round(method, a, p),
         settings(method, a),
-        tables.cited(a.reference),
-        linked(sentence(a.differs), method),
+        tables.cite(a.reference),
+        add_links(sentence(a.differs), method),
         papers(method),
         tables.ours(method) or "None of our studies has run this method; `coterie compare` can.",
     )
@@ -48,7 +48,7 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def linked(text: str, here: str) -> str:
+def add_links(text: str, here: str) -> str:
     """Return a text in which the names of other methods link to their pages."""
     names = {m.replace("-", "_"): m for m in algorithms.BUILDERS if m not in (here, "local")}
     return re.sub(
@@ -56,7 +56,7 @@ def linked(text: str, here: str) -> str:
     )
 
 
-def where(p: Played) -> str:
+def where(p: MethodRound) -> str:
     """Return with whom clients exchange."""
     if not p.traffic.messages:
         return "alone"
@@ -77,12 +77,12 @@ KINDS = (
 
 def kind(method: str) -> str:
     """Return which of the KINDS a method is, as its round shows."""
-    p = played(method)
+    p = method_round(method)
     if not p.traffic.messages:
         return "Alone"
     if p.unequal:
         return "Clients of unequal capacity"
-    what = "Personal" if p.tuned or kept(p) != "nothing" else "One model"
+    what = "Personal" if p.tuned or personal_part(p) != "nothing" else "One model"
     return f"{what}, {'around a server' if p.W is None else 'between peers'}"
 
 
@@ -95,8 +95,8 @@ def index() -> str:
     """Return the page of all methods."""
     rows = []
     for method, builder in algorithms.BUILDERS.items():
-        a, p = about(builder), played(method)
-        rows.append([f"[{a.title}]({method}.md)", f"`{method}`", where(p), kept(p), a.what])
+        a, p = about(builder), method_round(method)
+        rows.append([f"[{a.title}]({method}.md)", f"`{method}`", where(p), personal_part(p), a.what])
     lead = (
         "Every page is made from the method's docstring, its settings and one of its rounds. `coterie list` shows the "
         "same names in a terminal, and `coterie list METHOD` shows one method. [Choose a method](../choose.md) says "
@@ -105,7 +105,7 @@ def index() -> str:
     return f"# Methods\n\n{lead}\n\n{tables.table(['method', 'name', 'where', 'personal', 'what it does'], rows)}\n"
 
 
-def kept(p: Played) -> str:
+def personal_part(p: MethodRound) -> str:
     """Return what stays with a client, as the picture shows it."""
     models = p.towers[p.cohort[0]]
     own = [b for b in models[-1] if b.kind == "personal"]
@@ -159,7 +159,7 @@ def recurrence(a: About) -> str:
     return f'<div class="recurrence">{formula(a.recurrence)}</div>\n\n' + "\n".join(letters)
 
 
-def shown(method: str, a: About, p: Played) -> str:
+def show_round(method: str, a: About, p: MethodRound) -> str:
     """Return the picture, and the cost of its round."""
     how = (
         f"The picture shows round {AT + 1} of a run: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
@@ -168,7 +168,7 @@ def shown(method: str, a: About, p: Played) -> str:
     return f"{picture(p, a.title)}\n\n{how} {cost(p)}"
 
 
-def cost(p: Played) -> str:
+def cost(p: MethodRound) -> str:
     """Return what the round sends, and how many gradients a step takes."""
     sent = p.traffic
     if not sent.messages:

@@ -1,4 +1,4 @@
-"""One round of an experiment that is really played, without mixing and without measuring."""
+"""The local work of one round of an experiment, without mixing and without measuring."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Tables of the pages that come from data: published numbers, recipes, our own evidence."""
+"""Tables that come from data: published numbers, recipes, our own evidence."""
 
 import re
 from functools import cache
@@ -25,13 +25,13 @@ PAPERS = {
 
 
 def table(columns: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def cited(reference: str) -> str:
-    """A reference with the full title where it names one of the five papers."""
+def cite(reference: str) -> str:
+    """Return a reference with the full title where it names one of the five papers."""
     name = reference.partition(",")[0]
     if name not in PAPERS:
         return reference
@@ -41,20 +41,20 @@ def cited(reference: str) -> str:
 
 @cache
 def uses(method: str) -> tuple[tuple[str, str], ...]:
-    """The recipes that run a method, each with the builder's name inside it."""
+    """Return the recipes that run a method, each with the builder's name inside it."""
     loaded = [recipes.load(name) for name in recipes.names()]
     return tuple((r.name, key) for r in loaded for key, entry in r.methods.items() if entry.builder == method)
 
 
 def recipes_with(method: str) -> str:
-    """Which experiments of the papers run a method."""
+    """Return which experiments of the papers run a method."""
     names = dict.fromkeys(name for name, _ in uses(method))
     rows = [[f"`{n}`", recipes.load(n).where, recipes.load(n).about] for n in names]
     return table(["recipe", "where", "what"], rows)
 
 
 def published_of(method: str) -> str:
-    """The published accuracies of a method, each with how sure the number is."""
+    """Return the published accuracies of a method, each with how sure the number is."""
     keys = set(uses(method))
     rows = []
     for p in recipes.published_numbers():
@@ -68,8 +68,8 @@ def published_of(method: str) -> str:
     return table(["paper, table", "printed as", "data", "clients", "number", "value", "how sure"], rows) if rows else ""
 
 
-def as_published(recipe: str) -> str:
-    """The numbers a paper printed for one experiment: methods by cases."""
+def published_table(recipe: str) -> str:
+    """Return the numbers a paper printed for one experiment: methods by cases."""
     r = recipes.load(recipe)
     found = {
         (p.method, p.case): p.value
@@ -86,7 +86,7 @@ def as_published(recipe: str) -> str:
 
 
 def all_recipes() -> str:
-    """Every recipe, with its paper."""
+    """Return every recipe, with its paper."""
     rows = []
     for name in recipes.names():
         r = recipes.load(name)
@@ -96,7 +96,7 @@ def all_recipes() -> str:
 
 
 def all_papers() -> str:
-    """The five papers."""
+    """Return the five papers."""
     rows = [
         [f["number"], f["title"], f["authors"], str(sum(n.startswith(f"{k}-") for n in recipes.names())), f["code"]]
         for k, f in recipes.papers().items()
@@ -105,7 +105,7 @@ def all_papers() -> str:
 
 
 def ours(method: str) -> str:
-    """The rows of a method in the tables of our own evidence, by the page they stand on."""
+    """Return the rows of a method in the tables of our own evidence, by the page they stand on."""
     out = []
     for page in ("digits", "capacities"):
         alike: dict[tuple[str, ...], list[list[str]]] = {}

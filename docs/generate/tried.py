@@ -1,4 +1,4 @@
-"""What of the papers' experiments was tried, at which size, and what never: made of the recipes and of tried.json."""
+"""Which of the papers' experiments were tried, at which size, and which never: from the recipes and tried.json."""
 
 import json
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from tables import EVIDENCE, table
 FULL, SMALLER, NEVER = STATES = ("at its size", "smaller", "never")
 
 
-def known() -> dict[str, dict[str, str]]:
-    """What was done about a recipe: the state, the page that tells, what was found."""
+def load_attempts() -> dict[str, dict[str, str]]:
+    """Return by recipe: the state, the page that tells, the result."""
     return dict(json.loads((EVIDENCE / "tried.json").read_text(encoding="utf-8")))
 
 
 def state(name: str, done: Mapping[str, Any]) -> str:
-    """Of a recipe."""
+    """Return how far a recipe was tried."""
     return str(done[name]["state"]) if name in done else NEVER
 
 
 def row(name: str, done: Mapping[str, Any]) -> list[str]:
-    """One recipe: where it stands in its paper, what it claims, what was done."""
+    """Return one recipe: where it stands in its paper, what it claims, what was done."""
     recipe, mine = recipes.load(name), done.get(name)
     found = f"[{mine['page'].removesuffix('.md')}]({mine['page']}): {mine['found']}" if mine else "-"
     where = f"{recipes.papers()[recipe.paper]['number']}, {recipe.where}"
@@ -29,8 +29,8 @@ def row(name: str, done: Mapping[str, Any]) -> list[str]:
 
 
 def everything() -> str:
-    """All recipes, those that were never tried first."""
-    done, names = known(), recipes.names()
+    """Return all recipes, those that were never tried first."""
+    done, names = load_attempts(), recipes.names()
     counted = ", ".join(f"{sum(state(n, done) == s for n in names)} {s}" for s in reversed(STATES))
     parts = [f"Of {len(names)} recipes: {counted}."]
     for wanted in reversed(STATES):

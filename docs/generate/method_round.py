@@ -1,4 +1,4 @@
-"""One round of every method, really played, and what can be seen of it: who holds, sends and keeps what.
+"""One real round of every method, and what it shows: who holds, sends and keeps what.
 
 The pictures are drawn from this and from nothing else, so they cannot say what the program does not do.
 """
@@ -25,7 +25,7 @@ from coterie.submodels import factor_pairs
 from coterie.training.experiment import Experiment
 from probe import probe_round
 
-CLIENTS, ROUNDS, AT = 6, 12, 3  # who plays, of how many rounds, and which one is looked at
+CLIENTS, ROUNDS, AT = 6, 12, 3  # the number of clients and rounds, and the round that is shown
 MODEL, STAGES = "resnet8-bn", 3
 ROWS = ("stem", *(f"stage {s + 1}" for s in range(STAGES)), "head")
 CELLS = 24  # of a sparse layer
@@ -42,29 +42,29 @@ class Bar(NamedTuple):
     beside: bool = False  # a further head on this stage
 
 
-class Played(NamedTuple):
-    """A round."""
+class MethodRound(NamedTuple):
+    """What one round of a method shows."""
 
-    towers: tuple[tuple[tuple[Bar, ...], ...], ...]  # a client: its models, each of bars
+    towers: tuple[tuple[tuple[Bar, ...], ...], ...]  # by client: its models, each of bars
     W: Tensor | None  # who hears whom; None around a server
     cohort: tuple[int, ...]
     traffic: Traffic
     exchanges: int  # over the graph of the round
-    gradients: float  # a sample and step
+    gradients: float  # per sample and step
     slots: tuple[str, ...]  # of the method's state
     tuned: bool  # measured after fine-tuning
     unequal: bool  # whether clients may train models of unequal size, or one that is made to fit them
 
 
 @cache
-def played(method: str) -> Played:
-    """A round of a method with the settings of ``coterie run``, six clients and few samples."""
+def method_round(method: str) -> MethodRound:
+    """Run one round of a method with the settings of ``coterie run``, six clients and few samples."""
     e = experiment(method)
     state, r, trained, sent = probe_round(e, AT)
     models = who_trains_what(e, trained, r.cohort)
     seen = sum(count for _, count in trained.passes)
     once = float((trained.steps * 4).sum())  # batches of 4
-    return Played(
+    return MethodRound(
         tuple(towers(e, trained, models, i, tuple(r.cohort)) for i in range(CLIENTS)),
         r.Ws[0] if r.Ws else None,
         tuple(int(i) for i in r.cohort),
@@ -78,7 +78,7 @@ def played(method: str) -> Played:
 
 
 def experiment(method: str) -> Experiment:
-    """What ``coterie run METHOD`` would train, small."""
+    """Return what ``coterie run METHOD`` would train, small."""
     known = settings_of(algorithms.builder(method))
     wanted = ["steps=1", "batch_size=4"]
     wanted += ["personal_steps=1"] if "personal_steps" in known and "schedule" not in known else []  # jointly: none
@@ -92,7 +92,7 @@ def experiment(method: str) -> Experiment:
 
 
 def graph(method: str, known: Mapping[str, Any]) -> str | None:
-    """Two neighbors of the method's own kind, so that a drawing can be read."""
+    """Return a graph of the method's own kind with two neighbors, so that a drawing can be read."""
     if NoneType in known.get("topology", ("topology" not in known and NoneType,)):
         return None
     own = algorithms.build(method).settings["topology"]
@@ -100,7 +100,7 @@ def graph(method: str, known: Mapping[str, Any]) -> str | None:
 
 
 def who_trains_what(e: Experiment, trained: Trained, cohort: np.ndarray) -> dict[int, Model]:
-    """The form of the model that every member of the cohort trains."""
+    """Return the form of the model that every member of the cohort trains."""
     forms = list(dict.fromkeys(model for model, _ in trained.passes))
     if len(forms) == 1:  # whoever is not asked in this round has the same
         return dict.fromkeys(range(CLIENTS), forms[0])
@@ -113,7 +113,7 @@ def who_trains_what(e: Experiment, trained: Trained, cohort: np.ndarray) -> dict
 def towers(
     e: Experiment, trained: Trained, models: Mapping[int, Model], client: int, cohort: Sequence[int]
 ) -> tuple[tuple[Bar, ...], ...]:
-    """A client's model, or its two: the one that is sent and one of its own."""
+    """Return a client's model, or its two: the one that is sent and one of its own."""
     model = models[client]
     place = cohort.index(client) if client in cohort else None
     held = None if trained.mass is None or place is None else {k: v[place] for k, v in trained.mass.items()}
@@ -126,67 +126,67 @@ def towers(
 def bars(
     e: Experiment, model: Model, held: Tensors | None, trained: Trained, shared: frozenset[str]
 ) -> tuple[Bar, ...]:
-    """The layers of one model from below, a bar for what is shared and one for what is not."""
+    """Return the layers of one model from below, one bar for what is shared and one for what is not."""
     common, ranks = e.model.start, ranks_of(model)
     own = {k: v for k, v in model.start.items() if v.dim() > 1 and not k.endswith((".U", ".V"))}
     groups = {k.split(".", 2)[2] for k in trained.sent if k.startswith("others.")}
-    found: dict[tuple[int, bool, str], list[str]] = {}
+    layers: dict[tuple[int, bool, str], list[str]] = {}
     for name in (*own, *ranks):
         place = (row_of(name), name.startswith("heads."), kind_of(name, shared, groups, e, trained))
-        found.setdefault(place, []).append(name)
-    made = []
-    for (row, beside, kind), names in sorted(found.items()):
+        layers.setdefault(place, []).append(name)
+    out = []
+    for (row, beside, kind), names in sorted(layers.items()):
         products = [k for k in names if k in ranks]
         name = max(products or names, key=lambda k: common[k].numel() if k in common else 0)
         stretch = ((0.0, ranks[name] / MOST),) if products else stretch_of(name, common, own, held, kind)
-        made.append(Bar(row, kind, stretch, bool(products), beside))
-    return tuple(made)
+        out.append(Bar(row, kind, stretch, bool(products), beside))
+    return tuple(out)
 
 
 def ranks_of(model: Model) -> dict[str, float]:
-    """The rank of every product in a model, as a part of its channels, by the name of the weight it stands for."""
+    """Return the rank of every product in a model, as a part of its channels, by the weight it stands for."""
     shapes = {pair.weight: model.start[pair.U].shape for pair in factor_pairs(model.module)}
     return {name: shape[1] / shape[0] for name, shape in shapes.items()}
 
 
 def kind_of(name: str, shared: frozenset[str], groups: set[str], e: Experiment, trained: Trained) -> str:
-    """Whose a layer is."""
+    """Return whether a layer is shared, personal, of a group, or as it was drawn."""
     layer = name.rpartition(".")[0]
     if name in groups:
         return "group"
     if name in shared or {f"{layer}.U", f"{layer}.V"} & shared:
         return "shared"
-    still = name in trained.models and bool((trained.models[name] == e.model.start[name]).all())
-    return "drawn" if still and shared else "personal"
+    unchanged = name in trained.models and bool((trained.models[name] == e.model.start[name]).all())
+    return "drawn" if unchanged and shared else "personal"
 
 
 def stretch_of(
     name: str, common: Tensors, own: Tensors, held: Tensors | None, kind: str
 ) -> tuple[tuple[float, float], ...]:
-    """Which channels of a layer a client holds; of a sparse one, which of its first entries."""
+    """Return which channels of a layer a client holds; of a sparse one, which of its first entries."""
     if held is not None and name in held and kind != "group":
         mask = held[name]
-        return stretches((mask.flatten()[:CELLS] if scattered(mask) else mask.flatten(1).amax(1)) > 0)
+        return stretches((mask.flatten()[:CELLS] if has_scattered_zeros(mask) else mask.flatten(1).amax(1)) > 0)
     share = own[name].shape[0] / common[name].shape[0] if name in common else 1.0
     return ((0.0, min(1.0, share)),)
 
 
-def scattered(mask: Tensor) -> bool:
-    """Whether single entries are missing, not whole channels."""
+def has_scattered_zeros(mask: Tensor) -> bool:
+    """Return whether single entries are missing, not whole channels."""
     rows = mask.flatten(1).mean(1)
     columns = mask.transpose(0, 1).flatten(1).mean(1)
     return bool(((rows > 0) & (rows < 1)).any()) and bool(((columns > 0) & (columns < 1)).all())
 
 
 def stretches(there: Tensor) -> tuple[tuple[float, float], ...]:
-    """Where a row of yes and no says yes, as parts of its length."""
+    """Return where a row of yes and no says yes, as parts of its length."""
     edge = torch.diff(torch.cat([torch.zeros(1), there.float(), torch.zeros(1)]))
     starts, ends = (edge > 0).nonzero().flatten(), (edge < 0).nonzero().flatten()
     return tuple((float(a) / len(there), float(b) / len(there)) for a, b in zip(starts, ends, strict=True))
 
 
 def row_of(name: str) -> int:
-    """In which row of a tower a tensor belongs, by its name."""
+    """Return the row of a tower that a tensor belongs to, by its name."""
     parts = name.split(".")
     if parts[0] in ("stages", "heads"):
         return int(parts[1]) + 1
