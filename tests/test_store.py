@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from safetensors.torch import save as library_bytes
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.files import replace
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder, Writer, checkpoint, safetensors
 from coterie.store import folder as store
@@ -368,3 +370,21 @@ def test_a_state_on_a_gpu(tmp_path: Path) -> None:
     assert latest is not None
     assert latest.round == 5
     assert all(torch.equal(latest.tensors[k], v) for k, v in expected.items())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, shared: bool) -> None:
+    """Processes that write one file together have temporary names of their own; a continued run has its old one."""
+    path, names = tmp_path / "a" / "file", []
+
+    def write(temporary: Path) -> None:
+        names.append(temporary.name)
+        temporary.write_text("new" if len(names) == 1 else "half")
+        if len(names) == 2:
+            raise OSError(28, "No space left on device")
+
+    replace(path, write, shared=shared)
+    with pytest.raises(UserError, match=r"cannot write .*file \(No space left on device\).*another --data-dir"):
+        replace(path, write, option="--data-dir", shared=shared)
+    assert (path.read_text(), [p.name for p in path.parent.iterdir()]) == ("new", ["file"])
+    assert names == [f".file.{os.getpid()}.tmp" if shared else ".file.tmp"] * 2
