@@ -166,6 +166,7 @@ def test_values_from_python_are_refused_in_the_same_words() -> None:
         (np.int64(3), Annotated[int, Range(1)] | None, 3),
         (np.float32(0.5), float, 0.5),
         ([5, 2], int | tuple[int, ...], (5, 2)),
+        ("3", Annotated[int, ["a note"]], 3),
     ],
 )
 def test_a_text_is_read_as_the_annotation_says(text: Any, hint: Any, value: Any) -> None:

@@ -60,7 +60,7 @@ class Spec(NamedTuple):
 
     def with_options(self, options: Mapping[str, Any]) -> "Spec":
         """Return the spec with options that are given beside the text, none of them twice."""
-        for key in self.options.keys() & options.keys():
+        for key in sorted(self.options.keys() & options.keys()):
             raise given_twice(self.name, key, self.options[key], options[key])
         return self._replace(options={**self.options, **options})
 
@@ -122,10 +122,10 @@ def plain_types(hint: Any) -> tuple[type, ...]:
     """
     if get_origin(hint) is Literal:
         return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
+    if get_origin(hint) is Annotated:  # first, because what stands behind the type may have no hash
+        return plain_types(get_args(hint)[0])
     if hint in _WORDS:
         return (hint,)
-    if get_origin(hint) is Annotated:
-        return plain_types(get_args(hint)[0])
     members = get_args(hint) if get_origin(hint) in _UNIONS else ()
     return tuple(dict.fromkeys(t for member in members for t in plain_types(member)))
 
@@ -154,7 +154,8 @@ def check(subject: str, key: str, value: Any, hint: Any) -> None:
         raise UserError(f"{key}={value!r} does not fit {subject}: {key} takes {in_words(hint)}")
     for member in members if value is not None else ():
         for bound in getattr(member, "__metadata__", ()):
-            bound.check(key, value)
+            if isinstance(bound, Range):  # code of one's own may say other things there
+                bound.check(key, value)
 
 
 def _fits(value: Any, types: Collection[Any]) -> bool:
