@@ -153,7 +153,7 @@ def consensus(setup: Setup) -> Chart | None:
     return Chart("consensus", "Consensus distance over rounds", caption, {"": figure})
 
 
-def recorded(setup: Setup) -> Chart | None:
+def recorded_measures(setup: Setup) -> Chart | None:
     """Draw what was asked for with ``--record``."""
     views = _views(setup, RECORDED)
     caption = "After mixing, in the rounds that were evaluated."

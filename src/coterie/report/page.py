@@ -14,7 +14,7 @@ from ..core.custom import trust_options
 from ..core.schema import Config
 from ..measure.compare import TARGET, Comparison
 from ..training.config import repeatable
-from .charts import Chart, consensus, progress, recorded, traffic
+from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected, Record
 from .factors import blocks, factors
@@ -112,13 +112,13 @@ def _setup(
     clients = [distribution(setup), labels(setup), topology(setup)]
     around = [] if say is None else landscapes(setup, say, together)
     rank = None if say is None else factors(setup)
-    over_rounds = (traffic(setup), consensus(setup), recorded(setup), blocks(setup))
+    over_rounds = (traffic(setup), consensus(setup), recorded_measures(setup), blocks(setup))
 
-    def drawn(*wanted: Chart | None) -> str:
+    def plots(*wanted: Chart | None) -> str:
         return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
 
     slices = "".join(
-        f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{drawn(*a.charts)}</div>'
+        f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{plots(*a.charts)}</div>'
         for a in around
     )
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
@@ -127,7 +127,7 @@ def _setup(
 <ul class="verdict">{_items(comparison.verdict)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
-{drawn(*progress(setup), *clients)}{lacking}{drawn(*over_rounds, rank)}
+{plots(*progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}
 {slices}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
