@@ -1,10 +1,13 @@
-"""The house: rooms whose imports point downward, and files of a readable size."""
+"""The house: rooms whose imports point downward, files and functions of a readable size, a name for one thing."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import coterie
+from round_trace import trace
 
 PACKAGE = Path(coterie.__file__).parent
 # From the ground up: a room imports from its own and from those below it. Rooms on one floor do not know each other.
@@ -27,7 +30,16 @@ FLOORS = (
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Imports when a function runs that point upward: Ray is of no use to most runs.
 UPWARD = {("training/fit.py", "cluster")}
-LONG = {"training/experiment.py": 320, "training/fit.py": 320}  # one round; one run
+# Functions of more than 30 lines, docstring aside. A family shows its whole program in one place; fit its whole run.
+LONG = {
+    "algorithms/controlled.py controlled",
+    "algorithms/fedhmv2.py fedhmv2",
+    "algorithms/method.py method",
+    "algorithms/peers.py decentralized",
+    "algorithms/pushsum.py push_sum",
+    "training/experiment.py run_shard_round",
+    "training/fit.py fit",
+}
 
 
 def imports() -> Iterator[tuple[str, str, bool]]:
@@ -58,6 +70,42 @@ def test_rooms_point_downward() -> None:
     assert found == UPWARD
 
 
+def parsed() -> Iterator[tuple[str, str, ast.Module]]:
+    """(file, text, tree) of everything in the package."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        yield file.relative_to(PACKAGE).as_posix(), text, ast.parse(text)
+
+
 def test_files_have_a_readable_size() -> None:
-    sizes = {f.relative_to(PACKAGE).as_posix(): len(f.read_text("utf-8").splitlines()) for f in PACKAGE.rglob("*.py")}
-    assert {f: n for f, n in sizes.items() if n > LONG.get(f, 300)} == {}
+    assert {file: lines for file, text, _ in parsed() if (lines := len(text.splitlines())) > 300} == {}
+
+
+def test_functions_have_a_readable_size() -> None:
+    found = set()
+    for file, _, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[bool(ast.get_docstring(node)) :] or node.body
+                if (node.end_lineno or 0) - first[0].lineno >= 30:
+                    found.add(f"{file} {node.name}")
+    assert found == LONG
+
+
+def test_a_class_name_exists_once() -> None:
+    names = [node.name for _, _, tree in parsed() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_a_round_is_short() -> None:
+    """On the serial engine, which is there to be read; the page of the architecture draws the same path."""
+    called = trace("serial", "dfedalt", topology="ring")
+    assert len(called) <= 90, called
+    assert len({each.file for each in called}) <= 18
+    drawn = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = drawn.split("## One round")[1].split("\n## ")[0]
+    steps = re.findall(r"^    +((?:\w+\.)*\w+)", drawing, flags=re.MULTILINE)
+    names = [each.name.replace(".<locals>", "") for each in called]
+    places = [names.index(step) for step in steps]
+    assert len(steps) > 20
+    assert places == sorted(places)

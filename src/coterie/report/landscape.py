@@ -23,9 +23,9 @@ from ..measure.sharpness import loss_slice
 from ..models.cost import cost
 from ..models.model import Model, cross_entropy
 from ..store.checkpoint import Checkpoint
+from ..training.checks import find_device
 from ..training.config import rebuild
 from ..training.experiment import Experiment
-from ..training.fit import find_device
 from ..training.run import shapes
 from .charts import INK, SCALE, Chart, Figure, axis, color_bar
 from .collect import Record

@@ -1,13 +1,18 @@
 """What is refused before anything is trained."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
-from ..core.errors import UserError
+from ..core.errors import UserError, unknown
+from ..data import Federation
+from ..models.model import PRECISIONS, Model, cross_entropy
 from ..store import flatten
+from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
 
 if TYPE_CHECKING:
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_asked(e: "Experiment") -> None:
-    """Refuses what does not fit together or changes nothing."""
+    """Refuse what does not fit together or changes nothing."""
     check_used(e.algorithm)
     check_used_on(e.algorithm, e.model.module)
     if e.program.training.quantize is not None and not e.program.message(e.model.start):
@@ -51,3 +56,62 @@ def begins_apart(e: "Experiment") -> bool:
     states = (one.program.init(start, everybodys(first, start, one.local_clients)) for first in (e.first, None))
     apart, common = map(flatten, states)
     return any(not torch.equal(v, common[k]) for k, v in apart.items())
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of that name; ``auto`` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name!r} cannot be used: use auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("there is no CUDA device here: use --device cpu")
+    return device
+
+
+def check_model(model: Model, federation: Federation) -> None:
+    """Refuse a model that cannot take the data, or has no score for some of their classes."""
+    origin = getattr(model.module, "origin", {})
+    classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
+    _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
+    outputs = _outputs(model, federation, origin.get("input_shape"))
+    if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise UserError(
+            f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
+            "outputs, or give a loss of your own"
+        )
+    _check_classes(outputs.shape[1] if classes else None, classes)
+
+
+def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:
+    """Return what the model answers to the first samples; refuse it with both shapes where it cannot take them."""
+    have = tuple(federation.input_shape)
+    try:
+        with torch.no_grad():
+            return model.evaluation(federation.sample(2))
+    except (RuntimeError, IndexError) as error:
+        takes = f"fails ({str(error).splitlines()[0]})"
+        if built is not None and tuple(built) != have:
+            takes = f"is built for samples of shape {tuple(built)}"
+        raise UserError(f"the model {takes}, the data have {have}: build it for these data") from error
+
+
+def _check_classes(outputs: int | None, classes: int | None) -> None:
+    """Refuse labels that would point beside the outputs: on a GPU that ends the whole process."""
+    if outputs is not None and classes is not None and outputs < classes:
+        raise UserError(
+            f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
+        )
+
+
+def check_precision(precision: str, place: torch.device, there: Cluster | None) -> None:
+    """Refuse what is no precision, and one that only GPUs have where there is none."""
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus_per_worker):
+        raise UserError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")

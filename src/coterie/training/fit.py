@@ -1,4 +1,4 @@
-"""The loop: play a round, measure it, save it, until all are done."""
+"""The loop: run a round, measure it, save it, until all are done."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -6,26 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
-from ..core.errors import UserError, unknown
+from ..core.errors import UserError
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
 from ..measure import summarize
-from ..models.model import PRECISIONS, Loss, Model, cross_entropy
+from ..models.model import Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
 from . import memory
+from .checks import check_model, check_precision, find_device
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
 from .config import describe
@@ -103,13 +103,13 @@ def fit(
         raise UserError("resume goes on with a run that was written: give out, the folder it is in")
     there = check_cluster(engine, cluster)
     place = find_device(device if there is None else "cpu")
-    _check_precision(precision, place, there)
+    check_precision(precision, place, there)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
     module = model if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
     federation = federation.to(place)
-    _check_fit(given, federation)
+    check_model(given, federation)
     check_used(algorithm)
     adapted = algorithm.adapt(given)
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
@@ -125,7 +125,7 @@ def fit(
         experiment, evaluate_every=_evaluate_every(evaluate_every, experiment, folder if continued else None)
     )
     messages = PendingMessages()
-    with _played(experiment, chosen, engine, there, messages) as (backend, runs, reason):
+    with _backend(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type
         config = describe(experiment, given, runs, reason, on)
         name = progress if isinstance(progress, str) else algorithm.name
@@ -139,15 +139,7 @@ def fit(
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
             now, history = _begin(backend, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
-            return _play(experiment, backend, folder, config, now, history, bar, tracking)
-
-
-def _check_precision(precision: str, place: torch.device, there: Cluster | None) -> None:
-    """Refuses what is no precision, and one that only GPUs have where there is none."""
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus_per_worker):
-        raise UserError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")
+            return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking)
 
 
 class Backend(Protocol):
@@ -173,10 +165,10 @@ class Backend(Protocol):
 
 
 @contextmanager
-def _played(
+def _backend(
     experiment: Experiment, chosen: Choice | None, engine: str, there: Cluster | None, say: Callable[[str], object]
 ) -> Iterator[tuple[Backend, str, str]]:
-    """Who plays an experiment, on which engine, and why on that."""
+    """Yield what runs the rounds of an experiment, the name of its engine, and why it is that one."""
     if chosen is not None:
         yield experiment, chosen.engine.name, chosen.reason
     elif there is not None:
@@ -189,7 +181,7 @@ def _played(
 def _begin(
     backend: Backend, folder: RunFolder | None, continued: bool, config: Config, bar: Progress
 ) -> tuple[RunState, list[Row]]:
-    """Where the run stands: at its start, or after the last round that was saved."""
+    """Return where the run stands: at its start, or after the last round that was saved."""
     if folder is None:
         return backend.start(), []
     if not continued:
@@ -203,7 +195,7 @@ def _begin(
     return backend.restored(saved), folder.history(saved.round)
 
 
-def _play(
+def _run_rounds(
     experiment: Experiment,
     backend: Backend,
     folder: RunFolder | None,
@@ -213,7 +205,7 @@ def _play(
     bar: Progress,
     tracking: Tracking,
 ) -> Run:
-    """The rounds that are left."""
+    """Run the rounds that are left."""
     rounds = config["rounds"]
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
@@ -236,64 +228,13 @@ def _play(
     return run
 
 
-def find_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device {name!r} cannot be used: use auto, cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("there is no CUDA device here: use --device cpu")
-    return device
-
-
-def _check_fit(model: Model, federation: Federation) -> None:
-    """Refuses a model that cannot take the data, or has no score for some of their classes."""
-    origin = getattr(model.module, "origin", {})
-    classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
-    _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
-    outputs = _outputs(model, federation, origin.get("input_shape"))
-    if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(
-            f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
-            "outputs, or give a loss of your own"
-        )
-    _check_classes(outputs.shape[1] if classes else None, classes)
-
-
-def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:
-    """What the model answers to the first samples; refused with both shapes where it cannot take them."""
-    have = tuple(federation.input_shape)
-    try:
-        with torch.no_grad():
-            return model.evaluation(federation.sample(2))
-    except (RuntimeError, IndexError) as error:
-        takes = f"fails ({str(error).splitlines()[0]})"
-        if built is not None and tuple(built) != have:
-            takes = f"is built for samples of shape {tuple(built)}"
-        raise UserError(f"the model {takes}, the data have {have}: build it for these data") from error
-
-
-def _check_classes(outputs: int | None, classes: int | None) -> None:
-    """Labels must not point beside the outputs: on a GPU that ends the whole process."""
-    if outputs is not None and classes is not None and outputs < classes:
-        raise UserError(
-            f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
-        )
-
-
 def _same_engine(asked: str, begun: str) -> str:
-    """A continued run keeps its engine, chunk included, unless another one is asked for."""
+    """Return the engine of a continued run, chunk included, unless another one is asked for."""
     return begun if asked in ("auto", parse(begun).name) else asked
 
 
 def _evaluate_every(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
-    """Rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
     if asked == AUTO:
         known = None if begun is None else begun.config().get("evaluate_every")
         return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
