@@ -15,7 +15,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def key(seed: int, purpose: str, *where: int) -> int:
-    """A 64-bit key; any change in any part gives an unrelated one.
+    """Return a 64-bit key; any change in any part gives an unrelated one.
 
     >>> key(0, "batches", 3) == key(0, "batches", 3), key(0, "batches", 3) == key(0, "sample", 3)
     (True, False)
@@ -25,12 +25,12 @@ def key(seed: int, purpose: str, *where: int) -> int:
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """A generator of its own for one draw."""
+    """Return a generator of its own for one draw."""
     return np.random.default_rng(key(seed, purpose, *where))
 
 
 def counters(root: int, *axes: NDArray[np.int64]) -> Keys:
-    """Independent uniform 64-bit numbers for every combination of the (broadcast) integer coordinates.
+    """Draw independent uniform 64-bit numbers for every combination of the (broadcast) integer coordinates.
 
     Each coordinate passes through the output function of splitmix64 (Steele, Lea, Flood 2014). Drawing this way costs
     no generator object per client, so the batches of 100,000 clients are one array operation.

@@ -19,7 +19,7 @@ SIMD_WIDTH = 16  # numbers a CPU works on at a time, if as many lie beside each 
 
 
 def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
-    """``f`` on every tensor of ``x`` and the tensors in the same places of ``rest``.
+    """Apply ``f`` to every tensor of ``x`` and the tensors in the same places of ``rest``.
 
     >>> tree_map(torch.add, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
     {'a': tensor(3)}
@@ -33,14 +33,14 @@ def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
 
 
 def leaves(x: Tree) -> list[Tensor]:
-    """The tensors of a tree, in the order of ``tree_map``."""
+    """Return the tensors of a tree, in the order of ``tree_map``."""
     found: list[Tensor] = []
     tree_map(lambda v: found.append(v) or v, x)  # type: ignore[func-returns-value]
     return found
 
 
 def with_leaves(x: Tree, tensors: Iterable[Tensor]) -> Tree:
-    """A tree of the form of ``x`` with other tensors.
+    """Return a tree like ``x`` with other tensors.
 
     >>> with_leaves({"a": torch.tensor(1)}, [torch.tensor(2)])
     {'a': tensor(2)}
@@ -50,22 +50,22 @@ def with_leaves(x: Tree, tensors: Iterable[Tensor]) -> Tree:
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """One tree whose tensors have the trees along a new leading dimension."""
+    """Stack trees: the tensors of one tree have them along a new leading dimension."""
     return tree_map(lambda *rows: torch.stack(rows), *trees)
 
 
 def concatenate(trees: Sequence[Tree]) -> Tree:
-    """One tree whose tensors are those of ``trees``, one after another along the leading dimension."""
+    """Concatenate the tensors of ``trees`` along the leading dimension."""
     return trees[0] if len(trees) == 1 else tree_map(lambda *parts: torch.cat(parts), *trees)
 
 
 def rows(x: Tree, where: Tensor | slice | int) -> Tree:
-    """The clients ``where`` of stacked tensors."""
+    """Return the clients ``where`` of stacked tensors."""
     return tree_map(lambda v: v[where], x)
 
 
 def pick(x: Tree, which: NDArray[np.int64]) -> Tree:
-    """The clients at the places ``which`` of stacked tensors; a view, not a copy, where they lie one after another."""
+    """Return the clients at the places ``which`` of stacked tensors: a view if the places are consecutive."""
     if consecutive(which):
         return rows(x, slice(int(which[0]), int(which[0]) + len(which)))
     place = torch.from_numpy(which)
@@ -73,22 +73,22 @@ def pick(x: Tree, which: NDArray[np.int64]) -> Tree:
 
 
 def consecutive(which: NDArray[np.int64]) -> bool:
-    """Whether these places lie one after another."""
+    """Tell whether each place follows the one before it."""
     return bool((np.diff(which) == 1).all())
 
 
 def put(x: Tree, where: Tensor, new: Tree) -> Tree:
-    """Stacked tensors with the clients ``where`` replaced; ``x`` itself stays as it is."""
+    """Return stacked tensors with the clients ``where`` replaced; ``x`` itself stays as it is."""
     return tree_map(lambda v, n: v.index_copy(0, where, n), x, new)
 
 
 def replicate(x: Tree, clients: int) -> Tree:
-    """The same values for every client, without copying them."""
+    """Show the same values to every client, without copying them."""
     return tree_map(lambda v: v.expand(clients, *v.shape), x)
 
 
 def count(x: Tensors) -> int:
-    """How many clients stacked tensors have.
+    """Return how many clients stacked tensors have.
 
     >>> count(replicate({"a": torch.tensor(1)}, 3))
     3
@@ -97,7 +97,7 @@ def count(x: Tensors) -> int:
 
 
 def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
-    """(the named ones, the others); ``a | b`` puts them together again.
+    """Return (the named ones, the others); ``a | b`` puts them together again.
 
     >>> split({"u": torch.tensor(1), "v": torch.tensor(2)}, {"v"})
     ({'v': tensor(2)}, {'u': tensor(1)})
@@ -106,52 +106,52 @@ def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:
 
 
 def add(x: Tensors, y: Tensors, scale: float | Tensor = 1.0) -> Tensors:
-    """x + scale * y."""
+    """Return x + scale * y."""
     if isinstance(scale, Tensor):
         return {k: torch.addcmul(v, y[k], scale) for k, v in x.items()}
     return {k: torch.add(v, y[k], alpha=scale) for k, v in x.items()}
 
 
 def sub(x: Tensors, y: Tensors) -> Tensors:
-    """x - y."""
+    """Return x - y."""
     return {k: v - y[k] for k, v in x.items()}
 
 
 def mul(x: Tensors, scale: float | Tensor) -> Tensors:
-    """scale * x."""
+    """Return scale * x."""
     return {k: v * scale for k, v in x.items()}
 
 
 def norm(x: Tensors) -> Tensor:
-    """The L2 norm over all tensors together."""
+    """Return the L2 norm over all tensors together."""
     return torch.stack([v.square().sum() for v in x.values()]).sum().sqrt()
 
 
 def dot(x: Tensors, y: Tensors) -> Tensor:
-    """The inner product over all tensors together."""
+    """Return the inner product over all tensors together."""
     return torch.stack([(v * y[k]).sum() for k, v in x.items()]).sum()
 
 
 def zeros_like(x: Tensors) -> Tensors:
-    """Zeros of the same shapes, in memory of their own."""
+    """Return zeros of the same shapes, in memory of their own."""
     return {k: torch.zeros(v.shape, dtype=v.dtype, device=v.device) for k, v in x.items()}
 
 
 def floating(x: Tensors) -> Tensors:
-    """The tensors that can be averaged; integer buffers (counters) stay with whoever holds them."""
+    """Return the tensors that can be averaged; integer buffers (counters) stay with whoever holds them."""
     return {k: v for k, v in x.items() if v.is_floating_point()}
 
 
 def finite(x: Tensors) -> Tensor:
-    """For stacked tensors: which clients hold finite numbers only."""
+    """Tell which clients of stacked tensors hold finite numbers only."""
     return torch.stack([torch.isfinite(v).view(len(v), -1).all(1) for v in x.values()]).all(0)
 
 
 def entries(tensors: Iterable[Tensor]) -> int:
-    """How many numbers there are."""
+    """Count the numbers in all tensors."""
     return sum(v.numel() for v in tensors)
 
 
 def size_in_bytes(tensors: Iterable[Tensor]) -> int:
-    """How many bytes they take as they are stored and sent."""
+    """Count the bytes that tensors take as they are stored and sent."""
     return sum(v.numel() * v.element_size() for v in tensors)

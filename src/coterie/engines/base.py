@@ -16,17 +16,17 @@ from ..topology.sparse import entries, with_values
 
 
 class StepInfo(NamedTuple):
-    """What a gradient evaluation saw on its way."""
+    """What a gradient evaluation returns beside the gradient."""
 
     loss: Tensor
     buffers: Tensors  # running statistics after the forward pass
 
 
 Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, StepInfo]]
-"""(what moves, what is held, batch) -> (direction, seen). Corrections are functions Grad -> Grad."""
+"""(parameters, what is frozen, batch) -> (direction, info). Corrections are functions Grad -> Grad."""
 
 Objective = Callable[[Tensors, Tensors, Batch], tuple[Tensor, StepInfo]]
-"""(what moves, what is held, batch) -> (loss, seen)."""
+"""(parameters, what is frozen, batch) -> (loss, info)."""
 
 Statistic = Callable[[Tensors, Tensors], Tensor]
 """(what the receiver has, what the sender has sent) -> one number."""
@@ -43,20 +43,20 @@ class Step(Protocol):
         """Numbers that change from round to round."""
 
     def at(self, rates: Sequence[float | Tensor]) -> "Step":
-        """The same step with other rates."""
+        """Return the same step with other rates."""
 
     @property
     def independent(self) -> bool:
         """Whether what is carried for a sample never depends on others of its batch: then padding does no harm."""
 
     def begin(self, given: Tree, /) -> Tree:
-        """What is carried into the first step."""
+        """Return what is carried into the first step."""
 
     def __call__(self, carry: Tree, fixed: Tree, batch: Batch, /) -> Tree:
-        """What is carried on; of the shapes that came in."""
+        """Return what is carried on; its shapes are those that came in."""
 
     def end(self, carry: Tree, /) -> Tree:
-        """What is left after the last step."""
+        """Return what is left after the last step."""
 
 
 class Engine(Protocol):
@@ -67,33 +67,33 @@ class Engine(Protocol):
         """The text that chooses this engine again."""
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed its dropout."""
+        """Run ``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed its dropout."""
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
-        """``step`` through all batches of every client: stacked trees in, stacked trees out."""
+        """Run ``step`` through all batches of every client: stacked trees in, stacked trees out."""
 
     def gradient(self, objective: Objective) -> Grad:
-        """The gradient of an objective in what moves."""
+        """Return the gradient of an objective in its parameters."""
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
-        """sum_j W[i, j] x_j for every client; where W is the one row of a server, sum_j W[j] x_j for the server."""
+        """Return sum_j W[i, j] x_j for every client; where W is the one row of a server, its sum_j W[j] x_j."""
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
-        """[n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and known everywhere afterwards."""
+        """Return [n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and the same on every shard."""
 
     def all_mean(self, x: Tensors, clients: int) -> Tensors:
-        """The mean over all clients of which ``x`` is the mean over the ``clients`` that lie here."""
+        """Return the mean over all clients; ``x`` is the mean over the ``clients`` of this shard."""
 
 
 class InMemory(ABC):
-    """What engines have in common whose clients lie in the memory of one process."""
+    """What engines have in common whose clients are in the memory of one process."""
 
     @abstractmethod
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """``f`` on every client."""
+        """Run ``f`` on every client."""
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
-        """A loop over the batches is one function of one client."""
+        """Loop over the batches in one function of one client."""
 
         def every_batch(given: Tree, fixed: Tree, stream: Stream) -> Tree:
             carry = step.begin(given)
@@ -104,16 +104,16 @@ class InMemory(ABC):
         return self.map(every_batch, given, fixed, batches, keys=keys)
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
-        """sum_j W[i, j] x_j, or sum_j W[j] x_j for a server."""
+        """Return sum_j W[i, j] x_j, or sum_j W[j] x_j for a server."""
         return {k: (W.to(v) @ v.reshape(len(v), -1)).view((*W.shape[:-1], *v.shape[1:])) for k, v in x.items()}
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
-        """f(x_i, x_j) along every link of W."""
+        """Return f(x_i, x_j) along every link of W."""
         i, j, _ = entries(W)
         return with_values(W, statistics(f, x, x, i, j))
 
     def all_mean(self, x: Tensors, clients: int) -> Tensors:
-        """All of them lie here."""
+        """Return ``x``: all clients are in this process."""
         return x
 
 
@@ -121,7 +121,7 @@ SIDE_BY_SIDE = 2**26  # numbers that are compared at a time
 
 
 def statistics(f: Statistic, x: Tensors, heard: Tensors, i: Tensor, j: Tensor) -> Tensor:
-    """[links] f(x_i, heard_j) with ``i`` ascending, one receiver after another: never n x n models at a time."""
+    """Return [links] f(x_i, heard_j) with ``i`` ascending, one receiver after another: never n x n models at a time."""
     numbers = sum(math.prod(v.shape[1:]) for v in heard.values())
     at_once = max(1, SIDE_BY_SIDE // max(1, numbers))
     found = [
@@ -134,6 +134,6 @@ def statistics(f: Statistic, x: Tensors, heard: Tensors, i: Tensor, j: Tensor) -
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
-    """Torch's global generators, to be seeded at will and given back as they were."""
+    """Yield a function that seeds torch's global generators, and restore them at the end."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield torch.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed

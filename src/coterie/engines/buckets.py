@@ -21,7 +21,7 @@ class Bucket(NamedTuple):
     padded: int  # entries that are not
 
     def beside(self, other: "Bucket") -> "Bucket":
-        """Both together."""
+        """Put both together."""
         members, real = self.members + other.members, self.real + other.real
         widest = np.maximum(self.widest, other.widest)
         padded = members * int(widest.sum()) - real
@@ -29,7 +29,7 @@ class Bucket(NamedTuple):
 
 
 def buckets(together: Sequence[Batches], exact: bool) -> list[Integers]:
-    """Groups of clients, by their places; each is in one. ``exact``: nothing may be padded.
+    """Group the clients, by their places; each is in one group. ``exact``: nothing may be padded.
 
     Every bucket may pad equally much, a share of what is allowed in all: so the few entries of small clients do not
     ask for many small groups. The shares become smaller until all buckets together stay within what is allowed.
@@ -45,7 +45,7 @@ def buckets(together: Sequence[Batches], exact: bool) -> list[Integers]:
 
 
 def _gathered(kinds: Sequence[Bucket], share: float) -> list[Bucket]:
-    """Neighbors put together as long as a bucket pads no more than its share.
+    """Put neighbors together as long as a bucket pads no more than its share.
 
     The largest are first: beside them, smaller ones need ever more, so a bucket that is closed is as large as can be.
     """
@@ -60,7 +60,7 @@ def _gathered(kinds: Sequence[Bucket], share: float) -> list[Bucket]:
 
 
 def _kinds(together: Sequence[Batches]) -> Iterator[Bucket]:
-    """The clients with equally many steps and samples, those with many first."""
+    """Yield the clients with equally many steps and samples, those with many first."""
     columns = [batches.steps for batches in together] + [batches.sizes for batches in together]
     order = np.lexsort([-column for column in reversed(columns)])
     differ = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)

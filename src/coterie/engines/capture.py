@@ -24,12 +24,12 @@ WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, works
 
 
 def eager(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
-    """As it is: to look into, and where there is no GPU."""
+    """Run it as it is: to look into, and where there is no GPU."""
     return lambda: body(*tensors)
 
 
 def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
-    """Compiled, and recorded as a CUDA graph: one launch for all its kernels."""
+    """Compile it, and record it as a CUDA graph: one launch for all its kernels."""
     with torch.no_grad(), fastest_algorithms(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
         program = torch.compile(flat(body, tensors), fullgraph=True, dynamic=False, options=OPTIONS)
@@ -38,7 +38,7 @@ def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
 
 @contextmanager
 def fastest_algorithms() -> Iterator[None]:
-    """Lets cuDNN try its algorithms for every new shape and keep the fastest."""
+    """Let cuDNN try its algorithms for every new shape and keep the fastest."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -48,7 +48,7 @@ def fastest_algorithms() -> Iterator[None]:
 
 
 def flat(body: Body, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """One graph without any transformation left in it, however a model or a method is written."""
+    """Return one graph without any transformation left in it, however a model or a method is written."""
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import, and only needed here
 
     body(*tensors)  # what is made at the first call only must not become a part of the graph
@@ -57,7 +57,7 @@ def flat(body: Body, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
 
 
 def recorded(play: Callable[[], object]) -> Callable[[], object]:
-    """A CUDA graph of something that always works on the same memory."""
+    """Record a CUDA graph of something that always works on the same memory."""
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):

@@ -40,17 +40,17 @@ class Graphed(InMemory):
         return f"graphed:{self.chunk}"
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """``f`` on every client, as it is: what happens once a round is not worth a program."""
+        """Run ``f`` on every client, as it is: what happens once per round is not worth a program."""
         return self._once.map(f, *clients, keys=keys)
 
     def gradient(self, objective: Objective) -> Grad:
-        """The same function for the same objective, so that equal steps are equal in every round."""
+        """Return the same function for the same objective, so that equal steps are equal in every round."""
         if objective not in self._gradients:
             self._gradients[objective] = _gradient(objective)
         return self._gradients[objective]
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
-        """``step`` through all batches of every client, a replay a batch."""
+        """Run ``step`` through all batches of every client, one replay per batch."""
         together: Tree = None
         exact = self.exact and not step.independent
         for group in groups(batches, exact):
@@ -59,22 +59,22 @@ class Graphed(InMemory):
                 some = np.arange(first, min(first + self.chunk, len(group)))
                 full = np.resize(some, self.chunk)  # a last, smaller chunk is filled up with its own clients
                 mine = pick(given, group[full]), pick(fixed, group[full])
-                played = self._played(step, *mine, batches.samples, pick(drawn, full), widths)
-                part = rows(played, slice(len(some)))
+                done = self._run_chunk(step, *mine, batches.samples, pick(drawn, full), widths)
+                part = rows(done, slice(len(some)))
                 if together is None:
                     together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
                 write(together, group[some], part)
         return together
 
-    def _played(
+    def _run_chunk(
         self, step: Step, given: Tree, fixed: Tree, samples: Samples, drawn: Tensors, widths: Sequence[int]
     ) -> Tree:
-        """A chunk of clients through all their batches."""
+        """Run a chunk of clients through all their batches."""
         carry = over(self.chunk, step.begin)(given)
         program = self._program(step, carry, fixed, samples)
         program.load(step.rates, carry, fixed)
         for k, width in enumerate(widths):
-            program.play({name: v[:, k, :width] for name, v in drawn.items()})
+            program.step_on({name: v[:, k, :width] for name, v in drawn.items()})
         return over(self.chunk, step.end)(program.carry)
 
     def _program(self, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
@@ -95,14 +95,14 @@ def _gradient(objective: Objective) -> Grad:
 
 
 def over(chunk: int, f: Callable[..., Tree]) -> Callable[..., Tree]:
-    """``f`` over a chunk; one client alone runs as it is, without the grouped convolutions ``vmap`` would make."""
+    """Lift ``f`` over a chunk; one client alone runs as it is, without the grouped convolutions of ``vmap``."""
     if chunk > 1:
         return lambda *stacked: lift(f, *stacked)
     return lambda *stacked: tree_map(lambda v: v[None], f(*(rows(s, 0) for s in stacked)))
 
 
 class RecordedStep:
-    """A step over memory of its own: what is loaded into it is carried through the batches that are played."""
+    """A step over memory of its own: what is loaded into it is carried through the batches that follow."""
 
     def __init__(self, step: Step, carry: Tree, fixed: Tree, samples: Samples, chunk: int, build: Build) -> None:
         self.step, self.samples, self.chunk, self.build = step, samples, chunk, build
@@ -113,14 +113,14 @@ class RecordedStep:
         self._built: dict[Hashable, tuple[Tensors, Callable[[], object]]] = {}
 
     def load(self, rates: Sequence[float | Tensor], carry: Tree, fixed: Tree) -> None:
-        """Other clients, at other rates."""
+        """Load other clients, at other rates."""
         self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
         own = self.carry, self.fixed
         by_name = tree_map(lambda _, v: v, own, (carry, fixed))  # what is given may list its names in another order
         _copy(leaves(own), leaves(by_name))
 
-    def play(self, drawn: Tensors) -> None:
-        """One step on these samples."""
+    def step_on(self, drawn: Tensors) -> None:
+        """Take one step on these samples."""
         shape = tuple((k, v.shape) for k, v in drawn.items())
         if shape not in self._built:
             self._built[shape] = self._first(tree_map(self._own, drawn))
@@ -129,7 +129,7 @@ class RecordedStep:
         replay()
 
     def _first(self, drawn: Tensors) -> tuple[Tensors, Callable[[], object]]:
-        """The step as a program; building it plays it, so what is carried is put back."""
+        """Build the step as a program; building it runs it, so what is carried is put back."""
         before = tree_map(self._own, self.carry)
         memory = (self.carry, self.fixed, self.rates, drawn, self.samples.x, self.samples.y)
 
@@ -149,20 +149,20 @@ class RecordedStep:
         return drawn, replay
 
     def _own(self, v: Tensor) -> Tensor:
-        """Memory of its own. Where one client runs alone, its images and filters have their channels last."""
+        """Copy into memory of its own. Where one client runs alone, its images and filters have their channels last."""
         if self.last and v.dim() == 5:
             return v[0].detach().clone(memory_format=torch.channels_last)[None]
         return v.detach().clone(memory_format=torch.contiguous_format)
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:
-    """Clients that make equally many steps; ``exact``: of equally many samples each."""
+    """Group the clients that make equally many steps; ``exact``: of equally many samples each."""
     kinds = np.stack([batches.steps, batches.sizes if exact else np.zeros_like(batches.sizes)])
     return [np.flatnonzero((kind == kinds.T).all(1)) for kind in np.unique(kinds, axis=1).T]
 
 
 def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, list[int]]:
-    """([m, K, B] which samples, the widths of the K steps) of clients that make equally many steps.
+    """Return [m, K, B] which samples, and the widths of the K steps, of clients that make equally many steps.
 
     Unless ``exact`` all steps are as wide as the widest of any client, with a mask.
     """

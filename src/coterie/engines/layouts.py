@@ -38,10 +38,10 @@ TURNED: Mapping[Callable[..., Any], Callable[..., Any]] = {F.linear: linear, F.m
 
 
 class CpuLayouts(TorchFunctionMode):
-    """Meanwhile layers are those above."""
+    """While it is active, layers are those above."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Every torch function passes by here."""
+        """Replace the layers above; every torch function passes by here."""
         return TURNED.get(func, func)(*args, **(kwargs or {}))

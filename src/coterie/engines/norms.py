@@ -30,7 +30,7 @@ def group_norm(
 
 
 def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    """[N, C] the mean of each channel's group, and 1 / sqrt(var + eps)."""
+    """Return [N, C] the mean of each channel's group, and 1 / sqrt(var + eps)."""
     var, mean = torch.var_mean(x, dim=list(range(2, x.dim())), correction=0)
     var, mean = (torch.unflatten(v, 1, (groups, -1)) for v in (var, mean))
     between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
@@ -44,5 +44,5 @@ class LayoutKept(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Every torch function passes by here."""
+        """Replace group normalization; every torch function passes by here."""
         return (group_norm if func is F.group_norm else func)(*args, **(kwargs or {}))

@@ -26,7 +26,7 @@ class Serial(InMemory):
         self.workers, self.threads = workers, threads
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """``f`` on every client, in order."""
+        """Run ``f`` on every client, in order."""
         stacked: list[Tree] = []  # one tree, made by the first result: what clients come to is never held twice
         begun = Lock()
 
@@ -58,7 +58,7 @@ class Serial(InMemory):
         return stacked[0]
 
     def gradient(self, objective: Objective) -> Grad:
-        """Ordinary reverse-mode autograd: less overhead per call than ``torch.func.grad``."""
+        """Differentiate with ordinary autograd: it has less overhead per call than ``torch.func.grad``."""
 
         def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             leaves = {k: v.detach().requires_grad_() for k, v in fastest(x, frozen).items()}
@@ -72,7 +72,7 @@ class Serial(InMemory):
 
 
 def may_be_last(tensors: Iterable[Tensor]) -> bool:
-    """Whether the model with these tensors may have its channels last.
+    """Tell whether the model with these tensors may have its channels last.
 
     To differentiate a 1 x 1 convolution of stride 2 by its filters, oneDNN copies every second pixel. Without AVX-512,
     and with channels last, the pieces of that copy begin 8 channels a pixel apart, however few there are, in memory
@@ -91,7 +91,7 @@ def may_be_last(tensors: Iterable[Tensor]) -> bool:
 
 
 def fastest(x: Tensors, rest: Tensors) -> Tensors:
-    """The parameters ``x`` of a model, their channels last where all of the model may have them so.
+    """Return the parameters ``x`` of a model, with their channels last where the whole model may have them so.
 
     Convolutions of single precision run a quarter faster on a CPU then.
     """

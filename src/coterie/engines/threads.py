@@ -25,7 +25,7 @@ class Stopped(BaseException):
 
 
 class ClientThreads:
-    """Threads that share the clients among them."""
+    """Threads that share the clients among themselves."""
 
     def __init__(self, one: Callable[[int], None], clients: int) -> None:
         self.one = one
@@ -36,7 +36,7 @@ class ClientThreads:
         self.generator: Tensor = torch.default_generator.get_state()
 
     def run(self, workers: int) -> None:
-        """Every client; the error of the first one that fails is raised as it is."""
+        """Run every client; the error of the first one that fails is raised as it is."""
         differentiable = torch.is_grad_enabled()  # a new thread does not know
         threads = [Thread(target=self._work, args=(differentiable,)) for _ in range(workers)]
         try:
@@ -55,7 +55,7 @@ class ClientThreads:
             raise self.failed[min(self.failed)]
 
     def _await_one(self) -> None:
-        """Until one more thread has ended, and never for long: a Ctrl-C that comes just before a wait is seen after it.
+        """Wait until one more thread has ended, in short turns: a Ctrl-C just before a wait is seen after it.
 
         Not by join: Python 3.11 takes a thread for dead when that is interrupted. Nor by a semaphore: interrupted
         between taking its lock and holding it, nobody else ever gets it.
@@ -67,7 +67,7 @@ class ClientThreads:
                 continue
 
     def _work(self, differentiable: bool) -> None:
-        """One client after another."""
+        """Run one client after another."""
         _here.crew = self
         try:
             with torch.set_grad_enabled(differentiable):
@@ -86,14 +86,14 @@ class ClientThreads:
             self.failed[i] = error
 
     def _next(self) -> int | None:
-        """In order, and nobody after one has failed: all before it are at work by then, and end as they would alone."""
+        """Return the next client, none after one has failed: all before it are at work, and end as they would alone."""
         try:
             return None if self.failed else self.waiting.popleft()
         except IndexError:
             return None
 
     def check(self) -> None:
-        """Ends the thread that asks where the crew may not go on."""
+        """End the calling thread if the others may not go on."""
         if self.stopped:
             raise Stopped
         if not torch.equal(torch.default_generator.get_state(), self.generator):
@@ -101,7 +101,7 @@ class ClientThreads:
 
 
 def check() -> None:
-    """Ends this thread where its crew may not go on: to be asked often, so that it ends soon."""
+    """End this thread if the others may not go on. It is called often, so that it ends soon."""
     crew: ClientThreads | None = getattr(_here, "crew", None)
     if crew is not None:
         crew.check()
@@ -109,7 +109,7 @@ def check() -> None:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Every thread that begins to compute in here does so with so many threads of its own."""
+    """Let every thread that begins to compute meanwhile use so many threads of torch."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,9 +1,9 @@
-"""What a lifted function comes down to: plain operations on plain tensors, written down once and played again.
+"""What a lifted function comes down to: plain operations on plain tensors, recorded once and run again.
 
 Under ``vmap`` and autograd every operation passes through layers of bookkeeping, which for a small model take longer
 than its arithmetic. Below them always the same operations arrive in the same order, as long as the inputs are of the
-same kind. Playing those is all it takes, and gives the same bits: it never matters whether something was played from a
-tape.
+same kind. Running those is all it takes, and gives the same bits: it never matters whether something ran from a
+trace.
 """
 
 import operator
@@ -30,17 +30,17 @@ Trace = Callable[[Sequence[Tensor]], Tree]
 
 
 class TraceCache:
-    """Plays functions of trees; what is met with one kind of inputs a second time is written down.
+    """Runs functions of trees; a function that meets one kind of inputs a second time is recorded.
 
-    Not the first time, because writing takes as long as a few steps of a small model, and many kinds never come again:
-    clients of unequal size, drawn anew in every round, stand beside each other in ever other numbers.
+    The first time is not recorded: recording takes as long as a few steps of a small model, and many kinds never come
+    again: clients of unequal size are sampled in every round, and each time other numbers of them run side by side.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Trace | None] = {}  # None: met once
 
     def run(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
-        """f(*given). Functions of one ``name`` do the same; all they look at is given to them, or stays as it is."""
+        """Return f(*given). Functions of one ``name`` do the same; all they read is given, or stays as it is."""
         kind = name, signature(given)
         if kind not in self._known:
             if len(self._known) == KEPT:
@@ -55,14 +55,14 @@ class TraceCache:
 
 
 def signature(x: Tree) -> Hashable:
-    """The names, shapes, layouts and types of a tree: what operations may depend on beside the values."""
+    """Return the names, shapes, layouts and types of a tree: what operations may depend on beside the values."""
     if isinstance(x, dict):
         return tuple((k, signature(v)) for k, v in x.items())
     return tuple(map(signature, x)) if isinstance(x, tuple) else (x.shape, x.stride(), x.dtype)
 
 
 def recorded(f: Callable[..., Tree], given: tuple[Tree, ...]) -> tuple[Tree, Trace]:
-    """(f(*given), what does the same to other tensors of that kind): ``f`` itself, where it cannot be repeated."""
+    """Return f(*given), and what does the same to other tensors of that kind: ``f`` itself if it is unrepeatable."""
     given = tree_map(lambda v: v.detach(), given)  # each by itself: what is one tensor now may be two the next time
     writer = TraceRecorder(leaves(given))
     with writer:
@@ -93,13 +93,13 @@ class TensorIds:
         self._known[id(v)] = TensorWeakRef(v), node
 
     def get(self, v: Tensor) -> Any:
-        """None for a tensor that was never seen; one that is gone may have had the same id."""
+        """Return the node of a tensor, None for one that was never seen; one that is gone may have had the same id."""
         known, node = self._known.get(id(v), (None, None))
         return node if known is not None and known() is v else None
 
 
 class TraceRecorder(Watch):
-    """Writes every operation down as it happens; a tensor that none of them has made is a constant."""
+    """Records every operation as it happens; a tensor that none of them has made is a constant."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class TraceRecorder(Watch):
             self.nodes[v] = self.graph.placeholder(f"given_{i}")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every operation passes by here."""
+        """Record an operation; every one passes by here."""
         self.repeatable = self.repeatable and not UNREPEATABLE.intersection(func.tags)
         given = map_aggregate(args, self._node), map_aggregate(kwargs or {}, self._node)
         out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -125,7 +125,7 @@ class TraceRecorder(Watch):
         return out
 
     def written(self, out: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-        """All of it as one function of what was given."""
+        """Return all of it as one function of what was given."""
         self.graph.output(tuple(map(self._node, out)))
         return fx.GraphModule(self.constants, self.graph).forward
 

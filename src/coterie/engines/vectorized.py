@@ -23,7 +23,7 @@ class Vectorized(InMemory):
 
     Clients are grouped so that a group makes equally many steps and little of it is padding. ``exact`` pads nothing:
     needed where one sample's output depends on the others in its batch (BatchNorm). ``taped``: steps that come again
-    are played from a tape, with the same result; not for code that may do something else the next time.
+    run from a recorded trace, with the same result; not for code that may do something else the next time.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Vectorized(InMemory):
         return f"vectorized:{self.chunk}"
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """``f`` on every client, a chunk of clients of equal shape at a time."""
+        """Run ``f`` on every client, a chunk of clients of equal shape at a time."""
         batches = [c for c in clients if isinstance(c, Batches)]
         return self._together(lambda which: _lifted(f, clients, which), batches, keys)
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
-        """``step`` through all batches of every client; its rates are tensors, so that all rates are one program."""
+        """Run ``step`` through all batches of every client; rates are tensors, so that all rates are one program."""
         samples, timeless = batches.samples, step.at([0.0] * len(step.rates))
         kind = next(v.dtype for v in leaves((given, fixed)) if v.is_floating_point())
         rates = torch.tensor(step.rates, dtype=kind, device=self.device)
@@ -55,26 +55,26 @@ class Vectorized(InMemory):
             once, dims = common(fixed)
             return lift(lambda c, f, d: now(c, f, samples.batch(**d)), carry, once, drawn, in_dims=(0, dims, 0))
 
-        def played(which: Integers) -> Tree:
+        def one_chunk(which: Integers) -> Tree:
             block, frozen = batches.block(which), pick(fixed, which)
-            carry = self._play(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
+            carry = self._run(partial(lift, step.begin), (timeless, "begin"), pick(given, which))
             for k, width in enumerate(block.widths):
                 drawn = {key: v[:, k, :width] for key, v in block.tensors.items()}
-                carry = self._play(stepped, name, carry, frozen, drawn, rates)
-            return self._play(partial(lift, step.end), (timeless, "end"), carry)
+                carry = self._run(stepped, name, carry, frozen, drawn, rates)
+            return self._run(partial(lift, step.end), (timeless, "end"), carry)
 
-        return self._together(played, [batches], keys)
+        return self._together(one_chunk, [batches], keys)
 
-    def _play(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
+    def _run(self, f: Callable[..., Tree], name: Hashable, *given: Tree) -> Tree:
         return self._traces.run(f, name, *given) if self.traced else f(*given)
 
-    def _together(self, play: Callable[[Integers], Tree], batches: Sequence[Batches], keys: Sequence[int]) -> Tree:
-        """What ``play`` makes of all clients, a chunk at a time."""
+    def _together(self, one_chunk: Callable[[Integers], Tree], batches: Sequence[Batches], keys: Sequence[int]) -> Tree:
+        """Run ``one_chunk`` on all clients, a chunk at a time."""
         together: Tree = None
         with own_randomness(self.device) as seed:
             for which in self._chunks(batches, len(keys)):
                 seed(keys[int(which[0])])
-                part = play(which)
+                part = one_chunk(which)
                 if len(which) == len(keys) and consecutive(which):
                     return part
                 if together is None:
@@ -84,7 +84,7 @@ class Vectorized(InMemory):
         return together
 
     def gradient(self, objective: Objective) -> Grad:
-        """Autograd inside ``torch.func.vjp``, which ``vmap`` can lift."""
+        """Differentiate with autograd inside ``torch.func.vjp``, which ``vmap`` can lift."""
         return Gradient(objective)
 
     def _chunks(self, batches: Sequence[Batches], clients: int) -> Iterator[Integers]:
@@ -104,7 +104,7 @@ class Gradient:
     objective: Objective
 
     def __call__(self, x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
-        """(the gradient in ``x``, what was seen)."""
+        """Return the gradient in ``x``, and loss and buffers."""
 
         def value(params: Tensors) -> tuple[Tensor, tuple[Tensors, StepInfo]]:
             loss, info = self.objective(params, frozen, batch)
@@ -117,7 +117,7 @@ class Gradient:
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:
-    """``f`` on the clients ``which`` as one program over stacked tensors."""
+    """Run ``f`` on the clients ``which`` as one program over stacked tensors."""
     blocks = [c.block(which) for c in clients if isinstance(c, Batches)]
 
     def one(mine: tuple[Tree, ...], drawn: tuple[Tensors, ...]) -> Tree:
@@ -130,13 +130,13 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
 
 
 def lift(f: Callable[..., Tree], *stacked: Tree, in_dims: Any = 0) -> Tree:
-    """``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
+    """Run ``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
     with sdpa_kernel(SDPBackend.MATH), CpuLayouts():
         return torch.func.vmap(f, in_dims, randomness="different")(*stacked)
 
 
 def common(x: Tree) -> tuple[Tree, Any]:
-    """(a stacked tree with what is one tensor shown n times taken once, the dimension of the clients in each tensor).
+    """Take what is one tensor shown n times only once; return the tree, and each tensor's dimension of clients.
 
     One model for all clients is one product with all their samples, which is faster than n of them.
     """
@@ -149,7 +149,7 @@ def common(x: Tree) -> tuple[Tree, Any]:
 
 
 def write(x: Tree, which: Integers, part: Tree) -> None:
-    """Into the places of some clients: results of many chunks are never held twice."""
+    """Write results into the places of some clients: those of many chunks are never held twice."""
     first, place = int(which[0]), torch.from_numpy(which)
     if consecutive(which):
         tree_map(lambda v, new: v[first : first + len(which)].copy_(new), x, part)

@@ -1,4 +1,4 @@
-"""The second formula: what happens when models meet.
+"""The second formula: what happens when models are mixed.
 
     x_i  <-  (sum_j W[i, j] m_j x_j) / (sum_j W[i, j] m_j)          and the old value where nobody has any mass
 
@@ -21,7 +21,7 @@ from ..engines.base import Engine
 
 
 def average(engine: Engine, W: Tensor, x: Tensors, mass: Tensors | None = None, old: Tensors | None = None) -> Tensors:
-    """The formula; without ``mass`` everybody has all of it, and every row of W sums to 1.
+    """Compute the formula; without ``mass`` everybody has all of it, and every row of W sums to 1.
 
     >>> from coterie.engines import Serial
     >>> x, mass = {"a": torch.tensor([[1.0, 5.0], [3.0, 0.0]])}, {"a": torch.tensor([[1.0, 0.0], [1.0, 0.0]])}
@@ -34,13 +34,13 @@ def average(engine: Engine, W: Tensor, x: Tensors, mass: Tensors | None = None, 
 
 
 def sums(engine: Engine, W: Tensor, products: Tensors, mass: Tensors) -> tuple[Tensors, Tensors]:
-    """Both sums of the formula in one message: sum_j W[i, j] m_j x_j, of the ``products`` m_j x_j, and that of m_j."""
+    """Return both sums of the formula: sum_j W[i, j] m_j x_j, of the ``products`` m_j x_j, and sum_j W[i, j] m_j."""
     total, held = pack_exchange(lambda x: engine.mix(W, x), products, mass)
     return total, held
 
 
 def ratio(products: Tensors, mass: Tensors | Tensor, old: Tensors | None = None) -> Tensors:
-    """m x / m entry by entry, and ``old`` where there is no mass; one tensor is the mass of all entries."""
+    """Return m x / m entry by entry, and ``old`` where there is no mass; one tensor is the mass of all entries."""
     if isinstance(mass, Tensor):
         return {k: v / mass.to(v) for k, v in products.items()}
     if old is None:
@@ -49,7 +49,7 @@ def ratio(products: Tensors, mass: Tensors | Tensor, old: Tensors | None = None)
 
 
 def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors) -> Tensors:
-    """One exchange after another; integer buffers keep the receiver's value."""
+    """Run one exchange after another; integer buffers keep the receiver's value."""
     mixed = floating(x)
     for W in Ws:
         mixed = average(engine, W, mixed)
@@ -57,7 +57,7 @@ def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors) -> Tensors:
 
 
 def pack_exchange(exchange: Callable[[Tensors], Tensors], *parts: Tensors) -> list[Tensors]:
-    """Several sets of tensors through one exchange: between machines that is one message, not several.
+    """Pass several sets of tensors through one exchange: between machines that is one message, not several.
 
     >>> pack_exchange(lambda x: {k: 2 * v for k, v in x.items()}, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
     [{'a': tensor(2)}, {'a': tensor(4)}]
@@ -67,7 +67,7 @@ def pack_exchange(exchange: Callable[[Tensors], Tensors], *parts: Tensors) -> li
 
 
 def interpolate(x: Tensors, y: Tensors, lr: float) -> Tensors:
-    """The outer step of a server: x + lr (y - x), and ``y`` itself, to the last bit, for lr = 1."""
+    """Return the outer step of a server: x + lr (y - x), and ``y`` itself, to the last bit, for lr = 1."""
     if lr == 1:
         return y
     return y | add(floating(x), sub(floating(y), floating(x)), lr)

@@ -1,6 +1,6 @@
 """The first formula: what one client does between two exchanges.
 
-    x  <-  x - lr * direction(x, batch)          in phases, each training one part and holding the rest
+    x  <-  x - lr * direction(x, batch)          in phases, each training one part; the rest is frozen
 
 Everything here is written for ONE client.
 """
@@ -43,7 +43,7 @@ class Sgd(NamedTuple):
         return (self.lr,) if self.group is None else (self.lr, self.group.lr)
 
     def at(self, rates: Sequence[float | Tensor]) -> "Sgd":
-        """With other learning rates."""
+        """Return it with other learning rates."""
         return self._replace(lr=rates[0], group=None if self.group is None else self.group._replace(lr=rates[1]))
 
     def step(self, x: Tensors, g: Tensors, buffer: Tensors) -> tuple[Tensors, Tensors]:
@@ -81,18 +81,18 @@ class Correction:
     renews: frozenset[str] = frozenset()  # names of what it carries from step to step, handed back among the buffers
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
-        """What is followed instead of ``grad``."""
+        """Return what is followed instead of ``grad``."""
         return grad
 
     def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
-        """What becomes of the point that a step has reached."""
+        """Return what becomes of the point that a step has reached."""
         return x
 
 
 class Phase(NamedTuple):
     """A stretch of local work that trains one part of the model."""
 
-    trains: frozenset[str]  # everything else is held: no step, no decay, no share in any norm
+    trains: frozenset[str]  # everything else is frozen: no step, no decay, no share in any norm
     amount: Amount
     lr: float
     corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
@@ -136,7 +136,7 @@ class Descent(NamedTuple):
         return self.sgd.rates
 
     def at(self, rates: Sequence[float | Tensor]) -> "Descent":
-        """With other learning rates."""
+        """Return it with other learning rates."""
         return self._replace(sgd=self.sgd.at(rates))
 
     @property

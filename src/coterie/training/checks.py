@@ -51,7 +51,7 @@ def _check_lost(e: "Experiment", name: str, likely: float) -> None:
 
 
 def begins_apart(e: "Experiment") -> bool:
-    """Whether clients that draw their own first models begin elsewhere than with a common one: found by trying."""
+    """Try whether clients that draw their own first models begin elsewhere than with a common one."""
     one, start = e.changed(shard=e.local_clients[:1]), e.model.start
     states = (one.program.init(start, everybodys(first, start, one.local_clients)) for first in (e.first, None))
     apart, common = map(flatten, states)

@@ -18,7 +18,7 @@ FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds
 
 
 def evaluation_interval(experiment: Experiment) -> int:
-    """Rounds between two evaluations. What is recorded on top was asked for, and is measured in every round."""
+    """Return the rounds between two evaluations: 1 where something is recorded, because that was asked for."""
     e = experiment
     if not e.measurable or e.record:
         return 1
@@ -30,9 +30,9 @@ def evaluation_interval(experiment: Experiment) -> int:
 
 
 def training_price(e: Experiment) -> float:
-    """Multiply-adds of a sample that is trained on, forward and back: the mean over the forms that members have.
+    """Count the multiply-adds of a sample that is trained on, forward and back: the mean over the members' submodels.
 
-    Over rounds from all parts of the run, because forms may change.
+    Rounds from all parts of the run are looked at, because submodels may change.
     """
     submodels = e.program.submodels
     if submodels is None:
@@ -44,7 +44,7 @@ def training_price(e: Experiment) -> float:
 
 
 def calls(e: Experiment) -> float:
-    """How often an engine is asked: after mixing, for the mean, and after training.
+    """Count how often an engine is called: after mixing, for the mean model, and after training.
 
     Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
     """
@@ -53,7 +53,7 @@ def calls(e: Experiment) -> float:
 
 
 def evaluation_passes(e: Experiment) -> int:
-    """Samples that go forward in one evaluation: all clients' own twice, and all there are through their mean.
+    """Count the samples that go forward in one evaluation: the clients' own twice, and all through the mean model.
 
     Fine-tuning for the measurement goes forward and back.
     """
@@ -62,7 +62,7 @@ def evaluation_passes(e: Experiment) -> int:
 
 
 def training_passes(e: Experiment) -> int:
-    """Samples that go forward and back in the first round, in the last phase: the main one."""
+    """Count the samples that go forward and back in the last phase of the first round: the main one."""
     phase, t = e.program.phases[-1], e.program.training
     return Batches(
         e.train, e.schedule.asked(0), phase.amount, None if phase.full_batch else t.batch_size, key=None

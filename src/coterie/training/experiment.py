@@ -1,4 +1,4 @@
-"""One experiment, ready to be played round by round: who takes part, what they do, what is measured."""
+"""One experiment, ready to run round by round: who takes part, what they do, what is measured."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class Experiment:
     drop_messages: float = 0.0  # how likely a message between peers is dropped
     record: Sequence[MeasureName] = ()  # what is measured beside accuracies, costs and consensus
     evaluate_every: int = 1  # rounds between two evaluations
-    shard: Integers | None = None  # which clients lie here, in ascending order, where others lie elsewhere; None: all
+    shard: Integers | None = None  # the clients of this process, in ascending order; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
     first: First | None = None  # what each client begins with; None: everybody with the same model
 
@@ -70,13 +70,13 @@ class Experiment:
         drop_messages: float = 0.0,
         record: Sequence[MeasureName] = (),
     ) -> "Experiment":
-        """With the model as the algorithm wants it, and the algorithm bound to it."""
+        """Build an experiment with the model as the algorithm wants it, and the algorithm bound to it."""
         adapted = algorithm.adapt(model)
         program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
         return cls(adapted, federation, algorithm, program, engine, seed, rounds, drop_messages, record)
 
     def changed(self, **fields: Any) -> "Experiment":
-        """With other fields, and the algorithm bound anew: for other clients that lie here, another model."""
+        """Return it with other fields, and the algorithm bound again: to another shard, another model."""
         e = replace(self, **fields)
         problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, shard=e.shard)
         return replace(e, program=bind(e.algorithm, problem, e.offline > 0))
@@ -116,17 +116,17 @@ class Experiment:
         return self.federation.classes is not None and len(self.federation.test_y) > 0
 
     def check(self) -> None:
-        """Refuses what does not fit together or changes nothing, before anything is trained or written."""
+        """Refuse what does not fit together or changes nothing, before anything is trained or written."""
         check_asked(self)
         self.round(0)
 
     @cached_property
     def local_clients(self) -> Integers:
-        """The clients that lie here, in the order of the state's rows."""
+        """The clients of this process, in the order of the state's rows."""
         return np.arange(self.federation.clients) if self.shard is None else self.shard
 
     def start(self) -> RunState:
-        """Before the first round."""
+        """Return the state before the first round."""
         program = self.program
         state = program.init(self.model.start, everybodys(self.first, self.model.start, self.local_clients))
         if program.prepare is not None:
@@ -134,15 +134,15 @@ class Experiment:
         return RunState(state, self.unmeasured())
 
     def unmeasured(self) -> Tensor:
-        """The accuracies right after training of clients that never trained."""
+        """Return the accuracies right after training of clients that never trained: NaN."""
         return torch.full((len(self.local_clients),), torch.nan, dtype=torch.float64)
 
     def saved(self, now: RunState) -> Tensors:
-        """Where the clients stand, as a checkpoint holds it."""
+        """Return the state as a checkpoint holds it."""
         return flatten(now.state) | {AFTER_TRAIN: now.after_train}
 
     def restored(self, saved: Checkpoint) -> RunState:
-        """Where a checkpoint has them."""
+        """Return the state that a checkpoint holds."""
         shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.local_clients))
         return RunState(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
 
@@ -165,7 +165,7 @@ class Experiment:
         return Schedule(clients, p.participation, self.seed, self.rounds, self.evaluate_every, self.offline, *exchange)
 
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
-        """Round ``t`` and its row of measurements."""
+        """Run round ``t``, and return its row of measurements."""
         now, part = self.run_shard_round(before, t, evaluate)
         accuracies, row = joined([part], t, self.federation, self.program.finetune is not None)
         return now._replace(accuracies=accuracies), row
@@ -220,7 +220,7 @@ class Experiment:
         return local if self.shard is None else local | self.engine.all_mean(floating(local), len(self.shard))
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
-        """Each client's accuracy right after its latest training.
+        """Return each client's accuracy right after its latest training.
 
         Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
         trains again before anybody asks.
@@ -261,7 +261,7 @@ class Experiment:
         return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
 
     def clients(self, state: Any) -> list[Client]:
-        """The models of all who lie here, in memory of their own; one that was fine-tuned is its own in all parts."""
+        """Return the local clients' models, in memory of their own; a fine-tuned one is personal in all parts."""
         last = max(0, self.rounds - 1)  # the models whose accuracy the last row tells
         finetune = self.program.finetune
         tuned = None if finetune is None else finetune(state, self.everybody(last))
@@ -276,7 +276,7 @@ class Experiment:
         return [out[place] for place in range(len(self.local_clients))]
 
     def modules(self) -> list[Model]:
-        """The form that each client has after the last round."""
+        """Return the model that each client has after the last round: the common one, or its submodel."""
         return submodel_of_each(self.model, self.program.submodels, self.everybody(max(0, self.rounds - 1)))
 
     def _now(self) -> float:

@@ -22,20 +22,20 @@ First = Callable[[int], Tensors]
 
 
 def check_init(init: str) -> None:
-    """Refuses another word."""
+    """Refuse another word."""
     if init not in INITS:
         raise unknown("init", init, INITS)
 
 
 def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
-    """What a function builds from torch's generator with that key, whatever was drawn before."""
+    """Return what a function builds from torch's generator with that key, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
         return model()
 
 
 def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algorithm: Algorithm, seed: int) -> First:
-    """Everybody's own draw; ``given``: the common model, which has the loss and the arithmetic of all."""
+    """Return each client's own draw; ``given``: the common model, which has the loss and the arithmetic of all."""
     make = _built_again(given) if isinstance(model, nn.Module) else _drawn_again(model)
     loss, precision = given.loss, given.precision
 
@@ -52,7 +52,7 @@ def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algor
 
 
 def everybodys(first: First | None, common: Tensors, clients: Integers) -> Tensors:
-    """Stacked: what these clients begin with; without draws of their own it is one model, in memory once."""
+    """Stack what these clients begin with; without draws of their own it is one model, in memory once."""
     if first is None:
         same: Tensors = replicate(common, len(clients))
         return same
@@ -61,7 +61,7 @@ def everybodys(first: First | None, common: Tensors, clients: Integers) -> Tenso
 
 
 def _built_again(given: Model) -> Callable[[int], nn.Module]:
-    """For a model that was built by its name: the same name with another seed."""
+    """Return a function that builds a model by its name again, with another seed."""
     origin: Mapping[str, Any] | None = getattr(given.module, "origin", None)
     if origin is None:
         raise UserError(

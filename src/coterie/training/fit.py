@@ -143,25 +143,25 @@ def fit(
 
 
 class Backend(Protocol):
-    """Who plays the rounds: an experiment in this process, or one on a cluster."""
+    """What runs the rounds: an experiment in this process, or one on a cluster."""
 
     def start(self) -> RunState:
-        """Before the first round."""
+        """Return the state before the first round."""
 
     def restored(self, saved: Checkpoint) -> RunState:
-        """Where a checkpoint has the clients."""
+        """Return the state that a checkpoint holds."""
 
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
-        """A round and its row of measurements."""
+        """Run a round, and return its row of measurements."""
 
     def saved(self, now: RunState) -> Saved:
-        """Where the clients stand, as a checkpoint holds it."""
+        """Return the state as a checkpoint holds it."""
 
     def clients(self, state: Any) -> list[Client]:
-        """Every client's own model."""
+        """Return every client's own model."""
 
     def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
-        """[n] every client's, by protocol."""
+        """Return [n] every client's accuracy, by protocol."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Memory that one round frees and the next one wants stays with the process in between."""
+"""Memory that one round frees and the next one needs stays with the process in between."""
 
 import ctypes
 import platform
@@ -14,7 +14,7 @@ MAPPINGS = 65536  # as many as it allows by default
 
 @contextmanager
 def retain_freed_memory() -> Iterator[None]:
-    """Freed memory is kept for what comes next, and given back to the system at the end.
+    """Keep freed memory for what comes next, and give it back to the system at the end.
 
     glibc takes every block of more than 32 MB from the system and gives it back at once. The stacked state of many
     clients is such a block, made anew in every step, and the system clears it page by page: at 10,000 logistic

@@ -62,7 +62,7 @@ class Schedule:
         return Ws if self.fresh_graph else Ws * self.gossip_steps
 
     def _matrix(self, graph: Topology, at: int, online: Integers | None) -> Tensor:
-        """One matrix of the graph, without what is not delivered."""
+        """Return one matrix of the graph, without what is not delivered."""
         W = graph(at)
         if self.drop_messages:
             draw = rng.generator(self.seed, "silent", at)

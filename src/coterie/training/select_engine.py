@@ -62,7 +62,7 @@ class Work(NamedTuple):
 def select_engine(
     engine: str, model: Model, federation: Federation, program: Program[Any], rounds: int, clients: int
 ) -> Choice:
-    """The engine that a text asks for, to run so many of the clients."""
+    """Select the engine that a text asks for, to run so many of the clients."""
     largest = int(federation.sizes.max())
     batch = min(program.training.batch_size or largest, largest)
     probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
@@ -71,7 +71,7 @@ def select_engine(
 
 
 def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
-    """The engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
+    """Return the engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
     spec = parse(text)
     if spec.name not in TAKES:
         raise unknown("engine", spec.name, TAKES)
@@ -116,7 +116,7 @@ def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: tor
 
 
 def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
-    """As many clients at a time as there are cores for, and memory; few clients have several cores each."""
+    """Build an engine for as many clients at a time as cores and memory allow; few clients have several cores each."""
     device, cores = probe.x.device, torch.get_num_threads()
     if device.type != "cpu" or draws_randomness(model, probe):
         return Serial(device)
@@ -125,7 +125,7 @@ def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
 
 
 def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
-    """Why a loop is faster, if it is."""
+    """Say why a loop is faster, if it is."""
     macs = price.macs * work.batch_size
     if work.clients == 1:
         return "there is one client"
@@ -137,7 +137,7 @@ def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
 
 
 def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | None:
-    """Why a step of this model cannot be recorded, if it cannot."""
+    """Say why a step of this model cannot be recorded, if it cannot."""
     if device.type != "cuda":
         return "the graphed engine records what a GPU does, and this is a CPU"
     if draws_randomness(model, probe):
@@ -146,7 +146,7 @@ def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | No
 
 
 def _cannot_lift(model: Model, probe: Batch) -> str | None:
-    """Why this model cannot run for many clients at once, if it cannot: found by trying two."""
+    """Say why this model cannot run for many clients at once, if it cannot: two are tried."""
     grad = Vectorized(2).gradient(model.objective)
     params, frozen = split(replicate(model.start, 2), model.parameters)
     try:
@@ -158,7 +158,7 @@ def _cannot_lift(model: Model, probe: Batch) -> str | None:
 
 
 def chunk_for(model: Model, price: Cost, work: Work, device: torch.device, limit: int | None = None) -> int:
-    """How many clients fit half of the free memory, and the limit, in bytes.
+    """Return how many clients fit half of the free memory, and the limit, in bytes.
 
     A client holds its model about six times over (weights, gradient, momentum, the next of each) and the
     activations of a batch about three times (forward, backward, scratch).
@@ -171,7 +171,7 @@ def chunk_for(model: Model, price: Cost, work: Work, device: torch.device, limit
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be taken now."""
+    """Return the bytes that can be taken now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
