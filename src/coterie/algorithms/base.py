@@ -86,13 +86,13 @@ class Round:
     """One round, as a program sees it."""
 
     index: int
-    cohort: Integers  # [m] who takes part, of those who lie here
+    cohort: Integers  # [m] who takes part, of the local clients
     Ws: tuple[Tensor, ...]  # [n, n] who mixes with whom, one exchange after another; none where there is a server
     samples: Samples  # the training data
     engine: Engine
     seed: int
     global_cohort: Integers  # who takes part, wherever they lie
-    local_clients: Integers  # who lies here, in the order of the state's rows
+    local_clients: Integers  # those of this process, in the order of the state's rows
 
     @property
     def W(self) -> Tensor:  # noqa: N802
@@ -174,7 +174,7 @@ class Program(NamedTuple, Generic[S]):
     shared: frozenset[str]  # the part of a deployed model that is mixed; the rest is its client's own
     phases: Sequence[Phase]  # the local work
     training: Training  # what all methods have in common: rates, batches, fine-tuning, bits
-    init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: that of everybody who lies here
+    init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: those of the local clients
     train: Callable[[S, Round], Trained]
     exchange: Callable[[S, Trained, Round], S]
     models: Callable[[S], Tensors]  # stacked: what each client would deploy, in the common form

@@ -2,7 +2,7 @@
 
 A GPU waits for Python between the kernels of a small step, and for memory between those of a large one. So a step is
 traced into one graph over memory of its own, compiled, and recorded with its launches; after that a client costs a copy
-in, a replay a batch, and a copy out.
+in, one replay per batch, and a copy out.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -34,10 +34,10 @@ class Pace:
     @property
     def seconds_per_round(self) -> float | None:
         """The time of one round; None before the first."""
-        played = len(self.marks) - 1
-        if not played:
+        finished = len(self.marks) - 1
+        if not finished:
             return None
-        first, began = self.marks[max(1, played // 2) if played > 1 else 0]
+        first, began = self.marks[max(1, finished // 2) if finished > 1 else 0]
         last, ended = self.marks[-1]
         return (ended - began) / (last - first)
 
