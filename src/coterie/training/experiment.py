@@ -248,7 +248,7 @@ class Experiment:
         found = {"after_mix": after_train, "after_train": after_train}
         with products(self.model.precision):  # fine-tuning is training
             for protocol, each in groups.items():
-                found[protocol] = torch.empty_like(after_train)  # every client is in one group
+                found[protocol] = torch.full_like(after_train, torch.nan)
                 for g in each:
                     who = self.local_clients[g.places]
                     accuracies = measure.personal_accuracies(self.engine, g.model, g.models, self.tests, who)
