@@ -170,7 +170,7 @@ class TestFedRoD:
         assert set(state.v) == {"3.counts"}
         heads = [e.model.to_module(state.u | {k: v[i] for k, v in state.v.items()})[3] for i in (0, 1)]
         features = torch.ones(1, 8, dtype=torch.float64)
-        assert not torch.allclose(heads[0].made(features), heads[1].made(features))
+        assert not torch.allclose(heads[0].generated(features), heads[1].generated(features))
 
     def test_personal_heads_help(self, tmp_path: Any) -> None:
         fed = ct.data.federate("digits", clients=6, partition="pathological:2", seed=0)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.training.experiment import Experiment
+from coterie.training.schedule import Schedule
 from laws import COMMON
 from toys import experiment, net, play, ragged
 
@@ -40,7 +41,7 @@ def seen(u: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
 def learned(cohorts: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch, **settings: Any) -> tuple[Experiment, Any]:
     """An experiment whose network is not zero any more, before its first round."""
     e = experiment(net("mlp"), ragged("mlp"), fedrod(**PLAIN, hyper=True, participation=1.0, **settings))
-    monkeypatch.setattr(Experiment, "cohort", lambda self, t: torch.tensor(cohorts[t]).numpy())
+    monkeypatch.setattr(Schedule, "cohort", lambda self, t: torch.tensor(cohorts[t]).numpy())
     now = e.start()
     draw = torch.Generator().manual_seed(0)
     drawn = {

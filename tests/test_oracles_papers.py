@@ -14,6 +14,7 @@ from coterie.engines import Serial, Vectorized
 from coterie.local.corrections import Sam
 from coterie.models.model import Model
 from coterie.training.experiment import Experiment
+from coterie.training.schedule import Schedule
 from test_oracles import ENGINES, ETA_V, K_U, K_V, RING, a, b, c, close, d, plain, printed, s, u0
 from toys import Coupled, Quadratic, experiment, golden, mean_output, net, play, ragged, scattered
 
@@ -43,7 +44,7 @@ def pull(t: int) -> Tensor:
 
 
 def with_cohorts(e: Experiment, monkeypatch: pytest.MonkeyPatch, *cohorts: list[int]) -> Experiment:
-    monkeypatch.setattr(Experiment, "cohort", lambda self, t: np.array(cohorts[t]))
+    monkeypatch.setattr(Schedule, "cohort", lambda self, t: np.array(cohorts[t]))
     return e
 
 
@@ -158,7 +159,7 @@ class TestFedAvgP:
 
     @ENGINES
     def test_sampled(self, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Experiment, "cohort", lambda self, t: np.array([0, 2]))
+        monkeypatch.setattr(Schedule, "cohort", lambda self, t: np.array([0, 2]))
         state = self.state((2, 1.5), engine)
         close(state.u["u"], 1.36)
         close(state.v["v"], [0.04, 1, -0.08, 1])
