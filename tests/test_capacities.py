@@ -70,7 +70,7 @@ def test_thirds_of_the_rounds_are_exact() -> None:
         ("b1@1.5-b4", 8, ("@1.5", "b1@250")),
         ("b1@1/0-b4", 8, ("@1/0", "b1@250")),
         ("b1x3@2-b4", 8, ("clients (x) and rounds (@)", "b1@5-b4")),
-        ("b7@2-b4", 8, ("'b7'", "b4-b2")),
+        ("b7@2-b4", 8, ("unknown capacity 'b7'", "choose one of b1, b2, b3, b4")),
     ],
 )
 def test_refused_in_a_sentence(text: str, rounds: int, words: tuple[str, ...]) -> None:

@@ -261,5 +261,7 @@ def test_the_table_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_methods_for_unequal_clients_say_which_form_they_hold() -> None:
     forms = {row.family for row in capacity_table("mlp", 10, (64,))}
     for method, build in BUILDERS.items():
-        assert facts(build).form in {None, *forms}, method
-        assert (facts(build).form is not None) == ("capacities" in settings_of(build) or method == "progfed"), method
+        assert facts(build).submodel in {None, *forms}, method
+        assert (facts(build).submodel is not None) == ("capacities" in settings_of(build) or method == "progfed"), (
+            method
+        )

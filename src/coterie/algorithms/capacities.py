@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import UserError
+from ..core.errors import UserError, unknown
+from ..core.spec import parse_shares
 from ..data.batches import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
@@ -58,11 +59,12 @@ def levels(text: str, table: Mapping[str, float]) -> list[float]:
     >>> levels("b4-b3x2-0.1", WIDTHS), levels("b1@5-b2", WIDTHS)
     ([1.0, 0.75, 0.1], [0.25, 0.5])
     """
-    if changing(text) and "x" in text:
+    parts = parse_shares(text)
+    if changing(text) and any(part.sign == "x" or "x" in part.amount for part in parts):
         raise UserError(
             f"capacities={text} have both clients (x) and rounds (@): with rounds everybody has the same, as in b1@5-b4"
         )
-    return [_value(part.strip().partition("x")[0].partition("@")[0], table, text) for part in text.split("-")]
+    return [_value(part.name, table) for part in parts]
 
 
 def changing(text: str) -> bool:
@@ -76,25 +78,23 @@ def refuse_changing(name: str, text: str | None, why: str) -> None:
         raise UserError(f"capacities={text} change over the rounds, but {name} {why}: leave the rounds (@) out")
 
 
-def _value(name: str, table: Mapping[str, float], text: str) -> float:
+def _value(name: str, table: Mapping[str, float]) -> float:
     if name in table:
         return table[name]
     try:
         return float(name)
     except ValueError:
-        raise UserError(
-            f"capacities={text} has no meaning at {name!r}: write {'-'.join(table)} or numbers, as in b4-b2 or 1-0.5"
-        ) from None
+        raise unknown("capacity", name, table) from None
 
 
 def _last_clients(text: str, clients: int) -> list[int]:
     """Return the end of every group of clients."""
-    parts = [part.strip().partition("x") for part in text.split("-")]
-    if not any(x for _, x, _ in parts):
+    parts = parse_shares(text)
+    if not any(part.sign for part in parts):
         return [k * clients // len(parts) for k in range(1, len(parts) + 1)]
-    if not all(size.isdigit() for _, _, size in parts):
+    if not all(part.amount.isdigit() for part in parts):
         raise UserError(f"capacities={text} gives sizes to some only: give one to each, as in b4x15-b2x5, or to none")
-    ends = list(accumulate(int(size) for _, _, size in parts))
+    ends = list(accumulate(int(part.amount) for part in parts))
     if ends[-1] != clients:
         raise UserError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
     return ends
@@ -102,7 +102,7 @@ def _last_clients(text: str, clients: int) -> list[int]:
 
 def _first_rounds(text: str, rounds: int) -> list[int]:
     """Return the first round of each capacity."""
-    *lengths, last = (_length(part.partition("@")[2].strip(), text) for part in text.split("-"))
+    *lengths, last = (_length(part.amount, text) for part in parse_shares(text))
     numbers = [length for length in (*lengths, last) if length is not None]
     if None in lengths:
         raise UserError(f"capacities={text} do not say how long each lasts: only the last may go without a number")

@@ -51,7 +51,12 @@ def _with_heads(
 
 # A small network has three stages.
 @method(
-    LMT_PAPER, check=_check, adapt=_with_heads, staged=True, form="depth", presets={"small": {"capacities": "3-2-1"}}
+    LMT_PAPER,
+    check=_check,
+    adapt=_with_heads,
+    staged=True,
+    submodel="depth",
+    presets={"small": {"capacities": "3-2-1"}},
 )
 def depthfl(
     p: Problem,

@@ -13,7 +13,7 @@ from .server import Server
 from .widths import Channels, Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_persistent, form="width")
+@method(LMT_PAPER, check=refuse_persistent, submodel="width")
 def feddropout(
     p: Problem,
     t: Training,

@@ -21,7 +21,7 @@ def check_products(t: Training, regularizer: str) -> None:
     refuse_persistent(t)
 
 
-@method(LMT_PAPER, check=check_products, form="rank by client")
+@method(LMT_PAPER, check=check_products, submodel="rank by client")
 def fedhm(
     p: Problem,
     t: Training,

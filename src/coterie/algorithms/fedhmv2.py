@@ -35,7 +35,7 @@ def _rank(rank_ratio: float | None, capacities: str | None) -> dict[str, Any]:
     return {"rank_ratio": ratio, "capacities": None}
 
 
-@method(LMT_PAPER, check=check_products, complete=_rank, form="rank by client")
+@method(LMT_PAPER, check=check_products, complete=_rank, submodel="rank by client")
 def fedhmv2(
     p: Problem,
     t: Training,

@@ -38,7 +38,7 @@ def _rank(
     }
 
 
-@method(LMT_PAPER, complete=_rank, adapt=low_rank, presets=PRESETS, theorem="low-rank", form="low rank")
+@method(LMT_PAPER, complete=_rank, adapt=low_rank, presets=PRESETS, theorem="low-rank", submodel="low rank")
 def fedlmt(
     p: Problem,
     t: Training,

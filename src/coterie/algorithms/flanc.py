@@ -27,7 +27,7 @@ def _all_widths(model: Model, capacities: str, n_basis: float, basis_fraction: f
     check=refuse_persistent,
     adapt=_all_widths,
     staged=True,
-    form="basis",
+    submodel="basis",
     presets={"small": {"capacities": "1-0.75-0.5"}},
 )
 def flanc(

@@ -9,7 +9,7 @@ from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_persistent, form="width")
+@method(LMT_PAPER, check=refuse_persistent, submodel="width")
 def heterofl(
     p: Problem,
     t: Training,

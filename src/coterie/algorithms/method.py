@@ -63,13 +63,13 @@ class Facts:
         presets: By kind of set-up, settings in place of those that the commands suggest to every method.
         staged: Whether it trains only networks that are built in stages; the commands choose one then.
         theorem: The theorem of ``coterie.theory`` that speaks of it, by its name there.
-        form: The smaller form of a model that its clients hold, by its name in ``coterie capacity``.
+        submodel: The kind of submodel that its clients hold, by its name in ``coterie capacity``.
     """
 
     presets: Presets = field(default_factory=dict)
     staged: bool = False
     theorem: str | None = None
-    form: str | None = None
+    submodel: str | None = None
 
     def __post_init__(self) -> None:
         for kind in self.presets:
@@ -96,7 +96,7 @@ def method(
     presets: Presets | None = None,
     staged: bool = False,
     theorem: str | None = None,
-    form: str | None = None,
+    submodel: str | None = None,
 ) -> Callable[[Callable[Concatenate[Problem, Training, S], Program[Any]]], Callable[S, Algorithm]]:
     """Make a method of a function ``(p, t, *, its settings, **options) -> Program``, which is called to bind it.
 
@@ -110,7 +110,7 @@ def method(
         check: Refuses settings that do not go together, once each is right by itself.
         complete: Returns settings that follow from others, as a dictionary.
         adapt: Makes the module that the method trains of the one it is given: its first argument.
-        presets: See ``Facts``, as for ``staged``, ``theorem`` and ``form``.
+        presets: See ``Facts``, as for ``staged``, ``theorem`` and ``submodel``.
 
     Each of these functions takes the settings that it looks at as arguments of their names; ``t`` has the options.
     """
@@ -142,7 +142,7 @@ def method(
         builder.__signature__ = signature.replace(parameters=public, return_annotation=Algorithm)
         builder.__doc__ = f.__doc__ and complete_docstring(f.__doc__, defaults)
         builder.method = name
-        builder.facts = Facts(presets or {}, staged, theorem, form)
+        builder.facts = Facts(presets or {}, staged, theorem, submodel)
         return cast(Callable[S, Algorithm], builder)
 
     return decorate

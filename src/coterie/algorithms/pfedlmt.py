@@ -39,7 +39,7 @@ PRESETS: Presets = {
 }
 
 
-@method(LMT_PAPER, check=_check, adapt=_largest, presets=PRESETS, form="rank by client")
+@method(LMT_PAPER, check=_check, adapt=_largest, presets=PRESETS, submodel="rank by client")
 def pfedlmt(
     p: Problem,
     t: Training,

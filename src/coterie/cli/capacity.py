@@ -49,7 +49,7 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")
     console.print(_table(rows))
     console.print()
-    forms = {name: facts(build).form for name, build in BUILDERS.items()}
+    forms = {name: facts(build).submodel for name, build in BUILDERS.items()}
     for family in dict.fromkeys(row.family for row in rows):
         if methods := [name for name, form in forms.items() if form == family]:
             console.print(f"{family}: {', '.join(methods)}")

@@ -6,6 +6,7 @@ same mistake has the same words everywhere.
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -84,6 +85,24 @@ def parse(text: str) -> Spec:
         else:
             spec = spec._replace(args=(*spec.args, item))
     return spec
+
+
+class SharePart(NamedTuple):
+    """One item of a text that divides something: a name, and behind ``x`` or ``@`` how much of it."""
+
+    name: str
+    sign: str  # x, @, or nothing where no amount is given
+    amount: str
+
+
+def parse_shares(text: str) -> list[SharePart]:
+    """Take ``b4x15-b2x5`` or ``b1@0.25-b4`` apart.
+
+    >>> [tuple(part) for part in parse_shares("b4x15 - 0.5@1/4 - b2")]
+    [('b4', 'x', '15'), ('0.5', '@', '1/4'), ('b2', '', '')]
+    """
+    items = (re.fullmatch(r"\s*([^x@]*?)\s*(?:([x@])\s*(.*?)\s*)?", item, re.DOTALL) for item in text.split("-"))
+    return [SharePart(*(group or "" for group in item.groups())) for item in items if item is not None]
 
 
 class Range(NamedTuple):
@@ -267,7 +286,7 @@ def given_twice(subject: str, key: str, first: object, second: object) -> UserEr
 
 
 def scaled(value: float, unit: str) -> str:
-    """A large number with the prefix that suits it.
+    """Write a large number with the prefix that suits it.
 
     >>> scaled(5.03e14, "FLOP"), scaled(0, "B"), scaled(999_900, "B")
     ('503 TFLOP', '0 B', '1 MB')
