@@ -274,9 +274,9 @@ class TestDisPFL:
         sent = e.program.traffic(state, e.round(0))
         alive = sum(int(m[0].sum()) for m in state.mask.values())
         entries = sum(m[0].numel() for m in state.mask.values())
-        assert sent.messages == 10
-        assert sent.parameters == 10 * alive
-        assert sent.bytes == 10 * (8 * alive + -(-entries // 8))
+        assert sent.totals.messages == 10
+        assert sent.totals.parameters == 10 * alive
+        assert sent.totals.bytes == 10 * (8 * alive + -(-entries // 8))
         assert alive < 0.26 * entries
 
     def test_random_and_gradient_regrowth_differ(self) -> None:

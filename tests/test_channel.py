@@ -100,7 +100,7 @@ class TestSilence:
         left, right = (e.program.models(play(e, 2).state) for e in (quiet, alone))
         for k in left:
             torch.testing.assert_close(left[k], right[k], rtol=1e-9, atol=1e-9)
-        assert quiet.program.traffic(quiet.start().state, quiet.round(0)).messages == 0
+        assert quiet.program.traffic(quiet.start().state, quiet.round(0)).totals.messages == 0
 
     def test_it_is_refused_around_a_server(self) -> None:
         with pytest.raises(UserError, match="participation"):
@@ -198,13 +198,13 @@ class TestQuantized:
             return e.program.traffic(e.start().state, e.round(0))
 
         message = -(-sum(sizes) * bits // 8) + SCALE_BYTES * len(sizes)
-        assert sent("dfedavg", topology="ring", quantize=bits).bytes == 10 * message
-        assert sent("osgp", topology="ring", quantize=bits).bytes == 10 * (message + 8)
-        assert sent("fedavg", participation=3, quantize=bits).bytes == 3 * (message + 4 * sum(sizes))
-        several = sent("dfedsam", topology="ring", gossip_steps=3, quantize=bits)
+        assert sent("dfedavg", topology="ring", quantize=bits).totals.bytes == 10 * message
+        assert sent("osgp", topology="ring", quantize=bits).totals.bytes == 10 * (message + 8)
+        assert sent("fedavg", participation=3, quantize=bits).totals.bytes == 3 * (message + 4 * sum(sizes))
+        several = sent("dfedsam", topology="ring", gossip_steps=3, quantize=bits).totals
         assert several.bytes == 10 * message + 20 * 4 * sum(sizes)
         assert several.parameters == 30 * sum(sizes)
-        assert sent("dfedavg", topology="ring").bytes == 10 * 4 * sum(sizes)
+        assert sent("dfedavg", topology="ring").totals.bytes == 10 * 4 * sum(sizes)
 
     @pytest.mark.parametrize("name", alg.BUILDERS)
     def test_every_method_can_use_it(self, name: str) -> None:

@@ -79,4 +79,4 @@ def test_a_method_of_your_own() -> None:
     assert any(float((slow[name] - known[name]).abs().max()) > 1e-3 for name in slow)
     e = experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, quantize=8))
     sent = e.program.traffic(e.start().state, e.round(0))
-    assert sent.bytes < sent.parameters * 2  # of 8 bytes each
+    assert sent.totals.bytes < sent.totals.parameters * 2  # of 8 bytes each

@@ -1,7 +1,7 @@
 """Every method gives the same numbers on every engine, whatever the model and however unequal the clients."""
 
 import os
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +13,7 @@ from coterie import algorithms
 from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
-from coterie.engines.capture import eager, flat
+from coterie.engines.capture import flat
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, couples_samples, cross_entropy
 from coterie.training.select_engine import Work, choose
@@ -32,7 +32,7 @@ def engine_for(kind: str, chunk: int) -> Vectorized:
 
 def graphed_for(kind: str, chunk: int) -> Graphed:
     """Without a GPU: over the same memory, but neither compiled nor recorded."""
-    return Graphed(chunk, kind == "batchnorm", torch.device("cpu"), eager)
+    return Graphed(chunk, kind == "batchnorm", torch.device("cpu"), lambda body, tensors: partial(body, *tensors))
 
 
 @cache

@@ -84,7 +84,7 @@ def test_what_is_lost_is_lost_step_by_step() -> None:
         close(W.sum(1), torch.ones(5, dtype=torch.float64))
         assert all(float(W[i, i]) == pytest.approx(1) for i in range(5) if i not in r.global_cohort)
     sent = e.program.traffic(e.start().state, r)
-    assert sent.messages == sum(int((W > 0).sum()) - 5 for W in r.Ws)
+    assert sent.totals.messages == sum(int((W > 0).sum()) - 5 for W in r.Ws)
 
 
 def test_one_step_has_nothing_fresh() -> None:

@@ -91,7 +91,7 @@ def test_what_is_mixed_is_the_matrix_without_them() -> None:
         z[k][there] = v
     mixed = e.run_round(now, 1, evaluate=False)[0].state.x
     assert_close(mixed, {k: torch.einsum("ij,j...->i...", W, v) for k, v in z.items()})
-    assert e.program.traffic(now.state, r).messages == int(((W > 0) & ~torch.eye(5, dtype=torch.bool)).sum())
+    assert e.program.traffic(now.state, r).totals.messages == int(((W > 0) & ~torch.eye(5, dtype=torch.bool)).sum())
 
 
 @pytest.mark.parametrize("tau", [0, 2])
@@ -146,7 +146,7 @@ def test_engines_and_shards_agree(row: str) -> None:
     conduct(shards, "run_round", 0, False)
     results = conduct(shards, "run_round", 1, True)
     assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
-    assert [part.sent.messages for part, _ in results if part.sent] == [expected["messages_sent"]]
+    assert [part.sent.totals.messages for part, _ in results if part.sent] == [expected["messages_sent"]]
 
 
 def test_they_are_away_as_often_as_asked() -> None:

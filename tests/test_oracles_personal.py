@@ -292,8 +292,8 @@ class TestFedAMP:
             e = experiment(net("batchnorm"), ragged("batchnorm"), ct.algorithms.fedamp(topology=topology))
             sent = e.program.traffic(e.start().state, e.round(0))
             numbers = sum(v.numel() for v in e.model.module.parameters())
-            assert (sent.messages, sent.parameters) == (messages, messages * numbers)
-            assert sent.busiest_up == sent.busiest_down == busiest * numbers * 8
+            assert (sent.totals.messages, sent.totals.parameters) == (messages, messages * numbers)
+            assert sent.totals.busiest_up == sent.totals.busiest_down == busiest * numbers * 8
 
     def test_too_many_clients_for_all_pairs(self) -> None:
         many = Problem(Model(net("mlp"), cross_entropy), clients=2001, rounds=1, seed=0)

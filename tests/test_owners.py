@@ -112,7 +112,7 @@ def test_classes_a_client_has_stay_with_it() -> None:
     for i, client in enumerate(clients):
         present = [float(c in masked.train.y[masked.train.owned[i]]) for c in range(3)]
         assert {k: v.tolist() for k, v in client.personal.items()} == {"present": present}
-    sent = [e.program.traffic(e.start().state, e.round(0)).parameters for e in (masked, plain)]
+    sent = [e.program.traffic(e.start().state, e.round(0)).totals.parameters for e in (masked, plain)]
     assert sent[0] == sent[1]
 
 

@@ -153,7 +153,7 @@ def test_pictures_are_drawn_from_what_programs_do() -> None:
     assert method_round("dfedsam-mgs").exchanges == 4
     assert method_round("fedsam").gradients == 2
     assert len(method_round("fedavg").cohort) == CLIENTS // 2
-    assert method_round("local").traffic.messages == 0
+    assert method_round("local").traffic.totals.messages == 0
 
 
 def test_docstrings_can_be_taken_apart() -> None:

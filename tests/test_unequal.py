@@ -132,8 +132,8 @@ class TestWidths:
         )
         full, half = (sum(p.numel() for p in net("mlp").at_width(r).parameters()) for r in (1.0, 0.5))
         sent = e.program.traffic(e.start().state, e.round(0))
-        assert sent.parameters == 2 * (2 * full + 3 * half)
-        assert sent.bytes == 8 * sent.parameters
+        assert sent.totals.parameters == 2 * (2 * full + 3 * half)
+        assert sent.totals.bytes == 8 * sent.totals.parameters
         row = e.run_round(e.start(), 0, evaluate=True)[1]
         macs = {r: 16 * round(8 * r) + round(8 * r) * 3 for r in (1.0, 0.5)}
         assert row["flops"] == 3 * (macs[1.0] * (9 + 4) + macs[0.5] * (13 + 2 + 8))
@@ -270,7 +270,7 @@ class TestLowRank:
         trained = e.program.train(e.start().state, e.round(0))
         assert set(trained.sent) == front
         size = sum(e.model.start[k].numel() for k in front)
-        assert e.program.traffic(e.start().state, e.round(0)).parameters == 6 * size
+        assert e.program.traffic(e.start().state, e.round(0)).totals.parameters == 6 * size
 
     def test_fedhm_without_a_step_leaves_the_best_approximation(self) -> None:
         still = {**LOW, "epochs": 0, "participation": 1.0}
@@ -360,7 +360,7 @@ class TestStages:
         e = self.deep(capacities="2x2-1x3", participation=1.0)
         sizes = [sum(p.numel() for p in with_depth(net("residual"), d).parameters()) for d in (2, 1)]
         sent = e.program.traffic(e.start().state, e.round(0))
-        assert sent.parameters == 2 * (2 * sizes[0] + 3 * sizes[1])
+        assert sent.totals.parameters == 2 * (2 * sizes[0] + 3 * sizes[1])
 
     def growing(self, rounds: int = 8, **settings: Any) -> Any:
         return experiment(
@@ -371,7 +371,7 @@ class TestStages:
         e = self.growing()  # two stages in eight rounds: two rounds, then six
         now, start, seen = e.start(), e.model.start, []
         for t in range(4):
-            sent = e.program.traffic(now.state, e.round(t)).parameters
+            sent = e.program.traffic(now.state, e.round(t)).totals.parameters
             before = now.state.u
             now, _ = e.run_round(now, t, evaluate=True)
             later = [k for k in start if k.startswith(("stages.1", "linear"))]
@@ -486,7 +486,7 @@ def test_every_method_of_low_rank_takes_the_rank_of_definition_3_1(name: str) ->
     for mode in ("channels", "definition"):
         e = experiment(net("residual"), ragged("mlp"), alg.build(name, **settings, **ratio, rank_mode=mode))
         e.run_round(e.start(), 0, evaluate=True)
-        sent = e.program.traffic(e.start().state, e.round(0)).parameters
+        sent = e.program.traffic(e.start().state, e.round(0)).totals.parameters
         found.append((e.algorithm.settings["rank_mode"], sent))
     more = 10 * 4 * 3 * (4 + 4) * 2 if name != "pfedlmt" else 0  # five down and up; pFedLMT's factors stay at home
     assert found[0][0] == "channels"

@@ -31,7 +31,7 @@ def sentence(p: MethodRound, name: str) -> str:
     """Return what the drawing shows, in words."""
     among = {b.kind for tower in p.towers for model in tower for b in model}
     where = f"{CLIENTS} clients of {name}"
-    if not p.traffic.messages:
+    if not p.traffic.totals.messages:
         return f"{where}; each trains alone, and nothing is sent."
     how = f"{len(p.cohort)} of them exchange with a server" if p.W is None else "exchange with their neighbors"
     return f"{where}; {how}. " + " ".join(f"{text[0].upper()}{text[1:]}." for k, text in KINDS.items() if k in among)
@@ -67,7 +67,7 @@ def place(i: int) -> tuple[float, float]:
 
 def links(p: MethodRound) -> Iterator[str]:
     """Draw who exchanges with whom: both ways with a server, else along the edges of the round."""
-    if not p.traffic.messages:
+    if not p.traffic.totals.messages:
         return
     if p.W is None:
         yield from (line(place(i), CENTER, "both") for i in p.cohort)

@@ -50,7 +50,7 @@ def _unit(recipe: Recipe, method: str, case: Case, published: Experiment) -> Est
     state, clients = experiment.start().state, experiment.federation.clients
     work: dict[int, float] = {}
     stages = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
-    sent = [experiment.program.traffic(state, experiment.round(t)).bytes for t in stages]
+    sent = [experiment.program.traffic(state, experiment.round(t)).totals.bytes for t in stages]
     for t, size in zip(stages, sent, strict=True):
         if size not in work:
             passes = probe_round(experiment, t).trained.passes

@@ -58,7 +58,7 @@ def add_links(text: str, here: str) -> str:
 
 def where(p: MethodRound) -> str:
     """Return with whom clients exchange."""
-    if not p.traffic.messages:
+    if not p.traffic.totals.messages:
         return "alone"
     if p.W is None:
         return "around a server"
@@ -78,7 +78,7 @@ KINDS = (
 def kind(method: str) -> str:
     """Return which of the KINDS a method is, as its round shows."""
     p = method_round(method)
-    if not p.traffic.messages:
+    if not p.traffic.totals.messages:
         return "Alone"
     if p.unequal:
         return "Clients of unequal capacity"
@@ -171,11 +171,11 @@ def show_round(method: str, a: About, p: MethodRound) -> str:
 def cost(p: MethodRound) -> str:
     """Return what the round sends, and how many gradients a step takes."""
     sent = p.traffic
-    if not sent.messages:
+    if not sent.totals.messages:
         return "The round sends nothing."
     each = sorted({m.load.parameters for m in sent.sent})
     many = f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}"
-    text = f"The round sends {sent.messages} messages of {many} parameters, {sent.bytes:,} bytes in all."
+    text = f"The round sends {sent.totals.messages} messages of {many} parameters, {sent.totals.bytes:,} bytes in all."
     return text + (f" Every step takes {p.gradients:.3g} gradients on average." if p.gradients != 1 else "")
 
 

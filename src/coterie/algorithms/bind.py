@@ -153,7 +153,7 @@ def quantized(program: Program[Any], bits: int) -> Program[Compressed]:
         loads = [
             m.load._replace(values=-(-m.load.parameters * bits // 8) + SCALE_BYTES * m.load.tensors) for m in full.sent
         ]
-        return replace(full, sent=tuple(m._replace(load=load) for m, load in zip(full.sent, loads, strict=True)))
+        return full._replace(sent=tuple(m._replace(load=load) for m, load in zip(full.sent, loads, strict=True)))
 
     def prepare(s: Compressed, r: Round) -> Compressed:
         return s if program.prepare is None else s._replace(inner=program.prepare(s.inner, r))

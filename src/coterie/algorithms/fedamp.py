@@ -15,7 +15,7 @@ from .base import around
 from .method import Options, Positive, Problem, Program, Rate, Round, Topology, Trained, Training, method
 from .peers import Peers, decentralized
 from .server import both_ways
-from .update import LocalUpdate
+from .update import LocalUpdate, message_of
 
 
 class Attentive(NamedTuple):
@@ -74,7 +74,7 @@ def fedamp(
         return Attentive(peers.init(common, each), split(each, p.parameters)[0])
 
     def train(s: Attentive, r: Round) -> Trained:
-        return work.train(r, s.peers.x, s.peers.memory, p.parameters, {REFERENCE: s.u})
+        return work.train(r, s.peers.x, s.peers.memory, message_of(p.parameters), {REFERENCE: s.u})
 
     def exchange(s: Attentive, trained: Trained, r: Round) -> Attentive:
         W = r.W if r.Ws else torch.ones(p.clients, p.clients, dtype=torch.float64, device=r.members.device)

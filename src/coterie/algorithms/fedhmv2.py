@@ -79,7 +79,7 @@ def fedhmv2(
         return Twofold(submodel.extract(common, {}), common)
 
     def train(s: Twofold, r: Round) -> Trained:
-        done = work.train(r, replicate(s.x, len(r.cohort)), {}, low.names)
+        done = work.train(r, replicate(s.x, len(r.cohort)), {}, message_of(low.names))
         return done._replace(groups=(ModelGroup(np.arange(len(r.cohort)), low.model, done.models),))
 
     def exchange(s: Twofold, trained: Trained, r: Round) -> Twofold:

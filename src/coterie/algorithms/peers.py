@@ -45,12 +45,13 @@ def decentralized(
             f"{graph.name} is column-stochastic, which plain averaging cannot use: take random-pull or random"
         )
     work = LocalUpdate(problem, phases, training, frozenset(aux))
+    message = message_of(shared)
 
     def init(common: Tensors, each: Tensors) -> Peers:
         return Peers(each, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Peers, r: Round) -> Trained:
-        return work.train(r, s.x, s.memory, shared, look_up(aux, s, r))
+        return work.train(r, s.x, s.memory, message, look_up(aux, s, r))
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
         return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.private)
@@ -66,7 +67,7 @@ def decentralized(
         train=train,
         exchange=exchange,
         models=lambda s: s.x,
-        message=message_of(shared),
+        message=message,
         traffic=traffic,
         topology=graph,
         gossip_steps=gossip_steps,

@@ -49,13 +49,14 @@ def push_sum(
     values: AuxOf = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
     at_ratio = [phase._replace(corrections=(*phase.corrections, *debiased(shared))) for phase in phases]
     work = LocalUpdate(problem, at_ratio, training, frozenset(values))
+    message = message_of(shared)
 
     def init(common: Tensors, each: Tensors) -> Pushed:
         mu = torch.ones(count(each), dtype=torch.float64, device=next(iter(common.values())).device)
         return Pushed(each, mu, replicate(persistent(training, phases, common), count(each)))
 
     def train(s: Pushed, r: Round) -> Trained:
-        done = work.train(r, s.x, s.memory, shared, look_up(values, s, r))
+        done = work.train(r, s.x, s.memory, message, look_up(values, s, r))
         return done._replace(
             models=models_of(done.models, s.mu, shared), private=Pushed(done.models, s.mu, done.private)
         )
@@ -75,7 +76,7 @@ def push_sum(
         train=train,
         exchange=exchange,
         models=lambda s: models_of(s.x, s.mu, shared),
-        message=message_of(shared),
+        message=message,
         traffic=traffic,
         topology=graph,
         consensus=lambda s: mean_numerator(s.x),

@@ -40,6 +40,7 @@ def federated(
     that corrections look up, by name, as functions of the state and the round.
     """
     work = LocalUpdate(problem, phases, training, frozenset(aux))
+    message = message_of(shared)
 
     def init(common: Tensors, each: Tensors) -> Server:
         u, v = split(common, shared)[0], split(each, shared)[1]
@@ -47,7 +48,7 @@ def federated(
 
     def train(s: Server, r: Round) -> Trained:
         models = replicate(s.u, len(r.cohort)) | rows(s.v, r.members)
-        return work.train(r, models, rows(s.memory, r.members), shared, look_up(aux, s, r))
+        return work.train(r, models, rows(s.memory, r.members), message, look_up(aux, s, r))
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
         u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, old=s.u)
@@ -62,7 +63,7 @@ def federated(
         train=train,
         exchange=exchange,
         models=lambda s: replicate(s.u, len(problem.local_clients)) | s.v,
-        message=message_of(shared),
+        message=message,
         traffic=lambda s, r: both_ways(problem, s.u, problem.names - shared, r),
         participation=participation,
         receiver_has=lambda s: s.u,

@@ -1,7 +1,6 @@
 """The messages of a round: their weight, and how many each node sends and gets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -72,30 +71,30 @@ def to_server(clients: int, members: Integers, load: Load) -> tuple[Messages, ..
     return (Messages(load, out, into),)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """All messages of a round, over all links and in both directions."""
+class Totals(NamedTuple):
+    """The numbers of a round's messages, over all links and in both directions."""
+
+    messages: int
+    parameters: int  # in all messages
+    bytes: int
+    busiest_up: int  # the bytes of the node that sends most
+    busiest_down: int  # the bytes of the node that gets most
+
+
+class Traffic(NamedTuple):
+    """All messages of a round."""
 
     sent: tuple[Messages, ...]  # what clients have trained
     relayed: tuple[Messages, ...] = ()  # what was mixed already: a server's answer, later gossip steps
-    messages: int = field(init=False)
-    parameters: int = field(init=False)  # in all messages
-    bytes: int = field(init=False)
-    busiest_up: int = field(init=False)  # the bytes of the node that sends most
-    busiest_down: int = field(init=False)  # the bytes of the node that gets most
 
-    def __post_init__(self) -> None:
-        every = self.sent + self.relayed
-        counts = [int(m.out.sum()) for m in every]  # every message arrives
-        weights = [m.load.values + m.load.aside for m in every]
-        up = sum(w * m.out for w, m in zip(weights, every, strict=True))
-        down = sum(w * m.into for w, m in zip(weights, every, strict=True))
-        numbers = {
-            "messages": sum(counts),
-            "parameters": sum(n * m.load.parameters for n, m in zip(counts, every, strict=True)),
-            "bytes": sum(n * w for n, w in zip(counts, weights, strict=True)),
-            "busiest_up": int(np.max(up)),
-            "busiest_down": int(np.max(down)),
-        }
-        for name, number in numbers.items():
-            object.__setattr__(self, name, number)
+    @property
+    def totals(self) -> Totals:
+        """How many there are, how much they weigh, and how much the busiest nodes send and get; all of them arrive."""
+        counted = [(int(m.out.sum()), m.load.values + m.load.aside, m) for m in self.sent + self.relayed]
+        return Totals(
+            sum(n for n, _, _ in counted),
+            sum(n * m.load.parameters for n, _, m in counted),
+            sum(n * weight for n, weight, _ in counted),
+            int(np.max(sum(weight * m.out for _, weight, m in counted))),
+            int(np.max(sum(weight * m.into for _, weight, m in counted))),
+        )

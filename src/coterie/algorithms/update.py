@@ -28,6 +28,8 @@ T = TypeVar("T")
 NUMBERS = 2**28  # entries of cut models that are held at a time: 1 GiB in single precision
 Submodels = Callable[[Round], Sequence[Assigned]]
 NOTHING: dict[str, Tree] = {}
+Message = Callable[[Tensors], Tensors]
+"""A model, or stacked models -> what is sent of it."""
 AuxOf = Mapping[str, Callable[[Any, Round], Tree]]
 """By the names that corrections look up: functions of the state and the round, stacked over the cohort."""
 
@@ -80,20 +82,20 @@ class LocalUpdate:
         made = torch.from_numpy(steps).to(loss)
         return Trained(models, {}, memory, loss / made, made, ((self.problem.model, passes),))
 
-    def train(self, r: Round, models: Tensors, memory: Tensors, shared: frozenset[str], aux: Aux = NOTHING) -> Trained:
-        """Run all phases and send what is ``shared``; clients with submodels of their own train those.
+    def train(self, r: Round, models: Tensors, memory: Tensors, message: Message, aux: Aux = NOTHING) -> Trained:
+        """Run all phases and send the ``message`` of the models; clients with submodels of their own train those.
 
         Those with equal shapes train side by side, one submodel after another.
         """
         if self.problem.submodels is None:
             done = self.run(r, models, memory, aux)
-            return done._replace(sent=message_of(shared)(done.models))
+            return done._replace(sent=message(done.models))
         assigned = self.problem.submodels(r)
         parts = [self._train_submodel(a, r, models, aux) for a in assigned]
         back = torch.from_numpy(np.concatenate([a.places for a in assigned]).argsort()).to(r.members.device)
         stacked = concatenate([(part.models, part.mass, part.loss, part.steps) for part in parts])
         models, mass, loss, steps = rows(stacked, back)
-        sent = message_of(shared)(models)
+        sent = message(models)
         passes = tuple(p for part in parts for p in part.passes)
         groups = tuple(group for part in parts for group in part.groups)
         return Trained(models, sent, {}, loss, steps, passes, {k: mass[k] for k in sent} if mass else None, groups)
@@ -116,7 +118,7 @@ def look_up(aux: AuxOf, state: Any, r: Round) -> dict[str, Tree]:
     return {name: value(state, r) for name, value in aux.items()}
 
 
-def message_of(shared: frozenset[str]) -> Callable[[Tensors], Tensors]:
+def message_of(shared: frozenset[str]) -> Message:
     """Return the function that takes the sent part of a model; integer buffers do not travel."""
     return lambda model: floating(split(model, shared)[0])
 

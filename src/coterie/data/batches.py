@@ -85,16 +85,14 @@ class Samples:
     def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
         """Gather and transform the samples ``index`` [B]; ``draw`` [B]: how each is augmented, None: not at all."""
         x = take(self.x, index)
-        return Batch(x if self.transform is None else self._transformed(x, draw), take(self.y, index), mask)
+        if self.transform is not None:
+            x = self.transform.plain(x) if draw is None else self.transform.augmented(x, draw)
+        return Batch(x, take(self.y, index), mask)
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield all samples in order, ``size`` at a time, as a model is evaluated on them."""
         for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
-            yield Batch(x if self.transform is None else self._transformed(x, None), y, None)
-
-    def _transformed(self, x: Tensor, draw: Tensor | None) -> Tensor:
-        assert self.transform is not None
-        return self.transform.plain(x) if draw is None else self.transform.augmented(x, draw)
+            yield Batch(x if self.transform is None else self.transform.plain(x), y, None)
 
 
 @dataclass(frozen=True)

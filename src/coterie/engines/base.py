@@ -97,7 +97,7 @@ class InMemory(ABC):
 
         def every_batch(given: Tree, fixed: Tree, stream: Stream) -> Tree:
             carry = step.begin(given)
-            for k in range(len(stream.widths)):
+            for k in range(stream.steps):
                 carry = step(carry, fixed, stream.batch(k))
             return step.end(carry)
 

@@ -23,11 +23,6 @@ OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
 
 
-def eager(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
-    """Run it as it is: to look into, and where there is no GPU."""
-    return lambda: body(*tensors)
-
-
 def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[], object]:
     """Compile it, and record it as a CUDA graph: one launch for all its kernels."""
     with torch.no_grad(), fastest_algorithms(), warnings.catch_warnings():

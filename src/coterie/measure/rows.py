@@ -73,7 +73,7 @@ def joined(
     loss, steps = (torch.cat([getattr(p, name) for p in parts]) for name in ("loss", "steps"))
     order = torch.from_numpy(np.argsort(np.concatenate([p.cohort for p in parts])))
     known = loss[order][steps[order] > 0]
-    sent = next(p.sent for p in parts if p.sent is not None)
+    sent = next(p.sent for p in parts if p.sent is not None).totals
     row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
         "round": t + 1,
         **(unmeasured(finetuned) if accuracies is None else _accuracy_columns(parts, accuracies, federation)),
