@@ -2,7 +2,7 @@
 
 import re
 import sys
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import pytest
 
 import coterie as ct
 from coterie import cli
+from coterie.engines import Serial
 from coterie.track.progress import APART, LONGEST, LineThrottle, Pace, Progress
+from coterie.training.select_engine import Choice
 
 SMALL = ["--data", "synthetic:size=240,classes=3", "--clients", "4", "--rounds", "3"]
 
@@ -52,6 +54,49 @@ def test_the_pace_follows_rounds_that_get_longer() -> None:
     assert pace.left(200, now) == pytest.approx(300)
 
 
+def test_rounds_that_build_programs_do_not_count_for_the_pace() -> None:
+    pace = Pace(0, now=0.0)
+    pace.seen(1, now=85.0, built=True)
+    assert pace.left(10, now=86.0) is None
+    pace.seen(2, now=87.0)
+    assert pace.left(10, now=87.0) == 8 * 2
+    pace.seen(3, now=187.0, built=True)  # a first evaluation, say
+    pace.seen(4, now=189.0)
+    assert pace.left(10, now=189.0) == 6 * 2
+
+
+class Builder(Serial):
+    """Builds two programs when it is called first, and a third one in the last round."""
+
+    calls = 0
+
+    def scan(self, *given: Any, **keys: Any) -> Any:
+        self.calls += 1
+        for number in {1: (1, 2), 3: (3,)}.get(self.calls, ()):
+            assert self.on_build is not None
+            self.on_build(number, 2 if number < 3 else None)
+        return super().scan(*given, **keys)
+
+
+def built(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: Choice(Builder(), "it builds"))
+    fit(progress="dfedavg", evaluate_every=3, **options)
+
+
+def test_plain_lines_say_that_programs_are_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built(monkeypatch)
+    first, ended, one, again, ended_again, last = capsys.readouterr().err.splitlines()
+    assert first == "dfedavg: building 2 programs, serial on cpu"
+    assert re.fullmatch(r"dfedavg: the programs are built, 2 in all; round 1 took 0:00:0\d with that", ended)
+    assert "round 1/3" in one
+    assert "ETA -:--:--" in one  # the only round so far was none to judge by
+    assert again == "dfedavg: building programs, serial on cpu"
+    assert "3 in all; round 3 took" in ended_again
+    assert "took 0:00:0" in last
+
+
 @pytest.mark.parametrize(("rounds", "seconds"), [(3, 0.01), (100, 0.01), (100, 60.0), (1000, 36.0), (100_000, 0.36)])
 def test_plain_lines_come_at_a_decent_pace(rounds: int, seconds: float) -> None:
     throttle = LineThrottle(0, rounds, now=0.0)
@@ -84,15 +129,52 @@ def test_the_accuracy_that_was_last_measured_is_shown_with_its_round(capsys: pyt
     assert "round 2/3, personal accuracy after mixing 25.0 % (round 1), train loss 1.250, 2 kB sent" in said
 
 
-def test_the_bar_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process believe that it writes to one."""
     for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "80", "LINES": "25"}.items():
         monkeypatch.setenv(name, value)
+
+
+def drawn(err: str) -> list[str]:
+    """Return the lines that a terminal showed, one after another."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err)
+    return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+def test_the_bar_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal(monkeypatch)
     fit(progress="dfedavg, seed 0 (2 of 6)")
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    lines = drawn(capsys.readouterr().err)
     assert max(map(len, lines)) <= 80
     assert re.fullmatch(r"dfedavg, seed 0 \(2 of 6\) ━+ 3/3 took 0:00:\d\d vectorized:4 on cpu", lines[-2])
     assert re.fullmatch(r"  personal accuracy after mixing .* %, train loss .*, [\d.]+ kB sent", lines[-1])
+
+
+def test_the_bar_says_that_programs_are_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(monkeypatch)
+    built(monkeypatch)
+    lines = drawn(capsys.readouterr().err)
+    shown = [m[0] for line in lines if (m := re.search(r"(?<=/3 )(building programs? \d( of \d)?|took)", line))]
+    order = [text for text, _ in groupby(shown)]
+    assert order == ["building programs 1 of 2", "building programs 2 of 2", "building program 3", "took"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_after_building_the_bar_returns_to_rounds() -> None:
+    with Progress("local", 4, "serial on cpu", shown=False) as bar:
+        bar.begin([])
+        bar.building(1, 5)
+        assert bar.time == "building programs 1 of 5"
+        bar.update(row(1))
+        assert bar.time == "ETA -:--:--"
+        bar.update(row(2))
+        assert bar.time == "ETA 0:00:00"
+        bar.building(6, None)
+        assert bar.time == "building program 6"
+        bar.update(row(3))
+        assert bar.time == "ETA 0:00:00"  # the pace of before
 
 
 def test_quiet_leaves_the_result_alone(

@@ -88,6 +88,9 @@ class Engine(Protocol):
 class InMemory(ABC):
     """What engines have in common whose clients are in the memory of one process."""
 
+    on_build: Callable[[int, int | None], None] | None = None
+    """Whom an engine that builds programs tells before each of them: its number from 1, and how many, where known."""
+
     @abstractmethod
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """Run ``f`` on every client."""

@@ -20,20 +20,24 @@ class Pace:
     """How fast rounds go by, and when the last one will be over.
 
     Only rounds that were seen count, so that a run which is continued is not taken for a fast one; of these the later
-    half, and not the first: engines are built in it.
+    half, and not the first, in which an engine may prepare itself. A round that built programs does not count at all.
     """
 
     def __init__(self, done: int, now: float) -> None:
-        self.marks = [(done, now)]
+        self.began, self.done, self.since = now, done, now
+        self.marks = [(0, 0.0)]  # rounds that count, and the seconds that these took
 
-    def seen(self, done: int, now: float) -> None:
-        """Note that ``done`` rounds are done."""
-        if done > self.marks[-1][0]:
-            self.marks.append((done, now))
+    def seen(self, done: int, now: float, built: bool = False) -> None:
+        """Note that ``done`` rounds are done; ``built``: programs were built meanwhile."""
+        if done > self.done:
+            if not built:
+                rounds, seconds = self.marks[-1]
+                self.marks.append((rounds + done - self.done, seconds + now - self.since))
+            self.done, self.since = done, now
 
     @property
     def seconds_per_round(self) -> float | None:
-        """The time of one round; None before the first."""
+        """The time of one round; None before the first that counts."""
         finished = len(self.marks) - 1
         if not finished:
             return None
@@ -49,8 +53,8 @@ class Pace:
         >>> pace.left(20, now=65.0)
         13.0
         """
-        each, (done, since) = self.seconds_per_round, self.marks[-1]
-        return None if each is None else max(0.0, (rounds - done) * each - (now - since))
+        each = self.seconds_per_round
+        return None if each is None else max(0.0, (rounds - self.done) * each - (now - self.since))
 
 
 class LineThrottle:
@@ -151,6 +155,7 @@ class Progress:
         self.name, self.rounds, self.where, self.shown = name, rounds, where, shown
         self.measured = LatestMeasures()
         self.pace, self.throttle = Pace(0, time.monotonic()), LineThrottle(0, rounds, time.monotonic())
+        self.built: tuple[int, int | None] | None = None  # the program of this round that was begun last, of how many
         console = Console(stderr=True)
         self.bar: Bars | None = None
         if shown and console.is_terminal:
@@ -169,10 +174,15 @@ class Progress:
 
     @property
     def time(self) -> str:
-        """The time until the last round is over, at the pace of this process; in the end what it took."""
-        (_, began), (done, ended) = self.pace.marks[0], self.pace.marks[-1]
-        if done == self.rounds:
-            return f"took {clock(ended - began)}"
+        """The time until the last round is over, at the pace of this process; in the end what it took.
+
+        While programs are built, nobody knows.
+        """
+        if self.built is not None:
+            number, total = self.built
+            return f"building program {number}" if total is None else f"building programs {number} of {total}"
+        if self.pace.done == self.rounds:
+            return f"took {clock(self.pace.since - self.pace.began)}"
         return f"ETA {clock(self.pace.left(self.rounds, time.monotonic()))}"
 
     def say(self, text: str) -> None:
@@ -195,11 +205,24 @@ class Progress:
         self.pace, self.throttle = Pace(done, now), LineThrottle(done, self.rounds, now)
         self._draw(done)
 
+    def building(self, number: int, total: int | None) -> None:
+        """Show that an engine begins to build a program, counted from 1; ``total``: how many, where it is known."""
+        if self.built is None and self.bar is None:
+            many = "programs" if total is None else "1 program" if total == 1 else f"{total} programs"
+            self.say(f"{self.name}: building {many}, {self.where}")
+        self.built = number, total
+        if self.bar is not None:
+            self.bar.refresh()  # now: a compiler may leave no time for the bar's own thread
+
     def update(self, row: Row) -> None:
         """Show that one more round is done."""
         self.measured.add(row)
         done, now = row["round"], time.monotonic()
-        self.pace.seen(done, now)
+        built, self.built = self.built, None
+        if built is not None and self.bar is None:
+            took = clock(now - self.pace.since)
+            self.say(f"{self.name}: the programs are built, {built[0]} in all; round {done} took {took} with that")
+        self.pace.seen(done, now, built is not None)
         self._draw(done)
         if self.bar is None and self.shown and self.throttle.due(done, now):
             self.warn(f"{self.name}: round {done}/{self.rounds}, {self.measured.said}, {self.time}, {self.where}")

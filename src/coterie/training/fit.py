@@ -18,6 +18,7 @@ from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data import Federation
 from ..engines import Serial
+from ..engines.base import InMemory
 from ..measure import summarize
 from ..models.model import Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
@@ -135,6 +136,8 @@ def fit(
             Tracking(trackers, bar) as tracking,
         ):
             messages.go_to(bar.warn)
+            if isinstance(runs_on, InMemory):
+                runs_on.on_build = bar.building
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
             now, history = _begin(backend, folder, continued, config, bar)
