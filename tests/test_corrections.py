@@ -23,7 +23,7 @@ from test_oracles_papers import shared_only
 from toys import PLAIN, experiment, golden
 
 ENGINES = pytest.mark.parametrize(
-    "engine", [Serial(), Vectorized(3), graphed_for("mlp", 3)], ids=["serial", "vectorized", "graphed"]
+    "engine", [Serial(), Vectorized(3), graphed_for(3)], ids=["serial", "vectorized", "graphed"]
 )
 RHO, LAM, LR, STEPS = 0.1, 0.5, 0.05, 3
 CONTROL = np.array([0.3, -30.0, 0.4, -0.1])  # the second outweighs its gradient

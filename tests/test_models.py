@@ -16,7 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.data.batches import Batch
 from coterie.local.personal import head
-from coterie.models.model import Model, couples_samples, cross_entropy
+from coterie.models.model import Model, cross_entropy, padding_matters
 
 IMAGE = (3, 32, 32)
 SMALL: dict[str, dict[str, Any]] = {
@@ -176,9 +176,9 @@ def test_batch_normalization_uses_the_batch_in_training_and_in_evaluation() -> N
     assert not dict(module.named_buffers())
     assert torch.equal(module.train()(x), module.eval()(x))
     assert not torch.allclose(module(x)[:1], module(x[:1]))
-    y = torch.zeros(3, dtype=torch.int64)
-    assert couples_samples(Model(module, cross_entropy), x, y)
-    assert not couples_samples(Model(small("resnet8-gn"), cross_entropy), x, y)
+    model, used = Model(module, cross_entropy), torch.tensor([True, True, False])
+    assert torch.allclose(model.outputs(model.start, x, used)[:2], model.outputs(model.start, x[:2]))
+    assert not padding_matters(model, Batch(x, torch.zeros(3, dtype=torch.int64), None))
 
 
 def test_the_transformer_looks_back_only() -> None:

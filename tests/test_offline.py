@@ -113,7 +113,7 @@ def test_gossip_on_a_symmetric_graph_finds_the_mean_too() -> None:
 
 
 def test_a_round_with_nobody() -> None:
-    engines = (Serial(), Vectorized(3), graphed_for("mlp", 2), Vectorized(3))
+    engines = (Serial(), Vectorized(3), graphed_for(2), Vectorized(3))
     for row, engine in zip(("dfedpgp", "dispfl", "dfedavgm, quantized", "local"), engines, strict=True):
         e = replace(partly(row, 1.0), engine=engine)
         before = e.start()
@@ -138,7 +138,7 @@ def test_a_round_with_nobody() -> None:
 def test_engines_and_shards_agree(row: str) -> None:
     e = partly(row)
     now, expected = e.run_round(play(e, 1), 1, evaluate=True)
-    for engine in (Vectorized(3), graphed_for("mlp", 2)):
+    for engine in (Vectorized(3), graphed_for(2)):
         other = replace(e, engine=engine)
         assert_close(other.saved(play(other, 2)), other.saved(now))
     shards = shards_of(e, SHARD_OF[5])  # some with nobody

@@ -27,7 +27,7 @@ from toys import PLAIN, A, B, C, D, Quadratic, experiment, golden, net, play, ra
 Array = NDArray[np.float64]
 ENGINES = pytest.mark.parametrize(
     "engine",
-    [Serial, partial(Vectorized, 3), partial(graphed_for, "mlp", 2)],
+    [Serial, partial(Vectorized, 3), partial(graphed_for, 2)],
     ids=["serial", "vectorized", "graphed"],
 )
 # Both coordinates of everybody's model side by side, [4, 2]: curvatures and minima.

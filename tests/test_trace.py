@@ -15,7 +15,6 @@ from coterie.engines.vectorized import lift
 from coterie.models.model import Model, cross_entropy, runs_known_code
 from coterie.training.select_engine import Work, choose
 from laws import build
-from test_engines import engine_for
 from toys import experiment, models, net, ragged
 
 
@@ -93,7 +92,7 @@ def test_no_more_tapes_than_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("row", ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dfedpgp", "pfedlmt", "depthfl"])
 def test_tapes_do_not_change_a_bit(row: str) -> None:
     kind = "residual" if row == "depthfl" else "batchnorm"
-    traced, plain = (engine_for(kind, 3) for _ in range(2))
+    traced, plain = (Vectorized(3) for _ in range(2))
     plain.traced = False
     fed, module = ragged(kind, torch.float32), net(kind, torch.float32)
     a, b = (models(experiment(module, fed, build(row), engine), rounds=3) for engine in (traced, plain))

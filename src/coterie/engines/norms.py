@@ -1,11 +1,14 @@
-"""Group normalization for the compiler: the memory layout and the type of its input survive, forwards and backwards.
+"""Normalizations for many clients and for the compiler: masked, in any precision, and in the layout of their input.
 
-    y = x a + s,   a = w / sqrt(var + eps),   s = b - mean a         mean and var of a group, from those of its channels
+    y = x a + s,   a = w / sqrt(var + eps),   s = b - mean a
 
-On a GPU torch's own makes its input contiguous and its output single precision: a network with its channels last then
-turns every activation around before each convolution and back again after it. And a group of two channels lies
-scattered among the others; statistics of single channels read memory in order, those of groups follow from a few
-numbers. So does the gradient: it is one pass for the sums of dy and dy x, and one for dx.
+Mean and variance are those of a group of channels of one sample (GroupNorm) or of a channel of the whole batch
+(BatchNorm). Both follow from a few numbers, the statistics of single channels of single samples, which read memory in
+order. So does the gradient: it is one pass for the sums of dy and dy x, and one for dx.
+
+On a GPU torch's own group normalization makes its input contiguous and its output single precision: a network with its
+channels last then turns every activation around before each convolution and back again after it. Torch's own batch
+normalization cannot leave padding out of its statistics, and under ``vmap`` and autocast its gradient fails.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,27 +25,81 @@ def group_norm(
 ) -> Tensor:
     """``torch.nn.functional.group_norm``; sums of half-precision numbers are of single precision."""
     x = input.to(torch.promote_types(input.dtype, torch.float32))
-    mean, r = _statistics(x if x.dim() > 2 else x[..., None], num_groups, eps)
+    mean, var = (torch.unflatten(v, 1, (num_groups, -1)) for v in _of_channels(x))
+    between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
+    r = torch.rsqrt(var.mean(2, keepdim=True) + between + eps)
+    center, r = center.expand_as(mean).flatten(1), r.expand_as(mean).flatten(1)
+    return _scaled(x, center, r, weight, bias).to(input.dtype)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """``torch.nn.functional.batch_norm`` by the statistics of the samples that are no padding; ``mask``: [N]."""
+    x = input.to(torch.promote_types(input.dtype, torch.float32))
+    if not training and running_mean is not None and running_var is not None:
+        return _scaled(x, running_mean, torch.rsqrt(running_var + eps), weight, bias).to(input.dtype)
+    means, within = _of_channels(x)  # [N, C]
+    share = means.new_ones(len(means)) if mask is None else mask.to(means)
+    samples = share.sum()
+    share = (share / samples)[:, None]
+    mean = (share * means).sum(0)
+    var = (share * (within + (means - mean).square())).sum(0)
+    if running_mean is not None and running_var is not None:
+        count = samples * x[0, 0].numel()
+        for running, fresh in ((running_mean, mean), (running_var, var * (count / (count - 1).clamp(min=1)))):
+            running.copy_(running * (1 - momentum) + momentum * fresh.detach())
+    return _scaled(x, mean, torch.rsqrt(var + eps), weight, bias).to(input.dtype)
+
+
+def _of_channels(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [N, C] mean and variance of every channel of every sample."""
+    x = x if x.dim() > 2 else x[..., None]
+    var, mean = torch.var_mean(x, dim=list(range(2, x.dim())), correction=0)
+    return mean, var
+
+
+def _scaled(x: Tensor, mean: Tensor, r: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Return the normalized, scaled and shifted input; mean and r are [N, C] or [C]."""
     a = r if weight is None else r * weight
     s = -mean * a if bias is None else bias - mean * a
     along = (..., *[None] * (x.dim() - 2))
-    return (x * a[along] + s[along]).to(input.dtype)
-
-
-def _statistics(x: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Return [N, C] the mean of each channel's group, and 1 / sqrt(var + eps)."""
-    var, mean = torch.var_mean(x, dim=list(range(2, x.dim())), correction=0)
-    var, mean = (torch.unflatten(v, 1, (groups, -1)) for v in (var, mean))
-    between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
-    r = torch.rsqrt(var.mean(2, keepdim=True) + between + eps)
-    return center.expand_as(mean).flatten(1), r.expand_as(mean).flatten(1)
+    return x * a[along] + s[along]
 
 
 class LayoutKept(TorchFunctionMode):
-    """Meanwhile group normalization is the one above."""
+    """While it is active, group normalization is the one above."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Replace group normalization; every torch function passes by here."""
         return (group_norm if func is F.group_norm else func)(*args, **(kwargs or {}))
+
+
+class MaskPadding(TorchFunctionMode):
+    """While it is active, batch normalization is the one above, and leaves the padding of a batch out.
+
+    An input of another length than the mask has another first dimension than the samples: nothing is known of it.
+    """
+
+    def __init__(self, mask: Tensor | None) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Replace batch normalization; every torch function passes by here."""
+        if func is not F.batch_norm:
+            return func(*args, **(kwargs or {}))
+        masked = self.mask is not None and len(args[0]) == len(self.mask)
+        return batch_norm(*args, **{**(kwargs or {}), "mask": self.mask if masked else None})

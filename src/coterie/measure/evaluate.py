@@ -73,7 +73,7 @@ class Count:
     def __call__(self, right: Tensor, tensors: Tensors, batch: Batch) -> Tensor:
         """Count a batch; a sample with several targets, as a row of tokens, counts with each of them."""
         # The largest output along dimension 1, where ``cross_entropy`` has the classes.
-        correct = self.model.outputs(tensors, batch.x).argmax(1) == batch.y
+        correct = self.model.outputs(tensors, batch.x, batch.mask).argmax(1) == batch.y
         if batch.mask is not None:  # what holds for a sample holds for all its answers
             correct = correct & batch.mask.view(-1, *[1] * (correct.dim() - 1))
         return right + correct.sum()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.tensors import Tensors
-from ..data.batches import Amount, Batches, Samples, Stream
+from ..data.batches import Amount, Batch, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model, cross_entropy, sample_losses
 from .evaluate import Measured, plain_inference
@@ -32,7 +32,7 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
         sums = torch.zeros(2, dtype=torch.float64, device=stream.index.device)
         for k in range(stream.steps):
             batch = stream.batch(k)
-            both = _both(model, tensors, batch.x, batch.y)
+            both = _both(model, tensors, batch)
             sums = sums + (both if batch.mask is None else torch.where(batch.mask, both, 0.0)).sum(1)
         return sums
 
@@ -46,13 +46,13 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
 def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
     """Return that of one model on all test samples together."""
     with plain_inference():
-        parts = [_both(model, tensors, batch.x, batch.y) for batch in tests.parts(tests.evaluation_batch)]
+        parts = [_both(model, tensors, batch) for batch in tests.parts(tests.evaluation_batch)]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 
 
-def _both(model: Model, tensors: Tensors, x: Tensor, y: Tensor) -> Tensor:
+def _both(model: Model, tensors: Tensors, batch: Batch) -> Tensor:
     """Return [2, B] the cross-entropy of every sample, and its exponential."""
-    losses = sample_losses(cross_entropy, model.outputs(tensors, x), y).to(torch.float64)
+    losses = sample_losses(cross_entropy, model.outputs(tensors, batch.x, batch.mask), batch.y).to(torch.float64)
     return torch.stack([losses, losses.exp()])
 
 

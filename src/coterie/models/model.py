@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.schema import Precision
 from ..core.tensors import SIMD_WIDTH, Tensors, split
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
+from ..engines.norms import MaskPadding
 from ..engines.watch import WatchDraws
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -142,7 +144,8 @@ class Model:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
             with arithmetic(self.precision, batch.x.device):
-                outputs = answer(x | frozen | fresh, batch.x)
+                with self._padding(batch.mask):
+                    outputs = answer(x | frozen | fresh, batch.x)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
                 else:  # padding is left out of the mean
@@ -155,10 +158,19 @@ class Model:
 
         return value
 
-    def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """Return the outputs of the model with these tensors in evaluation mode."""
-        with arithmetic(self.precision, x.device):
+    def outputs(self, tensors: Tensors, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the outputs of the model with these tensors in evaluation mode; ``mask``: as a batch has it."""
+        with arithmetic(self.precision, x.device), self._padding(mask):
             return self._evaluate(tensors, x)
+
+    def _padding(self, mask: Tensor | None) -> AbstractContextManager[object]:
+        """Return the context in which padding has no part in the statistics of a batch."""
+        needed = self._normalizes_batches and (mask is not None or self.precision == "bf16")
+        return MaskPadding(mask) if needed else nullcontext()
+
+    @cached_property
+    def _normalizes_batches(self) -> bool:
+        return any(isinstance(m, _BatchNorm) for m in self.module.modules())
 
     @cached_property
     def _evaluate(self) -> "Stateless":
@@ -192,23 +204,37 @@ def products(precision: str) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def couples_samples(model: Model, x: Tensor, y: Tensor) -> bool:
-    """Return whether a sample's loss depends on the other samples of its batch, as with BatchNorm.
+def padding_matters(model: Model, batch: Batch) -> bool:
+    """Return whether padding changes what becomes of a batch: then batches of this model must never be padded.
 
-    Two trials tell: the first sample's output beside two sets of others, and the loss of the batch against the mean
-    over its samples. Batches of such a model must never be padded.
+    A few trials tell. The loss is the mean over the samples, it does not depend on what the padding is, and what the
+    model keeps in its buffers is what it keeps without padding. A loss that compares samples is found, and so are
+    statistics of a batch, other than those of BatchNorm layers, which leave the padding out.
     """
+    x, y, few = batch.x, batch.y, max(1, 2 * len(batch.x) // 3)
+    used = torch.arange(len(x), device=x.device) < few
+    first = torch.cat([torch.arange(few), torch.zeros(len(x) - few, dtype=torch.int64)]).to(x.device)
+    trials = {
+        "whole": Batch(x, y, None),
+        "masked": Batch(x, y, torch.ones_like(used)),
+        "padded": Batch(x, y, used),
+        "padded otherwise": Batch(x[first], y[first], used),
+        "few": Batch(x[:few], y[:few], None),
+    }
+    found: dict[str, StepInfo] = {}
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
-        answers = []
-        for others in (x, x[:1].expand_as(x)):
-            torch.manual_seed(0)  # equal dropout in both
-            buffers = {k: v.clone() for k, v in model.start.items()}
-            answers.append(functional_call(model.training, buffers, (others,)))
-        alone = sample_losses(model.loss, answers[0], y).mean()
-        together = model.loss(answers[0], y)
-    steady = torch.allclose(answers[0][:1], answers[1][:1], rtol=1e-4, atol=1e-6)
-    return not (steady and torch.allclose(alone, together, rtol=1e-4, atol=1e-6))
+        for name, trial in trials.items():
+            torch.manual_seed(0)
+            found[name] = model.objective(*split(model.start, model.parameters), trial)[1]
+
+    def same(one: str, other: str, *, losses: bool = True) -> bool:
+        """Compare two trials; those of unequal length draw other numbers, and only their buffers can be compared."""
+        a, b = found[one], found[other]
+        pairs = [(a.buffers[k], b.buffers[k]) for k in a.buffers] + [(a.loss, b.loss)] * losses
+        return all(torch.allclose(v, w, rtol=1e-4, atol=1e-6) for v, w in pairs)
+
+    return not (same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False))
 
 
 def draws_randomness(model: Model, batch: Batch) -> bool:

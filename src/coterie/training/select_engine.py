@@ -18,7 +18,7 @@ from ..engines.graphed import Graphed
 from ..engines.serial import Serial
 from ..engines.vectorized import Vectorized, lift
 from ..models.cost import Cost, cost
-from ..models.model import Model, couples_samples, draws_randomness, runs_known_code
+from ..models.model import Model, draws_randomness, padding_matters, runs_known_code
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -102,7 +102,7 @@ def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.
     alone = price.macs * work.batch_size > FILLS_A_GPU
     chunk = given or (1 if alone else chunk_for(model, price, work, device))
     why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
-    return Choice(Graphed(chunk, couples_samples(model, probe.x, probe.y), device), why)
+    return Choice(Graphed(chunk, padding_matters(model, probe), device), why)
 
 
 def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
@@ -110,7 +110,7 @@ def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: tor
     if refusal:
         raise UserError(f"{refusal}: use the serial engine")
     chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
-    exact = couples_samples(model, probe.x, probe.y)
+    exact = padding_matters(model, probe)
     traced = device.type == "cpu" and runs_known_code(model)
     return Choice(Vectorized(chunk, exact, device, traced), f"{chunk} clients at once fit the memory")
 
