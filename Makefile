@@ -14,8 +14,9 @@ BIN := $(VENV)/$(SCRIPTS)
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
 
+# Bytecode is kept, whatever the shell says: the tests start dozens of processes, and each would compile all of Coterie.
 test: setup lint types
-	PYTHONUTF8=1 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONUTF8=1 PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check src tests bench notebooks docs

@@ -12,3 +12,8 @@ def cli() -> Iterator[Cli]:
     """The command line; starting what forks it takes seconds."""
     with Cli() as started:
         yield started
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ray's tests come first: one process then runs all of them, where two would each start a cluster."""
+    items.sort(key=lambda item: item.path.name != "test_ray.py")

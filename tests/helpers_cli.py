@@ -4,6 +4,7 @@ Importing PyTorch takes seconds, so one process imports it once and forks for ev
 the real entry point with a real exit status, and real signals, limits and disks can meet it.
 """
 
+import gc
 import json
 import math
 import os
@@ -218,12 +219,14 @@ def _serve() -> None:
     """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
     import fcntl  # here: other systems have no such module
 
-    for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo"):  # the last is what vmap imports
+    # torch._dynamo is what vmap imports; the last two are what every table that is printed does.
+    for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo", "numpy.ma", "rich._emoji_codes"):
         import_module(module)
     with suppress(UserError):  # which says that there is no plotly
         import_module("coterie.report.library").compressed_library()
     commands: Any = typer.main.get_command(import_module("coterie.cli.app").app)
     commands.commands["run"].make_context("run", ["local"]).close()  # Typer imports half of itself to read arguments
+    gc.freeze()  # or every fork would go through all that was imported, and copy it
     answers = os.fdopen(os.dup(1), "w")
     fcntl.fcntl(answers, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     for line in iter(sys.stdin.readline, ""):

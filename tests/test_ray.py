@@ -59,8 +59,29 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def workers(cluster: Any) -> list[WorkerHandle]:
-    """Five workers for all runs of this file."""
+    """Five workers for all runs of this file: to start one takes four seconds."""
     return start_workers(ray, FIVE, 5)
+
+
+@pytest.fixture(scope="module")
+def expendable(workers: list[WorkerHandle]) -> list[WorkerHandle]:
+    """Those that a test may lose, once those tests are over that need all five; who takes one pops it."""
+    return workers[2:]
+
+
+@pytest.fixture
+def lent(workers: list[WorkerHandle], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``fit`` has the workers of this file, and they survive that it ends them, which it must as often as it starts."""
+    started, ended = [], []
+
+    def start(ray: Any, cluster: ct.Cluster, count: int) -> list[WorkerHandle]:
+        started.append(workers[:count])
+        return started[-1]
+
+    monkeypatch.setattr("coterie.cluster.start.start_workers", start)
+    monkeypatch.setattr(Coordinator, "shut_down", lambda self: ended.append(self.workers))
+    yield
+    assert ended == started != []
 
 
 def backend_on(e: Experiment, chosen: list[WorkerHandle], engine: str = "auto") -> RayBackend:
@@ -165,14 +186,17 @@ def disturbed(backend: Any, draw: random.Random, seconds: float, harm: Callable[
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_lost_worker_loses_no_client(
-    seed: int, workers: list[WorkerHandle], undisturbed: tuple[dict[str, torch.Tensor], float]
+    seed: int,
+    workers: list[WorkerHandle],
+    expendable: list[WorkerHandle],
+    undisturbed: tuple[dict[str, torch.Tensor], float],
 ) -> None:
     """At a random moment; those that are left end where all would have ended, to the last bit."""
     draw = random.Random(seed)
     state, seconds = undisturbed
-    chosen = [*workers[:2], *start_workers(ray, FIVE, 1)]
+    victim = expendable.pop() if expendable else start_workers(ray, FIVE, 1)[0]
+    chosen = [*workers[:2], victim]
     draw.shuffle(chosen)
-    victim = next(w for w in chosen if w not in workers)
     pid = pids([victim])[0]
     said: list[str] = []
     backend = backend_on(busy(), chosen)
@@ -217,14 +241,17 @@ class Hungry(torch.nn.Sequential):
         return torch.empty(2**45)
 
 
-def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[WorkerHandle]) -> None:
+def test_a_worker_without_memory_loses_no_client(
+    tmp_path: Path, workers: list[WorkerHandle], expendable: list[WorkerHandle]
+) -> None:
     """It is ended, and its clients go to the others."""
     flag = tmp_path / "hungry"
     fed = ragged("mlp")
     algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
     e = experiment(Hungry(flag, *net("mlp")), fed, algorithm, Serial())
     state = run(backend_on(e, workers[:2]))[0].state.gathered()
-    backend = backend_on(e, start_workers(ray, FIVE, 2))
+    some = [expendable.pop() for _ in range(2)] if len(expendable) > 1 else start_workers(ray, FIVE, 2)
+    backend = backend_on(e, some)
     now = backend.start()
     now, _ = backend.run_round(now, 0, evaluate=False)
     flag.touch()
@@ -233,6 +260,8 @@ def test_a_worker_without_memory_loses_no_client(tmp_path: Path, workers: list[W
     assert len(backend.coordinator.workers) == 1
     assert_equal(now.state.gathered(), state)
     backend.coordinator.shut_down()
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get([w.actor.about.remote() for w in some])
 
 
 CHANGES = {
@@ -274,7 +303,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
     def test_goes_on_elsewhere(
-        self, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any, str, Any]
+        self, lent: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any, str, Any]
     ) -> None:
         """Begun on some workers, continued on others, or without Ray, or only then with it."""
         whole = self.fit(4, tmp_path / "whole", "serial")
@@ -301,7 +330,7 @@ class TestRuns:
             p.name for p in sorted((tmp_path / "whole/clients").iterdir())
         ]
 
-    def test_an_error_of_the_users_module(self, cluster: Any) -> None:
+    def test_an_error_of_the_users_module(self, lent: None) -> None:
         """The same exception, with the user's own lines and the client."""
 
         class Touchy(torch.nn.Linear):
@@ -325,7 +354,7 @@ class TestRuns:
         assert "in forward" in notes
         assert "test_ray.py" in notes
 
-    def test_a_module_the_workers_do_not_have(self, cluster: Any) -> None:
+    def test_a_module_the_workers_do_not_have(self, lent: None) -> None:
         gone = types.ModuleType("gone")
         exec("import torch\nclass Net(torch.nn.Linear): pass", vars(gone))
         sys.modules["gone"] = gone
@@ -363,7 +392,7 @@ class TestRuns:
         assert_close(ct.load(tmp_path / "a").final, ct.load(tmp_path / "whole").final)
 
 
-def test_what_is_wrong_is_one_sentence(cluster: Any) -> None:
+def test_what_is_wrong_is_one_sentence(lent: None) -> None:
     fed, alg = TestRuns.FED, TestRuns.ALG
 
     def refused(match: str, **more: Any) -> None:
