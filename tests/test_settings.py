@@ -157,7 +157,7 @@ def played(method: str, name: str | None) -> str:
     for t in range(last + 1):
         content.update(repr(e.program.traffic(now.state, e.round(t))).encode())
         now, row = e.run_round(now, t, evaluate=t == last)
-        content.update(repr({k: v for k, v in row.items() if k != "seconds"}).encode())
+        content.update(repr({k: v for k, v in row.items() if not k.endswith("seconds")}).encode())
     deployed = [client_tensors(client) for client in e.clients(now.state)]
     for tensor in leaves((now.state, *deployed)):
         content.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -62,7 +62,8 @@ class Row(TypedDict):
     busiest_bytes_down: int  # to the node that gets most
     flops: int  # of the training
     forward_flops: int  # of one sample through every participant's own model
-    seconds: float  # of training and mixing
+    seconds: float  # of training and mixing; the first round also builds what the engine runs
+    evaluation_seconds: float  # of all that was measured of the round
 
 
 class TrackedRow(Row):
@@ -150,6 +151,7 @@ class Config(Repeatable):
 
     transform: dict[str, Any] | None
     engine_reason: str
+    machine: str  # the GPU, or the processor and its threads
     fingerprints: dict[str, str]
     versions: dict[str, str]
 

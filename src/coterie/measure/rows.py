@@ -37,6 +37,7 @@ class ShardMeasures(NamedTuple):
     accuracies: Tensors | None  # of all local clients, by protocol
     right: Correct | None  # answers of the consensus
     recorded: dict[str, float]
+    evaluation_seconds: float = 0.0  # known when all of this is measured
 
 
 def accuracy_row(protocol: str, accuracies: Tensor | None) -> Columns:
@@ -88,6 +89,7 @@ def joined(
         "flops": sum(p.flops for p in parts),
         "forward_flops": sum(p.forward for p in parts),
         "seconds": max(p.seconds for p in parts),
+        "evaluation_seconds": max(p.evaluation_seconds for p in parts),
     }
     return accuracies, row
 

@@ -27,7 +27,7 @@ UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begu
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 
 # These may differ between a run and its continuation: they do not change what is computed.
-_FREE = ("versions", "engine", "engine_reason")
+_FREE = ("versions", "engine", "engine_reason", "machine")
 
 
 class RunFolder:

@@ -45,6 +45,7 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
         "device": device,
         "engine": engine,
         "engine_reason": reason,
+        "machine": machine(device),
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
         "versions": {
             "coterie": __version__,
@@ -99,6 +100,16 @@ def fingerprint(model: Model) -> str:
         content.update(name.encode())
         content.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return content.hexdigest()
+
+
+def machine(device: str) -> str:
+    """Return the name of what a run runs on, because its times say nothing without it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "GPUs of a cluster"
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8", errors="replace").splitlines() if facts.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.machine())}, {torch.get_num_threads()} threads"
 
 
 def _as_json(value: Any) -> Any:

@@ -202,7 +202,7 @@ class Experiment:
             else None,
             recorded=measure.record_columns(self, self.record, before.state, state) if evaluate and self.record else {},
         )
-        return RunState(state, after_train), measures
+        return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
 
     def _nobody_trains(self, state: Any, r: Round) -> Trained:
         """Train one client with no samples, to get results of the right shapes for no clients."""
