@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -114,8 +115,9 @@ def test_the_page_of_fedavg_p_s_recipes_says_what_their_runs_say() -> None:
 def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
     """The tables, and the accuracies that the text quotes: of other rates, of generic models and between peers."""
     pytest.importorskip("matplotlib")
-    runs, page = json.loads((EVIDENCE / "cifar10.json").read_text(encoding="utf-8")), text("cifar10")
-    assert script("cifar10").page(runs) == page
+    tables, page = script("cifar10_tables"), text("cifar10")
+    assert tables.page({t: runs for t in tables.TABLES if (runs := tables.kept(t))}) == page
+    runs = json.loads((EVIDENCE / "cifar10.json").read_text(encoding="utf-8"))
     stepped = runs["fedbabu, stepped rate"]
     assert stepped["finetune_rates"]["0.001"] == stepped["after_finetune"][-1]
     quoted = [*stepped["finetune_rates"].values(), runs["fedrod"]["global"][-1], runs["fedavg"]["global"][-1]]
@@ -125,3 +127,63 @@ def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
     ahead = zip(*(run["after_mix"][:stopped] for run in peers), strict=True)
     assert all(dfedavgm < dfedalt for dfedavgm, dfedalt in ahead)  # in every round, as the page says
     assert f"| dfedavgm | 354 | not in the first {stopped} |" in page
+
+
+def capacity_run(folder: Path, method: str, accuracy: float, *, rounds: int = 2000, **changed: Any) -> Path:
+    """The folder of a run of FedLMT's Table 2 that was evaluated after its last round alone."""
+    recipe = recipes.load("fedlmt-t2-image")
+    settings = {**recipe.settings(method, 1), **changed.pop("settings", {})}
+    config = {
+        "method": method,
+        "settings": settings,
+        "data": {"source": "cifar10", "clients": 100, "partition": changed.pop("partition", "dirichlet-by-class:0.5")},
+        "model": {"name": "resnet18-bn"},
+        "rounds": 2000,
+        "precision": "bf16",
+        "seed": 0,
+        **changed,
+    }
+    row = {"seconds": 0.3, "train_loss": 1.0, "bytes_sent": 1, "parameters_sent": 10**8, "forward_flops": 10**9}
+    known = dict.fromkeys(("personal_accuracy_after_mix", "global_accuracy_local"), accuracy)
+    rows = [row] * (rounds - 1) + [row | known]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return folder
+
+
+def test_a_run_finds_its_table_and_names_what_was_changed(tmp_path: Path) -> None:
+    """Rows of one command: published numbers from the recipe, differences, and verdicts by the rule for all pages."""
+    pytest.importorskip("matplotlib")
+    cifar10, tables = script("cifar10"), script("cifar10_tables")
+    seeds = {("fedlmt", s): 0.9 + s / 1000 for s in range(3)} | {("heterofl", s): 0.92 + s / 500 for s in range(3)}
+    made = [capacity_run(tmp_path / f"{m}{s}", m, value, seed=s) for (m, s), value in seeds.items()]
+    made += [capacity_run(tmp_path / "short", "fedrolex", 0.99, rounds=100)]
+    made += [capacity_run(tmp_path / "other", "fedlmt", 0.99, partition="iid", settings={"lr": 0.05})]
+    rows = {name: run for folder in made for table, name, run in cifar10.gathered(folder) if table is tables.CAPACITY}
+    named = ["fedlmt", "fedlmt, seed=1", "fedlmt, seed=2", "heterofl", "heterofl, seed=1", "heterofl, seed=2"]
+    assert sorted(rows) == sorted([*named, "fedrolex", "fedlmt, lr=0.05, partition=iid"])
+    told = tables.compared(tables.CAPACITY, rows)
+    assert "| fedlmt | 91.03 | 90.00 | -1.03 | 2,000 | 28.62 / 100.00 | 2.80 / 2.00 | 90.00 | 0.30 |" in told
+    assert "| fedrolex | 89.11 | 99.00 | - | 100 | 134.70 / - | 6.75 / - | 99.00 | 0.30 |" in told
+    said = [tables.judged(tables.CAPACITY, claim, rows) for claim in tables.CAPACITY.claims]
+    assert said[0][1:] == ("heterofl", "+6.01", "-2.1 ± 0.1 points", "3", "contradicted")  # the changed row is left out
+    assert said[1] is None  # there is no FedAvg
+    assert said[2][-3:] == ("stopped: fedrolex", "0", "does not show")
+    with pytest.raises(SystemExit, match="fedavg on digits with resnet18-bn and 100 clients belongs to none of dfed"):
+        cifar10.recognized(
+            {"method": "fedavg", "data": {"source": "digits", "clients": 100}, "model": {"name": "resnet18-bn"}}
+        )
+
+
+def test_who_passes_the_target_first_is_open_where_the_other_was_stopped_before() -> None:
+    pytest.importorskip("matplotlib")
+    tables = script("cifar10_tables")
+    claim = tables.Claim("DFedAlt passes 80 % before DFedAvgM", "dfedalt", ("dfedavgm",), "rounds")
+
+    def run(*accuracies: float) -> dict[str, Any]:
+        return {"config": {"seed": 0}, "point": "after_mix", "after_mix": accuracies}
+
+    for slow, said in {(0.5, 0.6): "stopped: dfedalt, dfedavgm", (0.5, 0.6, 0.7): "+1.0 rounds"}.items():
+        found = tables.judged(tables.PERSONAL, claim, {"dfedalt": run(0.5, 0.7, 0.8), "dfedavgm": run(*slow)})
+        assert found[2:4] == ("+223.00", said)
