@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from .training.cluster import Cluster
     from .training.fit import fit
     from .training.run import Client, Run, load
+    from .training.time_limit import OutOfTime, TimeLimit
 
 __all__ = [
     "Client",
     "Cluster",
+    "OutOfTime",
     "Run",
+    "TimeLimit",
     "UserError",
     "algorithms",
     "data",
@@ -57,6 +60,8 @@ _HOME = {
     "Client": "training.run",
     "Run": "training.run",
     "load": "training.run",
+    "OutOfTime": "training.time_limit",
+    "TimeLimit": "training.time_limit",
 }
 
 

@@ -13,7 +13,8 @@ WRONG_REQUEST = 2
 def main() -> NoReturn:
     """Run the ``coterie`` command: 0 when done, 2 with one sentence where the request must change.
 
-    The status is 130 when it is interrupted. Anything else is a defect of ours and ends with a traceback and status 1.
+    The status is 130 when it is interrupted, and 75 when the time of ``--for`` is over and something is left to do.
+    Anything else is a defect of ours and ends with a traceback and status 1.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         # Before torch is loaded. Training goes on for long beside other work; OpenMP threads that spin while they wait

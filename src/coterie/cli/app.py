@@ -119,6 +119,20 @@ def watch(
     watch_runs(run, every, out, once)
 
 
+@app.command()
+def pack(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or those of a comparison or a recipe's runs.")],
+    out: Annotated[Path | None, typer.Option(help="The archive; by default NAME.tar.gz here.")] = None,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints/--no-checkpoints", help="With the states that unfinished runs need to go on.")
+    ] = True,
+) -> None:
+    """Pack runs without the clients' models, to carry them to another machine and go on there; tar unpacks them."""
+    from .pack import pack_runs
+
+    pack_runs(runs, out, checkpoints)
+
+
 @app.command(name="list")
 def list_names(
     method: Annotated[

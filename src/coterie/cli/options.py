@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..core.errors import UserError
+from ..training.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from ..core.schema import Init, MeasureName, Precision
@@ -40,9 +41,21 @@ Metrics = Annotated[
 ]
 
 
-def option(help: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Return a field with its help; ``names``: how it is typed, where its own name and a value is not all."""
-    return field(default=default, metadata={"option": typer.Option(*names, help=help, **limits)})
+def option(help: str, *names: str, default: Any = None, read: Callable[[str], Any] | None = None, **more: Any) -> Any:
+    """Return a field with its help; ``names``: how it is typed, where its own name and a value is not all.
+
+    ``read`` makes the value of the text that was typed, as soon as the command begins.
+    """
+    return field(default=default, metadata={"option": typer.Option(*names, help=help, **more), "read": read})
+
+
+def flag(name: str) -> str:
+    """Return the option of a field as it is typed.
+
+    >>> flag("evaluate_every"), flag("for_")
+    ('--evaluate-every', '--for')
+    """
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,12 @@ class TrainingOptions:
     precision: Precision | None = option("fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")
     out: Path | None = option("The folder for the results; by default a new one under runs/.")
     resume: bool = option("Continue what an interruption left in --out.", "--resume", default=False)
+    for_: TimeLimit | None = option(
+        "Stop in time, all runs together: 90s, 25m, 1.5h. Saves, prints the command that continues, exits with 75.",
+        "--for",
+        read=TimeLimit,
+        metavar="TIME",
+    )
 
 
 @dataclass(frozen=True)
@@ -154,7 +173,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def called(**typed: Any) -> None:
-        values = {n: kind(**{f.name: typed.pop(f.name) for f in fields(kind)}) for n, kind in groups.items()}
+        values = {n: kind(**{f.name: _value(f, typed.pop(f.name)) for f in fields(kind)}) for n, kind in groups.items()}
         command(**typed, **values)
 
     each = ([_parameter(f) for f in fields(groups[n])] if n in groups else [p] for n, p in parameters.items())
@@ -163,9 +182,15 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def _value(f: "Field[Any]", typed: Any) -> Any:
+    read = f.metadata.get("read")
+    return typed if read is None or typed is None else read(typed)
+
+
 def _parameter(f: "Field[Any]") -> Parameter:
     default = f.default if f.default_factory is MISSING else f.default_factory()
-    kind = Annotated[f.type, f.metadata["option"]] if "option" in f.metadata else f.type
+    typed = str | None if f.metadata.get("read") else f.type
+    kind = Annotated[typed, f.metadata["option"]] if "option" in f.metadata else typed
     return Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 

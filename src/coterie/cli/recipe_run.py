@@ -25,7 +25,7 @@ from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
 from .console import wide_console
 from .data import draw_split, print_split, split_counts
-from .options import Output, RecipeOptions
+from .options import Output, RecipeOptions, flag
 from .recipe_show import results_as_json, show_results
 from .report import begin_several, leave_report
 from .train import folder_of_several, fresh_folder, interruptible
@@ -142,6 +142,7 @@ class RecipePlan:
             precision=self.options.precision or "fp32",
             progress=shown,
             trackers=trackers,
+            time_limit=self.options.for_,
         ).history
 
 
@@ -205,8 +206,7 @@ def _refuse_training(recipe: Recipe, options: RecipeOptions, output: Output) -> 
     for name, given in {**vars(options), **vars(output)}.items():
         if given and name not in of_use:
             other = "" if recipe.draws == SPLITS else ", or count another model with coterie capacity --model"
-            flag = name.replace("_", "-")
-            raise UserError(f"--{flag} is of no use to {recipe.name}, which trains nothing: leave it out{other}")
+            raise UserError(f"{flag(name)} is of no use to {recipe.name}, which trains nothing: leave it out{other}")
 
 
 def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output) -> dict[str, Any]:

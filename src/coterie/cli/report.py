@@ -15,7 +15,7 @@ from ..report.library import compressed_library
 from .options import Output
 
 PAGE = "report.html"
-NOT_REPEATED = ("--out", "--format")  # the folder exists by then; how results were printed changes nothing
+NOT_REPEATED = ("--out", "--format", "--for")  # the folder exists by then; the others change no result
 NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
 
 

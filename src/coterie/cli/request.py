@@ -26,7 +26,7 @@ from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
 from ..training.first import COMMON, PER_CLIENT, check_init, first_models
-from .options import RunOptions
+from .options import RunOptions, flag
 from .presets import PRESETS, Preset
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
@@ -119,8 +119,7 @@ class RunPlan:
         """Refuse messages that are dropped and clients that are offline where all methods have a server."""
         for name in Missing._fields:
             if getattr(self.options, name) and not any(getattr(some, name) for some in each):
-                flag = name.replace("_", "-")
-                raise UserError(f"{', '.join(among)} have a server: lower participation instead of --{flag}")
+                raise UserError(f"{', '.join(among)} have a server: lower participation instead of {flag(name)}")
 
     def _bound(self, module: nn.Module, federation: Federation, algorithm: Algorithm) -> Experiment:
         """Return the method, bound to the clients, to be asked what it does."""
@@ -142,20 +141,21 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
     builders = {m: algorithms.builder(m) for m in methods}
     known = [settings_of(builder) for builder in builders.values()]
     parse_settings(options.set, builders)
-    for flag in (*_FLAGS, "drop_messages"):
-        needed = "topology" if flag == "drop_messages" else flag
-        if getattr(options, flag) is not None and not any(needed in settings for settings in known):
-            raise UserError(f"{', '.join(methods)} has no {needed}: leave --{flag.replace('_', '-')} out")
+    for name in (*_FLAGS, "drop_messages"):
+        needed = "topology" if name == "drop_messages" else name
+        if getattr(options, name) is not None and not any(needed in settings for settings in known):
+            raise UserError(f"{', '.join(methods)} has no {needed}: leave {flag(name)} out")
 
 
 def refuse_beside_config(options: RunOptions, config: dict[str, Any]) -> None:
     """Refuse options beside a saved configuration, which already says everything.
 
-    It does not say where the data and the results are, nor the cluster; a run that goes on may change its engine.
+    It does not say where the data and the results are, nor the cluster, nor for how long; a run that goes on may change
+    its engine.
     """
-    apart = {"data_dir", "out", "resume", "ray_address", "workers", "gpus_per_worker"}
+    apart = {"data_dir", "out", "resume", "for_", "ray_address", "workers", "gpus_per_worker"}
     apart |= {"engine"} if options.resume else set()
-    other = [f"--{k.replace('_', '-')}" for k, v in vars(options).items() if v not in (None, []) and k not in apart]
+    other = [flag(k) for k, v in vars(options).items() if v not in (None, []) and k not in apart]
     if other:
         raise UserError(
             f"{' '.join(other)} cannot be combined with a saved configuration of {config.get('method')}: "

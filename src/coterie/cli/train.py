@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from .. import algorithms
 from ..algorithms import Algorithm
@@ -16,9 +17,9 @@ from ..core.tensors import entries
 from ..engines import Serial
 from ..measure.compare import Comparison, MethodRuns, RunData
 from ..models.model import Model, cross_entropy
-from ..report.collect import COMPARISON
+from ..report.collect import COMPARISON, history_so_far, planned_runs
 from ..store import RunFolder, read_json
-from ..store.folder import CONFIG
+from ..store.folder import CONFIG, METRICS
 from ..track import Tracker
 from ..training.cluster import Cluster
 from ..training.config import rebuild
@@ -26,12 +27,14 @@ from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.run import Run
+from ..training.time_limit import OutOfTime
 from .options import Output, RunOptions, TrainingOptions
 from .report import begin_several, leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TABLE, TableStyle, show_comparison
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again later
 # The arguments of fit that a saved configuration decides alone.
 SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
 
@@ -80,6 +83,7 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             cluster=cluster(options),
             progress=not output.quiet,
             trackers=trackers,
+            time_limit=options.for_,
         )
     if config.get("fingerprints") != run.config["fingerprints"]:
         print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
@@ -131,6 +135,7 @@ def train_seed(
         cluster=cluster(plan.options),
         progress=progress,
         trackers=trackers,
+        time_limit=plan.options.for_,
     )
 
 
@@ -230,13 +235,40 @@ def fresh_folder(name: str) -> Path:
 
 @contextmanager
 def interruptible(folder: Path, options: TrainingOptions, output: Output) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, keep what is saved and print the command that continues."""
+    """On Ctrl-C, SIGTERM or when the time is over, keep what is saved and print the command that continues."""
     try:
         yield
     except KeyboardInterrupt:
-        command = shlex.join(_continuation(folder, options, output))
-        print(f"\ninterrupted; finished rounds are saved. Continue with:\n  coterie {command}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        _end(INTERRUPTED, "\ninterrupted; finished rounds are saved", folder, options, output)
+    except OutOfTime:
+        _end(OUT_OF_TIME, f"stopped in time: {_done(folder)}", folder, options, output)
+
+
+def _end(status: int, said: str, folder: Path, options: TrainingOptions, output: Output) -> NoReturn:
+    command = shlex.join(_continuation(folder, options, output))
+    print(f"{said}. Continue with:\n  coterie {command}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _done(folder: Path) -> str:
+    """Say what is done and what is left of a run, or of several."""
+    runs = planned_runs(folder)
+    begun = [run for name in runs or [""] if (run := RunFolder(folder / name)).exists]
+    unfinished = [run for run in begun if not run.finished]
+    said = []
+    if runs:
+        finished = len(begun) - len(unfinished)
+        said = [f"{finished} of {len(runs)} runs are finished, {_left(len(runs) - finished)}"]
+    for run in unfinished:
+        done, rounds = len(history_so_far(run.path / METRICS)), run.config()["rounds"]
+        of = f" of {run.path.name}" if runs else ""
+        rest = _left(rounds - done) if done < rounds else "the clients' models are not written yet"
+        said.append(f"{done} of {rounds} rounds{of} are done, {rest}")
+    return "; ".join(said)
+
+
+def _left(number: int) -> str:
+    return f"{number} {'is' if number == 1 else 'are'} left"
 
 
 def _continuation(folder: Path, options: TrainingOptions, output: Output) -> list[str]:
@@ -245,6 +277,8 @@ def _continuation(folder: Path, options: TrainingOptions, output: Output) -> lis
         named = algorithms.is_method(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
         trusted = trust_options(RunFolder(folder).config())
         where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
-        return ["run", f"./{folder}" if named else str(folder), "--resume", *trusted, *where, *output.flags]
+        limit = [] if options.for_ is None else ["--for", options.for_.text]
+        words = ["run", f"./{folder}" if named else str(folder), "--resume"]
+        return [*words, *trusted, *where, *limit, *output.flags]
     again = [] if options.resume else ["--resume"]
     return [*sys.argv[1:], *([] if options.out else ["--out", str(folder)]), *again]

@@ -13,19 +13,7 @@ from functools import wraps
 from inspect import Parameter
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    ParamSpec,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UserError, did_you_mean
 
@@ -103,6 +91,20 @@ def parse_shares(text: str) -> list[SharePart]:
     """
     items = (re.fullmatch(r"\s*([^x@]*?)\s*(?:([x@])\s*(.*?)\s*)?", item, re.DOTALL) for item in text.split("-"))
     return [SharePart(*(group or "" for group in item.groups())) for item in items if item is not None]
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds of a time such as ``90s``, ``25m``, ``1.5h`` or ``1h30m``.
+
+    >>> parse_seconds("1h30m"), parse_seconds("0.5m")
+    (5400.0, 30.0)
+    """
+    found = re.fullmatch(r"(?:(\d+\.?\d*)h)?(?:(\d+\.?\d*)m)?(?:(\d+\.?\d*)s)?", text.strip(), re.ASCII)
+    hours, minutes, rest = (0.0, 0.0, 0.0) if found is None else (float(part or 0) for part in found.groups())
+    seconds = 3600 * hours + 60 * minutes + rest
+    if not 0 < seconds <= LARGEST:
+        raise UserError(f"{text!r} is not a time: write it as 90s, 25m, 1.5h or 1h30m")
+    return seconds
 
 
 class Range(NamedTuple):
@@ -265,7 +267,8 @@ def checked(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
             values = {k: convert(subject, k, v, hints[k]) for k, v in bound.arguments.items()}
-            return cast(Callable[..., R], function)(**values)
+            takes_names: Callable[..., R] = function
+            return takes_names(**values)
 
         return call
 

@@ -119,7 +119,7 @@ class Opened:
                 "coterie.load(path, model=...) returns"
             )
         modules = Modules(config, model_of(config))
-        return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules))
+        return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules.of))
 
     @property
     def clients(self) -> int:

@@ -114,6 +114,8 @@ def slice_of(record: Record, kind: Kind, budget: float) -> Slice:
 def _own_models(experiment: Experiment, record: Record) -> Tensors:
     """Return every client's model."""
     models = [c.shared | c.personal for c in record.run().clients]
+    if not models:
+        raise UserError("the models of a run were left out of its pack")
     if any(shapes(model) != shapes(experiment.model.start) for model in models):
         raise UserError("the clients of a method hold models of unequal size, or of another than the common one")
     stacked: Tensors = stack(models)

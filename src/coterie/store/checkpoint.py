@@ -22,6 +22,7 @@ from ..core.tensors import Tensors
 from .safetensors import save_tensors
 
 KEPT = 2  # while a run goes on: should the newest turn out to be damaged
+LEFT_OUT = "left-out"  # stands in a pack in place of a checkpoint
 ROWS, COMMON, CLIENTS = "rows/", "common/", "clients"  # of a part: per client, nobody's own, which clients
 
 
@@ -94,6 +95,11 @@ def prune(folder: Path, kept: int) -> None:
 
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
     """Return the newest whole checkpoint; ``say`` is told of every damaged one that was passed over."""
+    if (folder / LEFT_OUT).exists():
+        raise UserError(
+            f"the checkpoint of {folder.parent} was left out of its pack: go on where it was packed, or start again "
+            "with another --out"
+        )
     found = sorted(folder.glob("round-*.json"), reverse=True)
     for path in found:
         checkpoint = _read(path)
@@ -105,16 +111,33 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
     return None
 
 
-def _read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a JSON file, None if anything of it is damaged."""
+def newest_files(folder: Path) -> list[Path]:
+    """Return the files of the newest whole checkpoint, none where there is no such."""
+    whole = ((path, _whole(path)) for path in sorted(folder.glob("round-*.json"), reverse=True))
+    return next(([path, *files] for path, files in whole if files), [])
+
+
+def _whole(path: Path) -> list[Path] | None:
+    """Return the files that the JSON file of a checkpoint names, None if anything of them is damaged."""
     try:
         round, about = int(path.stem.removeprefix("round-")), json.loads(path.read_text())
         files = about.get("parts") or {path.with_suffix(".safetensors").name: about["sha256"]}
         if about["round"] != round or any(digest(path.parent / name) != sha for name, sha in files.items()):
             return None
-        parts = [load_file(path.parent / name) for name in files]
-        tensors = _merge(parts) if "parts" in about else parts[0]
-    except (OSError, ValueError, KeyError, AttributeError, SafetensorError):
+        return [path.parent / name for name in files]
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+
+
+def _read(path: Path) -> Checkpoint | None:
+    """Return the checkpoint of a JSON file, None if anything of it is damaged."""
+    files = _whole(path)
+    if files is None:
+        return None
+    try:
+        round, parts = int(path.stem.removeprefix("round-")), [load_file(file) for file in files]
+        tensors = parts[0] if files == [path.with_suffix(".safetensors")] else _merge(parts)
+    except (OSError, ValueError, KeyError, SafetensorError):
         return None
     # In memory of torch's own: kernels sum in an order that depends on where numbers begin, which a file decides.
     return Checkpoint(round, {k: v.clone() for k, v in tensors.items()})

@@ -23,6 +23,7 @@ from .checkpoint import Saved
 from .safetensors import save_tensors
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
+CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 
@@ -41,6 +42,17 @@ class RunFolder:
         """Whether a run was begun here."""
         with disk(self.path):
             return (self.path / CONFIG).exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run here is complete."""
+        with disk(self.path):
+            return (self.path / SUMMARY).exists()
+
+    @property
+    def has_models(self) -> bool:
+        """Whether the clients' models are here; a pack may have left them out, all together."""
+        return (self.path / MODELS).exists()
 
     def begin(self, config: Config) -> None:
         """Begin a new run; refuse a folder that has anything in it."""
@@ -88,11 +100,11 @@ class RunFolder:
         if round:
             with disk(self.path / METRICS):
                 to_disk(self.path / METRICS)
-        checkpoints.save(self.path / "checkpoint", round, state)
+        checkpoints.save(self.path / CHECKPOINT, round, state)
 
     def latest(self, say: Callable[[str], object]) -> checkpoints.Checkpoint | None:
         """Return the newest whole checkpoint."""
-        return checkpoints.newest(self.path / "checkpoint", say)
+        return checkpoints.newest(self.path / CHECKPOINT, say)
 
     def client_summary(self) -> ClientSummary:
         """Return what is known of every client after the last round; nothing before that."""
@@ -104,13 +116,13 @@ class RunFolder:
         for i, tensors in enumerate(clients):
             save_tensors(client_file(self.path, i), tensors)
         write_json(self.path / CLIENTS, client_summary, indent=None)
-        checkpoints.prune(self.path / "checkpoint", kept=1)  # nothing is left that could need the one before
+        checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
 
 
 def client_file(path: Path, client: int) -> Path:
     """Return the file of a client's model."""
-    return path / "clients" / f"client-{client:04d}.safetensors"
+    return path / MODELS / f"client-{client:04d}.safetensors"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -147,6 +159,7 @@ class Writer:
         self._thread = futures.ThreadPoolExecutor(1, "checkpoint")
         self._under_way: futures.Future[float] | None = None  # or the last one that was; gives when the next is due
         self._unsaved: tuple[int, Saved] | None = None  # the last round and the state after it, if no checkpoint has it
+        self.longest = 0.0  # seconds that a checkpoint has taken
 
     def __enter__(self) -> "Writer":
         # The thread is there before the first checkpoint: a Ctrl-C while the pool starts it would make the pool forget
@@ -203,6 +216,7 @@ class Writer:
         with queue:
             self.folder.save(round, state)
         ended = monotonic()
+        self.longest = max(self.longest, ended - began)
         return ended + (ended - began) / SHARE
 
 

@@ -15,7 +15,7 @@ from ..core import rng
 from ..core.errors import UserError
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, size_in_bytes
 from ..data import Federation
 from ..engines import Serial
 from ..engines.base import InMemory
@@ -33,8 +33,9 @@ from .config import describe
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
-from .run import Client, History, Run, client_tensors
+from .run import Client, History, Run, client_tensors, read_finished
 from .select_engine import Choice, select_engine
+from .time_limit import LimitedRun, TimeLimit
 
 AUTO = "auto"
 EVERY_N_NOTE = (
@@ -63,6 +64,7 @@ def fit(
     precision: Precision = "fp32",
     trackers: Sequence[Tracker] = (),
     cluster: Cluster | None = None,
+    time_limit: TimeLimit | None = None,
 ) -> Run:
     """Train one model per client and return them with everything that was measured.
 
@@ -89,6 +91,8 @@ def fit(
         precision: "fp32", "tf32" (a GPU rounds products to 10 bits) or "bf16" (products in bfloat16; weights stay).
         trackers: Who else is told of every round, such as ``coterie.track.TensorBoard()``.
         cluster: Where engine="ray" trains; a cluster on this machine is started unless it has an address.
+        time_limit: Such as ``coterie.TimeLimit("25m")``, for all runs that get it: raise ``coterie.OutOfTime`` in time,
+            when the rounds so far are saved in ``out`` and the next one would not end within it.
 
     >>> import coterie as ct
     >>> fed = ct.data.federate("synthetic", clients=4, partition="iid", seed=0)
@@ -102,6 +106,9 @@ def fit(
     check_init(init)
     if resume and out is None:
         raise UserError("resume goes on with a run that was written: give out, the folder it is in")
+    if time_limit is not None and out is None:
+        raise UserError("a time limit is for a run that can go on later: give out, the folder to write it to")
+    limited = None if time_limit is None else LimitedRun(time_limit)
     there = check_cluster(engine, cluster)
     place = find_device(device if there is None else "cpu")
     check_precision(precision, place, there)
@@ -140,9 +147,12 @@ def fit(
                 runs_on.on_build = bar.building
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
+            if continued and folder is not None and folder.finished:
+                folder.check_same(config)
+                return _read_again(experiment, folder, config, tracking)
             now, history = _begin(backend, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
-            return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking)
+            return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
 
 
 class Backend(Protocol):
@@ -198,6 +208,15 @@ def _begin(
     return backend.restored(saved), folder.history(saved.round)
 
 
+def _read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
+    """Return a run that was finished before, from its files: nothing is computed or written once more."""
+    models = experiment.modules()
+    run = read_finished(folder, config, lambda i, _: models[i])
+    tracking.begin(config, folder.path, run.history)
+    tracking.summary = run.summary
+    return run
+
+
 def _run_rounds(
     experiment: Experiment,
     backend: Backend,
@@ -207,19 +226,23 @@ def _run_rounds(
     history: list[Row],
     bar: Progress,
     tracking: Tracking,
+    limited: LimitedRun | None,
 ) -> Run:
     """Run the rounds that are left."""
     rounds = config["rounds"]
+    schedule, todo = experiment.schedule, range(len(history), rounds)
     bar.begin(history)
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
-        for t in range(len(history), rounds):
-            now, row = backend.run_round(now, t, evaluate=experiment.schedule.evaluated(t) == t)
+        for t in todo if limited is None or writer is None else limited.rounds(todo, schedule, history, writer):
+            now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
             history.append(row)
             if writer is not None:
                 writer.keep(row, backend.saved(now))
             bar.update(row)
             tracking.round(row)
     saved = backend.saved(now)
+    if limited is not None:
+        limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
     clients = backend.clients(now.state)
     accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, max(0, rounds - 1))
     final = saved if isinstance(saved, dict) else saved.gathered()
@@ -229,6 +252,12 @@ def _run_rounds(
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
     tracking.summary = run.summary
     return run
+
+
+def _share_of_models(experiment: Experiment, saved: Saved) -> float:
+    """Return how large the files of all clients' models are, in checkpoints; 1 where that is in other processes."""
+    models = experiment.federation.clients * size_in_bytes(experiment.model.start.values())
+    return models / max(1, size_in_bytes(saved.values())) if isinstance(saved, dict) else 1.0
 
 
 def _same_engine(asked: str, begun: str) -> str:

@@ -105,16 +105,25 @@ def client_tensors(client: Client) -> Tensors:
 
 
 def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
-    """Return a finished run from its folder; ``model``: the module, where the run used one of its own."""
+    """Return a finished run from its folder; ``model``: the module, where the run used one of its own.
+
+    Without the clients' models, which ``coterie pack`` leaves out, ``clients`` and ``final`` are empty.
+    """
     folder = finished(path)
     config = folder.config()
-    checkpoint = folder.latest(say=print)
     modules = Modules(config, model_of(config, model))
+    return read_finished(folder, config, modules.of)
+
+
+def read_finished(folder: RunFolder, config: Config, model: Callable[[int, Tensors], Model | None]) -> Run:
+    """Return a finished run from its files; ``model(i, tensors)``: of a client. A pack may have left models out."""
+    checkpoint = folder.latest(say=print)
+    clients = range(config["data"]["clients"] if folder.has_models else 0)
     return Run(
         config=config,
         history=_history(folder.path / METRICS),
         summary=cast(Summary, read_json(folder.path / SUMMARY)),
-        clients=[client_of(folder.path, i, modules) for i in range(config["data"]["clients"])],
+        clients=[client_of(folder.path, i, model) for i in clients],
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
     )
@@ -124,7 +133,7 @@ def finished(path: str | Path) -> RunFolder:
     """Return the folder of a run; refuse one that is not complete."""
     folder = RunFolder(Path(path))
     folder.config()  # refuses a folder without a run
-    if not (folder.path / SUMMARY).exists():
+    if not folder.finished:
         command = shlex.join(["coterie", "run", str(path), "--resume", *trust_options(folder.config())])
         raise UserError(f"{path} is not finished: continue it with `{command}` first")
     return folder
@@ -174,15 +183,17 @@ def _history(path: Path) -> History:
         raise UserError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 
 
-def client_of(path: Path, i: int, modules: Modules) -> Client:
+def client_of(path: Path, i: int, model: Callable[[int, Tensors], Model | None]) -> Client:
     """Return one client of a finished run, from its file."""
     file = client_file(path, i)
+    if not RunFolder(path).has_models:
+        raise UserError(f"{path} has no models: coterie pack leaves them out, so go to the folder that was packed")
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
     client = client_from(tensors, None)
-    return replace(client, model=modules.of(i, client.shared | client.personal))
+    return replace(client, model=model(i, client.shared | client.personal))
 
 
 def client_from(tensors: Tensors, model: Model | None) -> Client:

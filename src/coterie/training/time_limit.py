@@ -1,0 +1,131 @@
+"""A time limit for some runs: no round is begun that would not end within it.
+
+What a round takes is learned from those that were seen, apart from evaluated ones and from the first of its kind, in
+which programs may be built. Whoever stops a run by force in time loses a round; who is too late loses the machine.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..core.errors import UserError
+from ..core.schema import Row
+from ..core.spec import parse_seconds
+
+if TYPE_CHECKING:
+    from ..store import Writer
+    from .schedule import Schedule
+
+RESERVE = 0.02  # of the time: for what nobody measures, as the page at the end, and the end of the process
+MARGIN = 1.2  # times the longest of the latest rounds
+LATEST = 8  # rounds that are looked at
+
+
+class OutOfTime(Exception):  # noqa: N818 (no error: the run goes on later)
+    """The time limit of ``fit`` is over. What was trained is saved, and ``resume`` goes on with it."""
+
+
+class TimeLimit:
+    """The time for the runs that get it, from now on; ``time``: seconds, or a text such as 90s, 25m, 1.5h or 1h30m."""
+
+    def __init__(self, time: float | str, clock: Callable[[], float] = monotonic) -> None:
+        self.text = time if isinstance(time, str) else f"{time:g}s"
+        self.seconds, self.clock = parse_seconds(self.text), clock
+        self.began = clock()
+        self.steps = 0  # rounds that were run, and runs that were finished, within it
+        self.longest_start = 0.0  # what a run has taken until its first round was saved
+
+    def __repr__(self) -> str:
+        return f"TimeLimit({self.text!r})"
+
+    @property
+    def left(self) -> float:
+        """The seconds that can still be used."""
+        return (1 - RESERVE) * self.seconds - (self.clock() - self.began)
+
+    def check(self, what: str, takes: float) -> None:
+        """Raise OutOfTime where something would not end within the time; ``takes``: its seconds, as far as known."""
+        left = self.left
+        if takes <= left and left > 0:
+            return
+        expected = f"takes about {takes:.3g} s, and {max(0.0, left):.3g} s are left" if takes else "finds no time left"
+        if not self.steps:
+            raise UserError(
+                f"a time limit of {self.text} is too short to begin with: {what} {expected}; give more time"
+            )
+        raise OutOfTime(f"stopped in time: {what} {expected}; resume goes on")
+
+
+class LimitedRun:
+    """One run within a time limit."""
+
+    def __init__(self, limit: TimeLimit) -> None:
+        self.limit, self.began = limit, limit.clock()
+        limit.check("the first round of a run", limit.longest_start)
+
+    def rounds(self, todo: range, schedule: "Schedule", history: Sequence[Row], writer: "Writer") -> Iterator[int]:
+        """Yield the rounds that are to be run, one after another, as long as there is time for the next one.
+
+        ``history``: of earlier processes; ``writer``: who saves the rounds.
+        """
+        limit, times = self.limit, RoundTimes(history, schedule.evaluate_every)
+        for t in todo:
+            evaluate = schedule.evaluated(t) == t
+            # A checkpoint may be under way beside the round, and the last one is written behind it.
+            takes = max(times.expected(evaluate), writer.longest) + writer.longest
+            limit.check(f"round {t + 1} of {todo.stop}", takes)
+            began = limit.clock()
+            yield t
+            times.seen(evaluate, limit.clock() - began)
+            limit.steps += 1
+            if t == todo.start:
+                writer.wait()  # to know what a checkpoint takes
+                limit.longest_start = max(limit.longest_start, limit.clock() - self.began)
+        self.save, self.evaluation = writer.longest, times.expected(True)
+
+    def finishing(self, share: float, tuned: bool) -> None:
+        """Raise OutOfTime where writing the clients' models takes too long.
+
+        ``share``: their size, in checkpoints; ``tuned``: they are fine-tuned before, as in an evaluation.
+        """
+        takes = MARGIN * share * self.save + (self.evaluation if tuned else 0.0)
+        self.limit.check("writing the clients' models", takes)
+        self.limit.steps += 1
+
+
+class RoundTimes:
+    """What the next round will take, from what earlier ones took.
+
+    >>> times = RoundTimes([], every=10)
+    >>> times.expected(evaluate=False)  # nobody knows
+    0.0
+    >>> times.seen(False, 60.0); times.seen(False, 2.0); times.seen(False, 3.0)
+    >>> times.expected(evaluate=False) == MARGIN * 3.0  # the first one built programs
+    True
+    >>> times.expected(evaluate=True) == MARGIN * (3.0 + 60.0)  # which evaluating does as well
+    True
+    """
+
+    def __init__(self, history: Sequence[Row], every: int) -> None:
+        self.every = every
+        self.trained = max((row["seconds"] for row in history[1:][-LATEST:]), default=0.0)  # by an earlier process
+        self.first: dict[bool, float] = {}  # the first round of each kind, evaluated or not
+        self.later: dict[bool, list[float]] = {False: [], True: []}
+
+    def seen(self, evaluate: bool, seconds: float) -> None:
+        """Note what a round took."""
+        if evaluate in self.first:
+            self.later[evaluate] = [*self.later[evaluate], seconds][-LATEST:]
+        else:
+            self.first[evaluate] = seconds
+
+    def expected(self, evaluate: bool) -> float:
+        """Return the seconds of the next round, 0 where nothing is known of any."""
+        if evaluate in self.first:
+            return MARGIN * max(self.later[evaluate], default=self.first[evaluate])
+        if not evaluate:  # at most what an evaluated one takes
+            return self.expected(True) if self.first else MARGIN * self.trained
+        plain = max(self.later[False], default=self.first.get(False, self.trained))
+        # An evaluation that nobody has seen may build programs, too, and is seldom more than a tenth of the rounds
+        # between two of them: the interval is chosen so where nobody says another one.
+        return MARGIN * (plain + max(self.first.get(False, self.trained), plain * self.every / 10))
