@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..core.errors import UserError
-from ..core.schema import Row
+from ..core.schema import Row, number
 from ..core.spec import parse_seconds
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ class RoundTimes:
 
     def __init__(self, history: Sequence[Row], every: int) -> None:
         self.every = every
-        self.trained = max((row["seconds"] for row in history[1:][-LATEST:]), default=0.0)  # by an earlier process
+        # As earlier processes have seen it; the first round of all was in building.
+        known = history[1:][-max(LATEST, every) :]
+        self.trained = max((row["seconds"] for row in known[-LATEST:]), default=0.0)
+        self.evaluation = max((number(row, "evaluation_seconds") or 0.0 for row in known), default=0.0)
         self.first: dict[bool, float] = {}  # the first round of each kind, evaluated or not
         self.later: dict[bool, list[float]] = {False: [], True: []}
 
@@ -126,6 +129,7 @@ class RoundTimes:
         if not evaluate:  # at most what an evaluated one takes
             return self.expected(True) if self.first else MARGIN * self.trained
         plain = max(self.later[False], default=self.first.get(False, self.trained))
-        # An evaluation that nobody has seen may build programs, too, and is seldom more than a tenth of the rounds
-        # between two of them: the interval is chosen so where nobody says another one.
-        return MARGIN * (plain + max(self.first.get(False, self.trained), plain * self.every / 10))
+        # An evaluation that this process has not seen may build programs, too. One that nobody has seen is seldom more
+        # than a tenth of the rounds between two of them: the interval is chosen so where nobody says another one.
+        evaluation = self.evaluation or max(self.trained, plain * self.every / 10)
+        return MARGIN * (plain + max(self.first.get(False, 0.0), evaluation))
