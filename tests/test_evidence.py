@@ -121,6 +121,7 @@ def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
     stepped = runs["fedbabu, stepped rate"]
     assert stepped["finetune_rates"]["0.001"] == stepped["after_finetune"][-1]
     quoted = [*stepped["finetune_rates"].values(), runs["fedrod"]["global"][-1], runs["fedavg"]["global"][-1]]
+    quoted.append(runs["fedavg"]["global"][99])  # in round 100, where the rate is 0.037
     peers, stopped = (runs["dfedavgm"], runs["dfedalt"]), len(runs["dfedavgm"]["after_mix"])
     quoted += [run[point][stopped - 1] for run in peers for point in ("after_mix", "after_train")]
     assert all(f"{100 * value:.1f} %" in " ".join(page.split()) for value in quoted)

@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+import cifar10_small
 import matplotlib
 import verdicts
-from cifar10_text import ABOUT, BETWEEN, CLAIMED, DIFFERS
+from cifar10_text import ABOUT, BETWEEN, CANDIDATES, CLAIMED, DIFFERS
 from matplotlib.figure import Figure
 
 from coterie.recipes import Recipe, load
@@ -288,5 +289,9 @@ def page(runs: Mapping[Table, Runs]) -> str:
         parts += [f"\n## {recipe.about.rstrip('.')} ({table.recipe}, {recipe.where}, case {table.case})\n\n"]
         parts += [f"Runs: [{table.file}]({table.file}).\n\n", compared(table, runs[table])]
     found = [line for table, rows in runs.items() for c in table.claims if (line := judged(table, c, rows))]
+    tried = json.loads(cifar10_small.FILE.read_text())
     heads = ("claim", "others that were run", "in the paper", "ours", "seeds", "verdict")
-    return "".join([*parts, CLAIMED.format(rule=verdicts.RULE), markdown(heads, found), DIFFERS])
+    parts += [CLAIMED.format(rule=verdicts.RULE), markdown(heads, found)]
+    candidates = markdown(("detail", "here", "elsewhere", "what it could do"), CANDIDATES)
+    small = markdown(("changed", "method", "model", "rounds", "personal", "global"), cifar10_small.lines(tried))
+    return "".join([*parts, DIFFERS.format(candidates=candidates, small=small)])

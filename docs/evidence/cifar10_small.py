@@ -1,0 +1,87 @@
+"""Which detail of the set-up moves which method? A fifth of CIFAR-10, for a CPU, beside the runs of cifar10.py.
+
+    python docs/evidence/cifar10_small.py fedavg resnet8-gn 50
+    python docs/evidence/cifar10_small.py fedavg resnet8-gn 50 momentum=0 lr_decay=0.998
+    python docs/evidence/cifar10_small.py fedper small-cnn 40 partition=dirichlet-reuse:0.3
+    python docs/evidence/cifar10.py                                       # the page has the table of cifar10_small.json
+
+METHOD MODEL ROUNDS [partition=...] [KEY=VALUE ...] runs the set-up of dfedalt-t1 with 10,000 images of half the width
+and height: 100 clients of 100 samples, ten a round, batches of 32, which make as many steps as 500 samples and batches
+of 128. Rates are those of 500 rounds, passed through in fewer: lr_decay is raised to the power 500 / ROUNDS.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import avg_pool2d
+
+import coterie as ct
+from coterie.data.partition import split, test_parts
+
+RECIPE, CASE = ct.recipes.load("dfedalt-t1"), 2
+CLIENTS, SAMPLES, BATCH = 100, 10_000, 32
+FILE = Path(__file__).with_name("cifar10_small.json")
+
+
+def federation(partition: str, seed: int = 0) -> ct.data.Federation:
+    """The fifth of the training samples and all test samples, half as wide and high, divided among the clients."""
+    full = RECIPE.federation(CASE)
+    chosen = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(full.y))[:SAMPLES]))
+    x, test_x = (avg_pool2d(v.float(), 2).round().to(v.dtype) for v in (full.x[chosen], full.test_x))
+    y, test_y = full.y[chosen].numpy(), full.test_y.numpy()
+    parts = split(partition, y, CLIENTS, seed)
+    tests = test_parts(partition, y, parts, test_y, seed)
+    train, test = (tuple(map(torch.from_numpy, rows)) for rows in (parts, tests))
+    origin = {"source": "cifar10 small", "clients": CLIENTS, "partition": partition, "seed": seed}
+    assert isinstance(full.transform, ct.data.Transform)
+    transform = replace(full.transform, pad=2)
+    return replace(
+        full, x=x, y=full.y[chosen], test_x=test_x, train=train, test=test, origin=origin, transform=transform
+    )
+
+
+def trained(method: str, model: str, rounds: int, changed: Mapping[str, str]) -> dict[str, Any]:
+    """The accuracies after the last round, in %."""
+    fed = federation(changed.get("partition", RECIPE.cases[CASE - 1].partition))
+    asked = {k: v for k, v in changed.items() if k != "partition"}
+    decay = float(asked.get("lr_decay", RECIPE.settings(method, CASE)["lr_decay"]))
+    sets = asked | {"lr_decay": str(decay ** (RECIPE.cases[CASE - 1].rounds / rounds)), "batch_size": str(BATCH)}
+    changes = ct.recipes.Changes(set=[f"{k}={v}" for k, v in sets.items()])
+    algorithm = ct.recipes.apply_changes(RECIPE, changes, [method]).algorithm(method, CASE)
+    run = ct.fit(ct.models.build(model, fed), fed, algorithm, rounds=rounds, evaluate_every=rounds)
+    last, point = run.history[-1], RECIPE.entry(method).point
+    personal, common = last[f"personal_accuracy_{point}"], last["global_accuracy"]
+    measured = {"personal": round(100 * personal, 2), "global": round(100 * common, 2)}
+    return {"method": method, "model": model, "rounds": rounds, "changed": dict(changed), **measured}
+
+
+def lines(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """One line per run with a changed set-up: its accuracies, and by how much they differ from the unchanged one's."""
+    usual = {(r["method"], r["model"]): r for r in runs if not r["changed"]}
+    found = []
+    for run in (r for r in runs if r["changed"] and (r["method"], r["model"]) in usual):
+        base = usual[run["method"], run["model"]]
+        what = ", ".join(f"{k}={v}" for k, v in run["changed"].items())
+        numbers = [f"{run[k]:.1f} ({run[k] - base[k]:+.1f})" for k in ("personal", "global")]
+        found.append([what, run["method"], run["model"], str(run["rounds"]), *numbers])
+    return found
+
+
+def main() -> None:
+    """Trains one and keeps it, in place of what the same set-up gave before."""
+    method, model, rounds, *pairs = sys.argv[1:]
+    run = trained(method, model, int(rounds), dict(pair.split("=", 1) for pair in pairs))
+    same = ("method", "model", "rounds", "changed")
+    runs = json.loads(FILE.read_text()) if FILE.exists() else []
+    runs = [r for r in runs if any(r[k] != run[k] for k in same)] + [run]
+    FILE.write_text(json.dumps(runs, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
