@@ -41,8 +41,8 @@ CANDIDATES = (
         "momentum 0.9 for all in both papers; no decay in the first, 0.99 in the second (0.9 in its Table 8); "
         "DisPFL's script for this very cell (FedAvg, Ditto, Local): 0.998 a round and no momentum",
         "much: our FedAvg follows its rate, its mean model is at 38.1 % in round 100, where the rate is 0.037, and at "
-        "72.7 % at the end, where it is 0.0007. With 0.998 the rate never falls below 0.037; without momentum a step is "
-        "about a tenth of ours. FedPer and Fed-RoD are not in that release",
+        "72.7 % at the end, where it is 0.0007. With 0.998 the rate never falls below 0.037; without momentum a step "
+        "is about a tenth of ours. FedPer and Fed-RoD are not in that release",
     ),
     (
         "Ditto's epochs",
