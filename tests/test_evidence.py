@@ -161,9 +161,10 @@ def test_a_run_finds_its_table_and_names_what_was_changed(tmp_path: Path) -> Non
     made = [capacity_run(tmp_path / f"{m}{s}", m, value, seed=s) for (m, s), value in seeds.items()]
     made += [capacity_run(tmp_path / "short", "fedrolex", 0.99, rounds=100)]
     made += [capacity_run(tmp_path / "other", "fedlmt", 0.99, partition="iid", settings={"lr": 0.05})]
+    made += [capacity_run(tmp_path / "images", "heterofl", 0.99, transform={"pad": 2, "flip": True}, init="common")]
     rows = {name: run for folder in made for table, name, run in cifar10.gathered(folder) if table is tables.CAPACITY}
     named = ["fedlmt", "fedlmt, seed=1", "fedlmt, seed=2", "heterofl", "heterofl, seed=1", "heterofl, seed=2"]
-    assert sorted(rows) == sorted([*named, "fedrolex", "fedlmt, lr=0.05, partition=iid"])
+    assert sorted(rows) == sorted([*named, "fedrolex", "fedlmt, lr=0.05, partition=iid", "heterofl, pad=2"])
     told = tables.compared(tables.CAPACITY, rows)
     assert "| fedlmt | 91.03 | 90.00 | -1.03 | 2,000 | 28.62 / 100.00 | 2.80 / 2.00 | 90.00 | 0.30 |" in told
     assert "| fedrolex | 89.11 | 99.00 | - | 100 | 134.70 / - | 6.75 / - | 99.00 | 0.30 |" in told
@@ -171,6 +172,10 @@ def test_a_run_finds_its_table_and_names_what_was_changed(tmp_path: Path) -> Non
     assert said[0][1:] == ("heterofl", "+6.01", "-2.1 ± 0.1 points", "3", "contradicted")  # the changed row is left out
     assert said[1] is None  # there is no FedAvg
     assert said[2][-3:] == ("stopped: fedrolex", "0", "does not show")
+    none = {"personal_accuracy_after_mix": 0.5}
+    (tmp_path / "short" / "metrics.jsonl").write_text(json.dumps({"bytes_sent": 1, "seconds": 1.0, **none}) + "\n")
+    with pytest.raises(SystemExit, match="short was never evaluated"):
+        list(cifar10.gathered(tmp_path / "short"))
     with pytest.raises(SystemExit, match="fedavg on digits with resnet18-bn and 100 clients belongs to none of dfed"):
         cifar10.recognized(
             {"method": "fedavg", "data": {"source": "digits", "clients": 100}, "model": {"name": "resnet18-bn"}}

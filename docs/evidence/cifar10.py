@@ -60,6 +60,8 @@ def gathered(folder: Path, note: str | None = None) -> Iterable[tuple[Table, str
             for name, key in CURVES.items()
         }
         curves = {name: curve for name, curve in curves.items() if any(v is not None for v in curve)}
+        if (table.curve or point) not in curves:
+            raise SystemExit(f"{path.parent} was never evaluated: let it run until it is")
         sizes = {"bytes_a_round": rows[-1]["bytes_sent"], "told": told(table, method, rows)}
         name = ", ".join([method, *([note] if note else changed)])
         yield table, name, {"config": config, **sizes, **curves, "point": point}
@@ -93,9 +95,10 @@ def changes(config: Mapping[str, Any], table: Table, method: str) -> list[str]:
     theirs = recipe.algorithm(method, table.case).settings
     wanted = json.loads(json.dumps({k: getattr(v, "name", v) for k, v in theirs.items()}, default=str))
     words = [f"{k}={v}" for k, v in config["settings"].items() if k in wanted and v != wanted[k]]
-    own = {"partition": config["data"]["partition"], "rounds": config["rounds"], "precision": config["precision"]}
-    usual = {"partition": case.partition, "rounds": case.rounds, "precision": "bf16"}
-    words += [f"{k}={v}" for k, v in own.items() if v != usual[k]]
+    usual = {"partition": case.partition, "rounds": case.rounds, "init": recipe.init(method, table.case)}
+    usual |= {"precision": "bf16", **(case.transform or {})}
+    own = {"partition": config["data"]["partition"], **config, **(config.get("transform") or {})}
+    words += [f"{k}={own[k]}" for k, v in usual.items() if own.get(k, v) != v]
     return [*words, *([f"{SEED}{config['seed']}"] if config["seed"] else [])]
 
 
