@@ -22,7 +22,7 @@ def test_list_and_show_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
-    for text in ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?"):
+    for text in ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?", "time, NVIDIA H200 in"):
         assert text in done.stdout
 
 
@@ -38,6 +38,8 @@ def test_a_shortened_run_stands_beside_the_published_numbers_and_says_so(cli: Cl
         "topology random-pull:4 instead of random-pull:10",
     )
     assert [text for text in told if text not in " ".join(done.out.split())] == []
+    assert "at its published size: 817 PFLOP" in done.err
+    assert "was never measured" in done.err  # on a CPU
     assert "84.17" in done.out
     assert "88.85" in done.out
     assert "after local training" in done.out

@@ -28,6 +28,7 @@ class Estimate(NamedTuple):
 
     flops: float
     bytes: float
+    forward: float  # of one sample through a client's own model, forward only: the mean over all clients and stages
 
 
 def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimate:
@@ -38,6 +39,7 @@ def estimate(recipe: Recipe, method: str, case: int | str | Case = 1) -> Estimat
     return Estimate(
         unit.flops * _samples(chosen, published.program) * len(published.schedule.cohort(0)) * chosen.rounds,
         unit.bytes * _links(published) * chosen.rounds,
+        unit.forward,
     )
 
 
@@ -49,14 +51,24 @@ def _unit(recipe: Recipe, method: str, case: Case, published: Experiment) -> Est
     experiment = _experiment(recipe, method, case, _kinds(published), **_everybody_together(published))
     state, clients = experiment.start().state, experiment.federation.clients
     work: dict[int, float] = {}
-    stages = [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
+    stages = stages_of(case)
     sent = [experiment.program.traffic(state, experiment.round(t)).totals.bytes for t in stages]
     for t, size in zip(stages, sent, strict=True):
         if size not in work:
             passes = probe_round(experiment, t).trained.passes
             work[size] = float(sum(count * experiment.flops_per_sample(model) for model, count in passes))
     flops = sum(work[size] for size in sent) / STAGES / clients / SAMPLES
-    return Estimate(flops, sum(sent) / STAGES / max(1, _links(experiment)))
+    return Estimate(flops, sum(sent) / STAGES / max(1, _links(experiment)), forward(published, stages))
+
+
+def stages_of(case: Case) -> list[int]:
+    """Return the rounds that are examined."""
+    return [case.rounds * (2 * k + 1) // (2 * STAGES) for k in range(STAGES)]
+
+
+def forward(e: Experiment, stages: list[int]) -> float:
+    """Return the FLOPs of one sample through a client's own model, the mean over all clients and stages."""
+    return sum(e.forward_flops(e.everybody(t)) for t in stages) / len(stages) / e.federation.clients
 
 
 def _samples(case: Case, program: Program[Any]) -> float:

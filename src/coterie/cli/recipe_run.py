@@ -16,7 +16,7 @@ from ..engines import Serial
 from ..models.model import Model, cross_entropy
 from ..recipes import READINGS, Recipe, load
 from ..recipes.changes import Changes, add_own_methods, apply_changes, case_shortenings, shortenings
-from ..recipes.costs import SPEED_OF, cost, duration
+from ..recipes.costs import Extent, cost
 from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
 from ..track import Tracker
@@ -27,6 +27,7 @@ from .console import wide_console
 from .data import draw_split, print_split, split_counts
 from .options import Output, RecipeOptions, flag
 from .recipe_show import results_as_json, show_results
+from .recipe_time import platform_of, tell_time
 from .report import begin_several, leave_report
 from .train import folder_of_several, fresh_folder, interruptible
 
@@ -164,15 +165,18 @@ def _histories(
 
 
 def _announce(plan: RecipePlan, output: Output) -> None:
-    """Say what will be run, and what the published size would take."""
+    """Say what will be run, and what that takes; with other data, models or clients, what the published size takes."""
     recipe = plan.published
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
-    spent = cost(recipe, numbers, methods)
+    options, platform = plan.options, platform_of(plan.options.device, plan.options.precision)
+    other = options.data or options.model or options.clients or options.partition or options.set
+    extent = Extent() if other else Extent(plan.seeds, options.rounds, options.evaluate_every or 1)
+    spent = cost(recipe, numbers, methods, platform, extent)
     reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
     output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
-        f"reading: {reading}\nat its published size: {scaled(spent.flops, 'FLOP')}, {scaled(spent.bytes, 'B')} sent, "
-        f"{duration(spent.seconds)} on {SPEED_OF}"
+        f"reading: {reading}\n{'at its published size' if other else 'all of it'}: {scaled(spent.flops, 'FLOP')}, "
+        f"{scaled(spent.bytes, 'B')} sent; {tell_time(spent, platform)}"
     )
     for number, method in plan.cells:
         if is_own(method):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.errors import UserError
-from ..core.files import write_text
+from ..core.files import config_folder, write_text
 
 OPTION = "--data-dir"
 VARIABLE = "COTERIE_DATA"
@@ -51,16 +51,8 @@ def choose(folder: str | Path) -> Path:
 
 
 def config_file() -> Path:
-    """Return the file in which the choice is kept, where each system has such files."""
-    if os.environ.get("XDG_CONFIG_HOME"):
-        base = Path(os.environ["XDG_CONFIG_HOME"])
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("APPDATA", Path.home() / "AppData" / "Roaming"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        base = Path.home() / ".config"
-    return base / "coterie" / "config.json"
+    """Return the file in which the choice is kept."""
+    return config_folder() / "config.json"
 
 
 def _saved() -> dict[str, object]:

@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..core.spec import parse
 from .recipe import Recipe
 from .sources import source
+from .speeds import Platform, RunSize, estimate_time, evaluated_samples, known_speeds, participants
 
 if TYPE_CHECKING:
     from ..algorithms.costs import CapacityRow
-
-SPEED = 8.8e13  # multiply-adds per second: a DFedAlt round of 100 ResNet-18 in 5.7 s on one H200 in bf16
-SPEED_OF = "one H200 in bf16 at 88e12 multiply-adds a second, as measured with ResNet-18"
 
 FORMS = {
     "width-scale": "width",
@@ -28,36 +27,78 @@ _OF_FULL = "model_size_percent_of_full"
 
 
 class CaseCost(NamedTuple):
-    """What running a recipe takes."""
+    """What running a recipe takes; the time is of the runs that are like a measured one."""
 
     flops: float
     bytes: float
+    seconds: float
+    untimed: float  # FLOPs of the runs whose time nobody can tell
 
-    @property
-    def seconds(self) -> float:
-        """The time at the speed that is stated with it."""
-        return self.flops / SPEED
+    def time(self) -> str:
+        """Return the time as people say it: a lower bound where some runs have none, and a dash where none has.
+
+        >>> [CaseCost(2.0, 0.0, *known).time() for known in ((5400.0, 0.0), (60.0, 1.0), (0.0, 2.0))]
+        ['1.5 h', '> 1 min', '-']
+        """
+        return "-" if not self.seconds else f"{'> ' if self.untimed else ''}{duration(self.seconds)}"
 
 
-def cost(recipe: Recipe, cases: Iterable[int] | None = None, methods: Iterable[str] | None = None) -> CaseCost:
-    """Return the cost of all seeds of some cases (counted from 1) and methods; None: all.
+class Extent(NamedTuple):
+    """How much of the published size is run; None: all of it."""
+
+    seeds: int | None = None
+    rounds: int | None = None
+    evaluate_every: int = 1
+
+
+def cost(
+    recipe: Recipe,
+    cases: Iterable[int] | None = None,
+    methods: Iterable[str] | None = None,
+    platform: Platform | None = None,
+    extent: Extent = Extent(),  # noqa: B008
+) -> CaseCost:
+    """Return the cost of all seeds of some cases (counted from 1) and methods; None: all, and no time.
 
     >>> from .recipe import load
-    >>> f"{cost(load('dfedalt-t1'), cases=[1], methods=['dfedalt']).seconds / 3:.0f} s per seed"
-    '2856 s per seed'
+    >>> one = cost(load("dfedalt-t1"), cases=[1], methods=["dfedalt"], extent=Extent(seeds=1))
+    >>> f"{one.flops:.3g}", one.time()
+    ('2.51e+17', '-')
     """
-    chosen = None if methods is None else set(methods)
-    each = [
-        price
-        for number in (recipe.find() if cases is None else cases)
-        for method, price in recipe.cases[number - 1].estimates.items()
-        if chosen is None or method in chosen
-    ]
-    return CaseCost(*(recipe.seeds * sum(price[k] for price in each) for k in ("flops", "bytes")))
+    chosen, seeds, speeds = None if methods is None else set(methods), extent.seeds or recipe.seeds, known_speeds()
+    total = CaseCost(0.0, 0.0, 0.0, 0.0)
+    for number in recipe.find() if cases is None else cases:
+        case = recipe.cases[number - 1]
+        share = (extent.rounds or case.rounds) / max(1, case.rounds)
+        for method, price in case.estimates.items():
+            if chosen is None or method in chosen:
+                size = run_size(recipe, number, method, extent)
+                told = None if platform is None else estimate_time(speeds, size, platform)
+                one = CaseCost(size.training, share * price["bytes"], sum(told or ()), 0.0 if told else size.training)
+                total = CaseCost(*(done + seeds * more for done, more in zip(total, one, strict=True)))
+    return total
+
+
+def run_size(recipe: Recipe, number: int, method: str, extent: Extent = Extent()) -> RunSize:  # noqa: B008
+    """Return what one run of a method in a case has to do."""
+    case, settings = recipe.cases[number - 1], recipe.settings(method, number)
+    price, rounds, known = case.estimates[method], extent.rounds or case.rounds, source(case.data)
+    forward, looks = price["forward"], -(-rounds // extent.evaluate_every)
+    samples = evaluated_samples(case.data, settings, case.clients, recipe.record)
+    return RunSize(
+        model=parse(case.model).name,
+        method=recipe.entry(method).builder,
+        cohort=participants(settings, case.clients),
+        batch=settings.get("batch_size") or known.train / case.clients,
+        forward=forward,
+        training=price["flops"] * rounds / case.rounds,
+        evaluation=None if samples is None else looks * samples * forward,
+        tuning=3 * forward * looks * (settings.get("finetune_epochs") or 0) * known.train,
+    )
 
 
 def duration(seconds: float) -> str:
-    """Write a time as people say it; small models never reach the assumed speed, so short times are not told.
+    """Write a time as people say it.
 
     >>> duration(8), duration(5400), duration(400_000)
     ('< 1 min', '1.5 h', '4.6 d')

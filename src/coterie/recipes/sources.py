@@ -12,18 +12,19 @@ class Source(NamedTuple):
     classes: int
     shape: tuple[int, ...]  # of one sample
     train: int  # how many samples
+    test: int
 
 
 SOURCES = {
-    "digits": Source(10, (1, 8, 8), 1_352),
-    "mnist": Source(10, (1, 28, 28), 60_000),
-    "mnist-halves": Source(2, (1, 28, 28), 60_000),
-    "fashion-mnist": Source(10, (1, 28, 28), 60_000),
-    "cifar10": Source(10, (3, 32, 32), 50_000),
-    "cifar100": Source(100, (3, 32, 32), 50_000),
-    "svhn": Source(10, (3, 32, 32), 73_257),
-    "tiny-imagenet": Source(200, (3, 64, 64), 100_000),
-    "wikitext2": Source(33_279, (64,), 32_600),  # tokens, and chunks of 64 in 100 rows
+    "digits": Source(10, (1, 8, 8), 1_352, 445),
+    "mnist": Source(10, (1, 28, 28), 60_000, 10_000),
+    "mnist-halves": Source(2, (1, 28, 28), 60_000, 10_000),
+    "fashion-mnist": Source(10, (1, 28, 28), 60_000, 10_000),
+    "cifar10": Source(10, (3, 32, 32), 50_000, 10_000),
+    "cifar100": Source(100, (3, 32, 32), 50_000, 10_000),
+    "svhn": Source(10, (3, 32, 32), 73_257, 26_032),
+    "tiny-imagenet": Source(200, (3, 64, 64), 100_000, 10_000),
+    "wikitext2": Source(33_279, (64,), 32_600, 3_800),  # tokens, and chunks of 64 in 100 rows
 }
 
 

@@ -109,7 +109,8 @@ def machine(device: str) -> str:
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8", errors="replace").splitlines() if facts.exists() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.machine())}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{next(named, platform.machine())}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _as_json(value: Any) -> Any:

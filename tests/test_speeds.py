@@ -1,0 +1,191 @@
+"""Times that are told before a run: within a factor of two of every run that was recorded, or not told at all."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.recipes import load, names
+from coterie.recipes.costs import Extent, cost, run_size
+from coterie.recipes.speeds import (
+    SHIPPED,
+    Platform,
+    RunSize,
+    Speed,
+    add_speeds,
+    estimate_time,
+    known_speeds,
+    measure_speed,
+    read_run,
+    read_speeds,
+)
+from helpers_cli import Cli
+
+EVIDENCE = Path(__file__).parents[1] / "docs" / "evidence"
+sys.path.append(str(EVIDENCE))
+try:
+    evidence: Any = importlib.import_module("measured_speeds")
+finally:
+    sys.path.remove(str(EVIDENCE))
+RECORDED = {run.name: run for run in evidence.recorded()}
+# Times in the evidence that no estimate can be held against.
+NOT_COMPARED = {
+    "004_figures.json": "the processor's time of a whole study",
+    "bench-peers.json": "workloads of no recipe, on a machine without a name",
+    "bench.json": "workloads of no recipe, on a machine without a name",
+    "capacities.json": "the processor's time of models of no recipe",
+    "capacity_speed.json": "single rounds of models of no recipe, on a machine without a name",
+    "cifar10-times.json": "the clock beside DFedAlt's run, which is compared",
+    "gathering.json": "workloads of no recipe, on a machine without a name",
+    "gpu_speed.json": "single steps of made-up data; the test of the rule below takes its numbers",
+    "growth.json": "workloads of no recipe, on a machine without a name",
+    "masked_lm.json": "a model of no recipe, on a machine without a name",
+    "masked_lm_full.json": "neither its FLOPs nor its rounds' times were recorded",
+    "overlap-gpu.json": "rounds of made-up data; the test of the rule below takes its numbers",
+    "overlap.json": "workloads of no recipe, on a machine without a name",
+}
+
+
+def told_and_taken(run: Any, speeds: list[Speed]) -> tuple[float, float]:
+    """(the seconds that are foretold, those that were recorded) of training and, where it was timed, the rest."""
+    size = run_size(load(run.recipe), run.case, run.method, Extent(rounds=len(run.rows)))
+    told = estimate_time(speeds, size, run.speed.platform)
+    assert told is not None, f"{run.name} has no time: run docs/evidence/measured_speeds.py"
+    timed, median_only = "evaluation_seconds" in run.rows[0], run.speed.building is None
+    seconds = told.training + told.evaluation * timed + told.building * (not median_only)
+    return seconds, sum(row["seconds"] + row.get("evaluation_seconds", 0.0) for row in run.rows)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_runs_take_what_is_told(name: str) -> None:
+    if name in evidence.NO_MEASUREMENT:
+        pytest.skip(evidence.NO_MEASUREMENT[name])
+    told, taken = told_and_taken(RECORDED[name], read_speeds(SHIPPED))
+    assert 0.5 < told / taken < 2, (told, taken)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedrod", "ditto", "dfedavgm"])
+def test_and_what_the_other_runs_let_expect(name: str) -> None:
+    """A method that was never measured, from the same model with others."""
+    run = RECORDED[name]
+    others = [s for s in read_speeds(SHIPPED) if s.method != run.speed.method]
+    assert len(others) < len(read_speeds(SHIPPED))
+    told, taken = told_and_taken(run, others)
+    assert 0.5 < told / taken < 2, (told, taken)
+
+
+def test_every_time_of_the_evidence_is_compared_or_named() -> None:
+    """A file that holds seconds is one whose runs are compared, or it is named above with the reason."""
+    words = ('seconds"', 'round_s"', '_ms"', '_us"', '"round_ends"', '"cpu":')
+    timed = {f.name for f in EVIDENCE.glob("*.json") if any(w in f.read_text(encoding="utf-8") for w in words)}
+    assert timed - evidence.FILES.keys() <= NOT_COMPARED.keys()
+    assert all((EVIDENCE / name).exists() for name in NOT_COMPARED)
+
+
+def test_the_rule_holds_on_small_models_too() -> None:
+    """From 100 clients side by side on one GPU to another program's measurement of the same, and not to ten of them."""
+    steps = json.loads((EVIDENCE / "gpu_speed.json").read_text())["cnn, 100 clients"]
+    (_, there) = json.loads((EVIDENCE / "overlap-gpu.json").read_text())["found"]
+    flops = 3 * 1e7 * 50  # of a client's step; what a forward pass counts cancels
+    speed = Speed(
+        "g", "fp32", "", "graphed:100", "cnn", "fedavg", 100 * flops, flops / steps["fp32_ms"] * 1e3, 1e12, 0.0, ""
+    )
+    work = there["work"]
+    done = work["clients"] * work["samples"] / work["batch_size"] * flops
+    size = RunSize("cnn", "dfedavgm", work["clients"], work["batch_size"], 1e7, done, 0.0, 0.0)
+    told = estimate_time([speed], size, speed.platform)
+    assert told is not None
+    assert told.training == pytest.approx(there["modes"]["neither"]["training"], rel=0.2)
+    assert estimate_time([speed], size._replace(cohort=10), speed.platform) is None  # a tenth of the work at once
+
+
+def speed_of(**changed: Any) -> Speed:
+    known = Speed("one", "fp32", "2.11", "serial", "cnn", "fedavg", 3e6, 1e9, 2e9, 7.0, "a run")
+    return known._replace(**changed)
+
+
+SIZE = RunSize("cnn", "fedavg", 10, 10, 1e5, 5e9, 4e9, 2e9)  # steps of 3e6
+HERE = Platform("one", "fp32")
+
+
+def test_a_time_is_the_sum_of_building_training_evaluation_and_tuning() -> None:
+    assert estimate_time([speed_of()], SIZE, HERE) == (7.0, 5.0, 2.0 + 2.0)
+
+
+def test_what_is_unlike_all_that_was_measured_has_no_time() -> None:
+    assert estimate_time([], SIZE, HERE) is None
+    for changed in ({"machine": "two"}, {"precision": "bf16"}, {"model": "mlp"}, {"step": 6.1e6}, {"step": 0.7e6}):
+        assert estimate_time([speed_of(**changed)], SIZE, HERE) is None, changed
+    assert estimate_time([speed_of(evaluation=None)], SIZE, HERE) is None
+    assert estimate_time([speed_of()], SIZE._replace(evaluation=None), HERE) is None
+    assert estimate_time([speed_of(engine="vectorized:20")], SIZE, HERE) is None  # ten at once do ten times as much
+    assert estimate_time([speed_of(engine="vectorized:20", step=3e7)], SIZE, HERE) == (7.0, 5.0, 4.0)
+
+
+def test_the_measurement_most_alike_counts_and_the_newest_of_equals() -> None:
+    close, other = speed_of(step=2.9e6, training=2e9, method="fedper"), speed_of(step=2e6, method="ditto")
+    for speeds in ([close, other], [other, close]):
+        assert estimate_time(speeds, SIZE, HERE)[1] == 2.5  # type: ignore[index]
+    assert estimate_time([close, speed_of(step=1e6, training=5e9)], SIZE, HERE)[1] == 1.0  # type: ignore[index]
+    assert estimate_time([speed_of(), speed_of(training=5e9)], SIZE, HERE)[1] == 1.0  # type: ignore[index]
+    half = [speed_of(building=None, evaluation=None), speed_of(method="ditto", building=3.0)]
+    assert estimate_time(half, SIZE, HERE) == (3.0, 5.0, 4.0)
+
+
+def test_recipes_have_times_where_their_model_was_measured() -> None:
+    h200 = Platform("NVIDIA H200", "bf16")
+    measured = {s.model for s in read_speeds(SHIPPED) if s.platform == h200}
+    for recipe in map(load, names()):
+        spent = cost(recipe, platform=h200)
+        assert 0 <= spent.untimed <= spent.flops
+        if not {case.model.split(":")[0] for case in recipe.cases} & measured:
+            assert spent.seconds == 0
+            assert spent.untimed == pytest.approx(spent.flops)
+    assert cost(load("dfedalt-t1"), platform=h200).untimed == 0
+    assert cost(load("dfedalt-t1")).time() == "-"  # of no machine
+    half = cost(load("dfedalt-t1"), [2], ["dfedalt"], h200, Extent(seeds=1, rounds=250))
+    whole = cost(load("dfedalt-t1"), [2], ["dfedalt"], h200, Extent(seeds=1))
+    assert (half.flops, half.bytes) == pytest.approx((whole.flops / 2, whole.bytes / 2))
+    seldom = cost(load("dfedalt-t1"), [2], ["dfedalt"], h200, Extent(seeds=1, evaluate_every=500))
+    assert whole.seconds / 2 < half.seconds < whole.seconds  # building is not halved
+    assert half.seconds < seldom.seconds < whole.seconds
+
+
+def test_a_run_teaches_its_machine(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the command to the speed, the user's table and the time of the same run once more."""
+    words = "run fedavg --data digits --model mlp --clients 4 --rounds 4 --set participation=0.5 --evaluate-every 1"
+    cli.succeed(*words.split(), "--out", "a", cwd=tmp_path)
+    kept = tmp_path / "coterie" / "speeds.json"
+    taught = cli.succeed("recipe", "speed", "a", "--to", str(kept), cwd=tmp_path)
+    assert "a: fedavg, mlp on" in taught.out
+    (speed,) = read_speeds(kept)
+    rows = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert speed.step == pytest.approx(3 * config["settings"]["batch_size"] * rows[0]["forward_flops"], rel=1e-3)
+    rates = [row["flops"] / row["seconds"] for row in rows[1:]]
+    assert speed.training == pytest.approx(sorted(rates)[1], rel=1e-3)
+    passes, seconds = 2.5 * 445 * rows[0]["forward_flops"] / 2, sorted(row["evaluation_seconds"] for row in rows[1:])[1]
+    assert speed.evaluation == pytest.approx(passes / seconds, rel=1e-3)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert known_speeds() == [*read_speeds(SHIPPED), speed]
+    add_speeds(kept, [speed._replace(training=1.0)])
+    assert known_speeds() == [*read_speeds(SHIPPED), speed._replace(training=1.0)]  # it was replaced
+    cli.refuse("recipe", "speed", "b", cwd=tmp_path, names=("b", "is no folder of a run"))
+
+
+def test_what_tells_no_speed_is_refused(tmp_path: Path) -> None:
+    run = RECORDED["dfedalt"]
+    with pytest.raises(UserError, match="fewer than three rounds"):
+        measure_speed(run.config, run.rows[:2], "a")
+    without = {k: v for k, v in run.config.items() if k != "machine"}
+    with pytest.raises(UserError, match="names no machine"):
+        measure_speed(without, run.rows, "a")
+    with pytest.raises(UserError, match="is no folder of a run"):
+        read_run(tmp_path)
+    (tmp_path / "speeds.json").write_text("[{}]")
+    with pytest.raises(UserError, match="is no table of speeds"):
+        read_speeds(tmp_path / "speeds.json")
