@@ -1,6 +1,7 @@
 """What is seen of a run while it trains: a bar in a terminal, few lines elsewhere, nothing when it is to be quiet."""
 
 import re
+import signal
 import sys
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -175,6 +176,37 @@ def test_after_building_the_bar_returns_to_rounds() -> None:
         assert bar.time == "building program 6"
         bar.update(row(3))
         assert bar.time == "ETA 0:00:00"  # the pace of before
+
+
+class Interrupter(Serial):
+    """Ctrl-C comes while it builds a program in the second round."""
+
+    calls = 0
+
+    def scan(self, *given: Any, **keys: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2:
+            assert self.on_build is not None
+            self.on_build(1, 2)
+            signal.raise_signal(signal.SIGINT)
+        return super().scan(*given, **keys)
+
+
+def test_ctrl_c_while_programs_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have it ignored
+    with monkeypatch.context() as patch:
+        patch.setattr("coterie.training.fit.select_engine", lambda *_: Choice(Interrupter(), "it is interrupted"))
+        terminal(patch)
+        assert coterie(patch, "run", "local", *SMALL, "--evaluate-every", "3", "--out", "a") == 130
+    signal.signal(signal.SIGINT, before)
+    lines = drawn(capsys.readouterr().err)
+    assert any("1/3 building programs 1 of 2" in line for line in lines)
+    assert lines[-2:] == ["interrupted; finished rounds are saved. Continue with:", "  coterie run a --resume"]
+    assert len(Path("a/metrics.jsonl").read_text().splitlines()) == 1
+    assert coterie(monkeypatch, "run", "a", "--resume", "--quiet") == 0
 
 
 def test_quiet_leaves_the_result_alone(

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ..store import Writer
     from .schedule import Schedule
 
-RESERVE = 0.02  # of the time: for what nobody measures, as the page at the end, and the end of the process
+SPARED = 0.02  # of the time, for what nobody measures, as the page at the end ...
+STARTING = 4.0  # ... and seconds: a process begins and ends, which takes three where others have the cores as well
 MARGIN = 1.2  # times the longest of the latest rounds
 LATEST = 8  # rounds that are looked at
 
@@ -41,7 +42,7 @@ class TimeLimit:
     @property
     def left(self) -> float:
         """The seconds that can still be used."""
-        return (1 - RESERVE) * self.seconds - (self.clock() - self.began)
+        return (1 - SPARED) * self.seconds - STARTING - (self.clock() - self.began)
 
     def check(self, what: str, takes: float) -> None:
         """Raise OutOfTime where something would not end within the time; ``takes``: its seconds, as far as known."""
