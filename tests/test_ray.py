@@ -31,7 +31,7 @@ from coterie.training.experiment import Experiment
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from laws import FIRST, METHODS, build, kind_like
 from test_shards import assert_close, close
-from toys import experiment, net, ragged
+from toys import dropping, experiment, net, ragged
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'coterie[ray]'")
 
@@ -135,6 +135,11 @@ def test_every_method_comes_to_the_same(
         assert_close(now.state.gathered(), state)
         wrong = {k: (there[k], v) for k, v in measured.items() if not k.endswith("seconds") and not close(there[k], v)}
         assert not wrong, (row, wrong)
+
+
+def test_workers_drop_the_same(workers: list[WorkerHandle]) -> None:
+    e = experiment(dropping("batch first"), ragged("tokens"), build("dfedalt"), Serial())
+    assert_close(run(backend_on(e, workers[:2], "vectorized"))[0].state.gathered(), e.saved(run(e)[0]))
 
 
 KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand

@@ -14,6 +14,7 @@ from coterie.data import Federation
 from coterie.engines import Engine, Serial
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
+from coterie.models.transformer import TransformerLayer
 from coterie.training.experiment import Experiment, RunState
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
@@ -113,6 +114,30 @@ class Tokens(nn.Module):
         h = self.embed(x)
         h = self.norm(h + self.attend(h, h, h, need_weights=False)[0])
         return self.head(h.mean(1))
+
+
+class Dropping(nn.Module):
+    """Drops tokens, attention, and its own weights; ours, torch's, or torch's with the tokens first."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.embed, self.head = kind, nn.Embedding(12, 8), nn.Linear(8, 3)
+        first = kind == "batch first"
+        layer = TransformerLayer(8, 2, 4, 12, 0.3) if kind == "ours" else None
+        self.layer = layer or nn.TransformerEncoderLayer(8, 2, 12, 0.3, batch_first=first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        h = self.layer(h.transpose(0, 1)).transpose(0, 1) if self.kind == "tokens first" else self.layer(h)
+        weight = nn.functional.dropout(self.head.weight, 0.2, self.training)
+        return nn.functional.linear(h.mean(1), weight, self.head.bias)
+
+
+def dropping(kind: str) -> nn.Module:
+    """A small transformer with dropout and fixed values."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Dropping(kind).double()
 
 
 def _mlp(rate: float = 1.0) -> nn.Module:

@@ -93,6 +93,7 @@ class Round:
     seed: int
     global_cohort: Integers  # who takes part, wherever they lie
     local_clients: Integers  # those of this process, in the order of the state's rows
+    dropout: bool = False  # whether the model drops out: then batches bring the keys of its masks
 
     @property
     def W(self) -> Tensor:  # noqa: N802
@@ -101,18 +102,18 @@ class Round:
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches) -> Tree:
         """Apply ``f`` to every client of the cohort."""
-        keys: list[int] = rng.counters(rng.key(self.seed, "dropout", self.index), self.cohort).tolist()
+        keys: list[int] = rng.counters(rng.key(self.seed, "torch", self.index), self.cohort).tolist()
         return self.engine.map(f, *clients, keys=keys)
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches) -> Tree:
         """Run ``step`` through all batches of every client of the cohort."""
-        key = rng.key(self.seed, "dropout", self.index, batches.key or 0)
+        key = rng.key(self.seed, "torch", self.index, batches.key or 0)
         return self.engine.scan(step, given, fixed, batches, keys=rng.counters(key, self.cohort).tolist())
 
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
         """Return the cohort's shuffled batches of this round."""
         key = rng.key(self.seed, "batches", self.index, stream)
-        return Batches(self.samples, self.cohort, amount, batch_size, key)
+        return Batches(self.samples, self.cohort, amount, batch_size, key, self.dropout)
 
     @property
     def members(self) -> Tensor:

@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     x: Tensor
     y: Tensor
     mask: Tensor | None  # [B] 1 for a sample, 0 for padding; None: all are samples
+    dropout: Tensor | None = None  # its first number is the key of all masks; None: torch's generator draws them
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
@@ -82,12 +83,17 @@ class Samples:
         size = max(1, int(self.sizes.max()))
         return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
 
-    def batch(self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None) -> Batch:
-        """Gather and transform the samples ``index`` [B]; ``draw`` [B]: how each is augmented, None: not at all."""
+    def batch(
+        self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None, dropout: Tensor | None = None
+    ) -> Batch:
+        """Gather and transform the samples ``index`` [B]; ``draw`` [B]: how each is augmented, None: not at all.
+
+        ``dropout``: whose first number is the key of the batch's dropout masks, if there are any.
+        """
         x = take(self.x, index)
         if self.transform is not None:
             x = self.transform.plain(x) if draw is None else self.transform.augmented(x, draw)
-        return Batch(x, take(self.y, index), mask)
+        return Batch(x, take(self.y, index), mask, dropout)
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield all samples in order, ``size`` at a time, as a model is evaluated on them."""
@@ -104,6 +110,7 @@ class Stream:
     mask: Tensor | None  # [K, B] 1 for a sample, 0 for padding; None: nothing is padded
     draw: Tensor | None  # [K, B] how each sample is augmented; None: not at all
     widths: Sequence[int]  # [K] how many columns each step uses
+    dropout: Tensor | None = None  # [K, 1] the key of each step's dropout masks; None: nothing is dropped
 
     @property
     def steps(self) -> int:
@@ -113,18 +120,19 @@ class Stream:
     @property
     def tensors(self) -> Tensors:
         """The tensors that differ between clients."""
-        named = {"index": self.index, "mask": self.mask, "draw": self.draw}
+        named = {"index": self.index, "mask": self.mask, "draw": self.draw, "dropout": self.dropout}
         return {k: v for k, v in named.items() if v is not None}
 
     def one(self, tensors: Tensors) -> "Stream":
         """Return the batches of one client; ``tensors``: its part of the stacked ones."""
-        return Stream(self.samples, tensors["index"], tensors.get("mask"), tensors.get("draw"), self.widths)
+        mask, draw, dropout = map(tensors.get, ("mask", "draw", "dropout"))
+        return Stream(self.samples, tensors["index"], mask, draw, self.widths, dropout)
 
     def batch(self, k: int) -> Batch:
         """Gather the samples of step ``k`` of one client."""
         columns = k, slice(self.widths[k])
-        mask, draw = (None if v is None else v[columns] for v in (self.mask, self.draw))
-        return self.samples.batch(self.index[columns], mask, draw)
+        mask, draw, dropout = (None if v is None else v[columns] for v in (self.mask, self.draw, self.dropout))
+        return self.samples.batch(self.index[columns], mask, draw, dropout)
 
 
 class Amount(NamedTuple):
@@ -154,11 +162,18 @@ class Batches:
     """The batches of some clients, drawn when they are needed."""
 
     def __init__(
-        self, samples: Samples, clients: Integers, amount: Amount, batch_size: int | None, key: int | None
+        self,
+        samples: Samples,
+        clients: Integers,
+        amount: Amount,
+        batch_size: int | None,
+        key: int | None,
+        dropout: bool = False,
     ) -> None:
         self.samples, self.clients = samples, clients  # [m] whose batches
         self.batch_size = batch_size  # None: all samples of a client
-        self.key = key  # of shuffling and augmentation; None: neither happens
+        self.key = key  # of shuffling, augmentation and dropout; None: nothing of it happens
+        self.dropout = dropout and key is not None  # whether every step has a key of its masks
         self.sizes: Integers = samples.sizes[clients]  # [m] samples that each client owns
         full = self.sizes if batch_size is None else np.minimum(self.sizes, batch_size)
         self.widths: Integers = np.maximum(full, 1)  # [m] samples in a full batch of each client, 1 at the least
@@ -195,6 +210,7 @@ class Batches:
         transform = self.samples.transform
         random = self.key is not None and transform is not None and transform.random
         draw = self._augmentation(which, passes, local) if random else None
+        dropout = self._dropout_keys(which, index.shape[1]) if self.dropout else None
         device = self.samples.x.device
         return Stream(
             self.samples,
@@ -202,12 +218,14 @@ class Batches:
             None if mask is None else torch.from_numpy(mask).to(device),
             None if draw is None else torch.from_numpy(draw).to(device),
             counts.max(0, initial=0).tolist(),
+            None if dropout is None else torch.from_numpy(dropout).to(device),
         )
 
     def one(self, place: int) -> Stream:
         """Draw the batches of one client, without padding."""
         block = self.block(np.array([place]))
-        return Stream(self.samples, block.index[0], None, None if block.draw is None else block.draw[0], block.widths)
+        draw, dropout = (None if v is None else v[0] for v in (block.draw, block.dropout))
+        return Stream(self.samples, block.index[0], None, draw, block.widths, dropout)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
         """Return [m, E, N] each client's own samples in the order of each pass; its N_i come first."""
@@ -224,3 +242,8 @@ class Batches:
         key = rng.key(self.key or 0, "augmentation")
         draw = rng.counters(key, self.clients[which][:, None, None], passes[:, :, None], local)
         return (draw >> np.uint64(1)).view(np.int64)
+
+    def _dropout_keys(self, which: Integers, steps: int) -> Integers:
+        """Return [m, K, 1] a number for every step."""
+        key = rng.key(self.key or 0, "dropout")
+        return rng.counters(key, self.clients[which][:, None, None], np.arange(steps)[:, None]).view(np.int64)

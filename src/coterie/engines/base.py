@@ -67,7 +67,7 @@ class Engine(Protocol):
         """The text that chooses this engine again."""
 
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
-        """Run ``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed its dropout."""
+        """Run ``f`` on every client: stacked trees and batches in, stacked trees out; ``keys`` seed torch's draws."""
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """Run ``step`` through all batches of every client: stacked trees in, stacked trees out."""

@@ -16,7 +16,7 @@ class Serial(InMemory):
     """A plain loop with ordinary autograd: easy to step through, errors name their line.
 
     ``workers``: how many clients may run at a time, each in a thread of its own that computes with ``threads`` threads.
-    What comes out does not depend on the workers. Where a model draws random numbers there is one.
+    What comes out does not depend on the workers. Where a model lets torch draw random numbers there is one.
     """
 
     name = "serial"

@@ -1,5 +1,6 @@
 """Seeing the operations a model is made of."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,5 +30,16 @@ class WatchDraws(Watch):
     drawn = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.drawn = self.drawn or torch.Tag.nondeterministic_seeded in func.tags
+        self.drawn = self.drawn or draws(func, args, kwargs or {})
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether an operation draws random numbers; fused attention is marked so even where it drops nothing."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for place, known in enumerate(func._schema.arguments):
+        if known.name == "dropout_p":
+            p: float = args[place] if place < len(args) else kwargs.get(known.name, known.default_value)
+            return p > 0
+    return True

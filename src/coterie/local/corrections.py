@@ -137,7 +137,8 @@ class FewSamples(Correction):
             u, v = split(x, self.names)
             exact, info = grad(v, frozen | u, batch)
             size = self.size
-            few = Batch(batch.x[:size], batch.y[:size], None if batch.mask is None else batch.mask[:size])
+            mask = None if batch.mask is None else batch.mask[:size]
+            few = batch._replace(x=batch.x[:size], y=batch.y[:size], mask=mask)
             noisy, _ = grad(u, frozen | v, few)
             return {k: (noisy | exact)[k] for k in x}, info
 

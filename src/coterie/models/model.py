@@ -20,6 +20,7 @@ from ..core.schema import Precision
 from ..core.tensors import SIMD_WIDTH, Tensors, split
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
+from ..engines.dropout import CounterDropout
 from ..engines.norms import MaskPadding
 from ..engines.watch import WatchDraws
 
@@ -127,24 +128,25 @@ class Model:
 
     @cached_property
     def objective(self) -> Objective:
-        """The training loss of a batch."""
-        return self._objective(Stateless(self.module, self.training))
+        """The training loss of a batch; where the batch has a key of dropout masks, they are those of the key."""
+        return self._objective(Stateless(self.module, self.training), keyed=True)
 
     @cached_property
     def eval_objective(self) -> Objective:
         """The loss of a batch in evaluation mode: no dropout, running statistics as they are."""
-        return self._objective(self._evaluate)
+        return self._objective(self._evaluate, keyed=False)
 
     @cached_property
     def penalties(self) -> tuple[Callable[[Tensors], Tensor], ...]:
         """The terms that are added to the loss: the method's and the module's own."""
         return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
 
-    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor]) -> Objective:
+    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor], keyed: bool) -> Objective:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
             with arithmetic(self.precision, batch.x.device):
-                with self._padding(batch.mask):
+                dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
+                with self._padding(batch.mask), dropout:
                     outputs = answer(x | frozen | fresh, batch.x)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
@@ -211,15 +213,15 @@ def padding_matters(model: Model, batch: Batch) -> bool:
     model keeps in its buffers is what it keeps without padding. A loss that compares samples is found, and so are
     statistics of a batch, other than those of BatchNorm layers, which leave the padding out.
     """
-    x, y, few = batch.x, batch.y, max(1, 2 * len(batch.x) // 3)
+    x, y, key, few = batch.x, batch.y, batch.dropout, max(1, 2 * len(batch.x) // 3)
     used = torch.arange(len(x), device=x.device) < few
     first = torch.cat([torch.arange(few), torch.zeros(len(x) - few, dtype=torch.int64)]).to(x.device)
     trials = {
-        "whole": Batch(x, y, None),
-        "masked": Batch(x, y, torch.ones_like(used)),
-        "padded": Batch(x, y, used),
-        "padded otherwise": Batch(x[first], y[first], used),
-        "few": Batch(x[:few], y[:few], None),
+        "whole": Batch(x, y, None, key),
+        "masked": Batch(x, y, torch.ones_like(used), key),
+        "padded": Batch(x, y, used, key),
+        "padded otherwise": Batch(x[first], y[first], used, key),
+        "few": Batch(x[:few], y[:few], None, key),
     }
     found: dict[str, StepInfo] = {}
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
@@ -237,8 +239,19 @@ def padding_matters(model: Model, batch: Batch) -> bool:
     return not (same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False))
 
 
+def drops_out(model: Model, x: Tensor) -> bool:
+    """Try whether the model in training mode drops out something: then its batches need keys of the masks."""
+    masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), masks:
+        functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
+    return masks.calls > 0
+
+
 def draws_randomness(model: Model, batch: Batch) -> bool:
-    """Try whether the model or its loss draws random numbers, in training or in evaluation mode."""
+    """Try whether the model or its loss draws random numbers, in training or in evaluation mode.
+
+    Dropout in training draws none if the batch has a key of its masks.
+    """
     devices = [batch.x.device] if batch.x.is_cuda else []
     watch = WatchDraws()
     with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:

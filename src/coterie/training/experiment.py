@@ -21,7 +21,7 @@ from ..data.batches import Integers, Samples
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
-from ..models.model import Model, products
+from ..models.model import Model, drops_out, products
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
@@ -111,6 +111,11 @@ class Experiment:
         return sum(count * self.flops_per_sample(model) for model, count in each) // 3
 
     @cached_property
+    def dropout(self) -> bool:
+        """Whether the model drops out, which two samples tell."""
+        return drops_out(self.model, self.federation.sample(2))
+
+    @cached_property
     def measurable(self) -> bool:
         """Whether there are classes to get right, and samples to try."""
         return self.federation.classes is not None and len(self.federation.test_y) > 0
@@ -151,7 +156,7 @@ class Experiment:
         cohort = self.schedule.cohort(t)
         own = cohort if self.shard is None else cohort[np.isin(cohort, self.shard)]
         Ws = self.schedule.matrices(t, self.train.x.device)
-        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients)
+        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients, self.dropout)
 
     def everybody(self, t: int) -> Round:
         """Return round ``t`` with all clients."""

@@ -65,7 +65,8 @@ def select_engine(
     """Select the engine that a text asks for, to run so many of the clients."""
     largest = int(federation.sizes.max())
     batch = min(program.training.batch_size or largest, largest)
-    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None)
+    key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
+    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None, key)
     work = Work(clients, batch, rounds * clients * -(-largest // batch))
     return choose(engine, model, probe, work, federation.x.device)
 
@@ -141,7 +142,7 @@ def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | No
     if device.type != "cuda":
         return "the graphed engine records what a GPU does, and this is a CPU"
     if draws_randomness(model, probe):
-        return "this model draws random numbers (dropout), which a recorded step would repeat"
+        return "this model draws random numbers, which a recorded step would repeat"
     return _cannot_lift(model, probe)
 
 
