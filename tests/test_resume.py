@@ -54,13 +54,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 # Images for networks that are built in stages, one client after another: few steps are soonest done so.
 STAGED_RUN = ("--data", "digits", "--model", "resnet8-bn:width=4", "--clients", "5", "--engine", "serial")
 STEPS = ("--set", "steps=2")
+BRIEF = (*SMALL, "--set", "epochs=1", "--set", "batch_size=32")  # a step or two for each client in a round
 
 
 @pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)
 def test_killed_twice_equals_never(cli: Cli, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     rounds = 6 if arguments[0] == "progfed" else 3  # enough to grow through three stages
     staged = (*STAGED_RUN, "--rounds", str(rounds), *STEPS)
-    typed = ("run", *arguments, *(staged if arguments[0] in STAGES else SMALL))
+    typed = ("run", *arguments, *(staged if arguments[0] in STAGES else BRIEF))
     changes = cli.succeed(*typed, "--out", "whole", cwd=tmp_path).events
     begun = changes.index("rename whole/config.json") + 1
     last = changes.index(f"rename whole/checkpoint/round-00000{rounds}.json")
@@ -339,7 +340,7 @@ def test_the_installed_script_and_a_shell(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fedper", "dfedalt"])
 def test_a_saved_configuration_repeats_its_run(cli: Cli, tmp_path: Path, method: str, engine: str) -> None:
     more = ("--set", "participation=0.5") if method == "fedper" else ("--topology", "random:2")
-    cli.succeed("run", method, *SMALL, *more, "--engine", engine, "--seed", "3", "--out", "a", cwd=tmp_path)
+    cli.succeed("run", method, *BRIEF, *more, "--engine", engine, "--seed", "3", "--out", "a", cwd=tmp_path)
     cli.succeed("run", "a/config.json", "--out", "b", cwd=tmp_path)
     cli.succeed("run", "b", "--out", "c", cwd=tmp_path)
     for copy in ("b", "c"):
