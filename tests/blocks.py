@@ -12,7 +12,7 @@ from helpers_cli import Cli
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("--clients", "6", "--rounds", "1")  # put behind what trains: the last one counts
-SHORT = ("--set", "epochs=1")
+SHORT = ("--set", "steps=1")
 GROWING = ("--rounds", "6")  # progfed takes two rounds a stage
 STAGED = {"flanc", "depthfl", "progfed"}  # which train residual networks by themselves
 NARROW = ("--model", "resnet8-bn:width=4")
