@@ -211,7 +211,7 @@ def _begin(
 def _read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
     """Return a run that was finished before, from its files: nothing is computed or written once more."""
     models = experiment.modules()
-    run = read_finished(folder, config, lambda i, _: models[i])
+    run = read_finished(folder, config, lambda i, _: models[i], tracking.bar.warn)
     tracking.begin(config, folder.path, run.history)
     tracking.summary = run.summary
     return run

@@ -112,12 +112,14 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     folder = finished(path)
     config = folder.config()
     modules = Modules(config, model_of(config, model))
-    return read_finished(folder, config, modules.of)
+    return read_finished(folder, config, modules.of, say=print)
 
 
-def read_finished(folder: RunFolder, config: Config, model: Callable[[int, Tensors], Model | None]) -> Run:
+def read_finished(
+    folder: RunFolder, config: Config, model: Callable[[int, Tensors], Model | None], say: Callable[[str], object]
+) -> Run:
     """Return a finished run from its files; ``model(i, tensors)``: of a client. A pack may have left models out."""
-    checkpoint = folder.latest(say=print)
+    checkpoint = folder.latest(say)
     clients = range(config["data"]["clients"] if folder.has_models else 0)
     return Run(
         config=config,
