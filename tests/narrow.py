@@ -12,7 +12,7 @@ import coterie as ct
 from coterie.core.tensors import SIMD_WIDTH
 from coterie.engines import Engine, Serial, Vectorized
 from coterie.engines.graphed import Graphed
-from toys import experiment, play
+from toys import experiment, in_place, play
 
 CPU = torch.device("cpu")
 RATES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
@@ -65,7 +65,7 @@ def engines() -> Iterator[Engine]:
     yield Serial()
     yield Vectorized(1, True, CPU, True)
     yield Vectorized(2, True, CPU)
-    yield Graphed(1, True, CPU, lambda body, tensors: lambda: body(*tensors))
+    yield Graphed(1, True, CPU, in_place)
 
 
 def federation(side: int) -> ct.data.Federation:

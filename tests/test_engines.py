@@ -1,6 +1,7 @@
 """Every method gives the same numbers on every engine, whatever the model and however unequal the clients."""
 
 import os
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -13,13 +14,13 @@ from coterie import algorithms
 from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
-from coterie.engines.capture import flat
+from coterie.engines.capture import Body, Play, flat
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy, padding_matters
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
-from toys import ZOO, experiment, models, net, ragged
+from toys import ZOO, experiment, in_place, models, net, ragged
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
 # method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
@@ -36,7 +37,7 @@ DOUBLE, SINGLE = turns(0), turns(1)
 
 def graphed_for(chunk: int, exact: bool = False) -> Graphed:
     """Without a GPU: over the same memory, but neither compiled nor recorded."""
-    return Graphed(chunk, exact, torch.device("cpu"), lambda body, tensors: partial(body, *tensors))
+    return Graphed(chunk, exact, torch.device("cpu"), in_place, lanes=2)
 
 
 @cache
@@ -84,9 +85,9 @@ FLAT = ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dispfl", "dfedpgp"]
 def test_steps_become_one_flat_graph(row: str, chunk: int, kind: str) -> None:
     """What the compiler is given does the same as the step it came from."""
 
-    def traced(body, tensors):  # type: ignore[no-untyped-def]
+    def traced(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
         graph = flat(body, tensors)
-        return lambda: graph(*tensors)
+        return lambda memory: partial(graph, *memory)
 
     fed, module = ragged(kind), net(kind_like(row, kind))
     slow = one_by_one(row, kind_like(row, kind), torch.float64)
@@ -160,12 +161,14 @@ def test_a_step_is_built_once(row: str) -> None:
     """Whatever changes from round to round (rates, cohorts, graphs) goes into the same programs."""
     built = []
 
-    def counted(body, tensors):  # type: ignore[no-untyped-def]
+    def counted(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
         built.append(body)
-        return lambda: body(*tensors)
+        return in_place(body, tensors)
 
     module = net(kind_like(row, "mlp"))
-    e = experiment(module, ragged("mlp"), build(row), Graphed(1, False, torch.device("cpu"), counted), rounds=4)
+    e = experiment(
+        module, ragged("mlp"), build(row), Graphed(1, False, torch.device("cpu"), counted, lanes=2), rounds=4
+    )
     now, counts = e.start(), []
     for t in range(4):
         now, _ = e.run_round(now, t, evaluate=t in (0, 3))

@@ -49,9 +49,9 @@ def test_nobody_is_measured_who_trains_again_before_the_next_evaluation(monkeypa
     measured: list[int] = []
     accuracies = ct.measure.personal_accuracies
 
-    def counted(engine: Any, model: Any, models: Any, tests: Any, clients: Any) -> Any:
+    def counted(engine: Any, model: Any, models: Any, tests: Any, clients: Any, known: Any = None) -> Any:
         measured.append(len(clients))
-        return accuracies(engine, model, models, tests, clients)
+        return accuracies(engine, model, models, tests, clients, known)
 
     monkeypatch.setattr(ct.measure, "personal_accuracies", counted)
     fitted(PARTIAL["fedavg"], evaluate_every=ROUNDS)

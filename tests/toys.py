@@ -12,6 +12,7 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.data import Federation
 from coterie.engines import Engine, Serial
+from coterie.engines.capture import Body, Play
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
@@ -203,3 +204,13 @@ def communication(parameters: int | Sequence[int], participants: int, rounds: in
 def computation(flops: int | Sequence[int], participants: int, rounds: int) -> float:
     """Forward FLOPs, in 1e12, if every participant saw one sample in each round: the unit of FedLMT's tables."""
     return float(np.mean(flops)) * participants * rounds / 1e12
+
+
+def in_place(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
+    """Run it as it is."""
+
+    def play(memory: Sequence[Tensor]) -> None:
+        for old, new in zip(memory, [v.clone() for v in body(*memory)], strict=False):
+            old.copy_(new)
+
+    return lambda memory: partial(play, memory)

@@ -79,8 +79,11 @@ class Samples:
 
     @cached_property
     def dealt(self) -> "Samples":
-        """The same samples in order, with as many for each client as the largest client owns."""
-        size = max(1, int(self.sizes.max()))
+        """The same samples in order, one batch for each client, as wide as the widest that a client is evaluated with.
+
+        An engine that builds programs then has this one already.
+        """
+        size = max(1, min(self.evaluation_batch, int(self.sizes.max())))
         return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
 
     def batch(

@@ -5,7 +5,8 @@ traced into one graph over memory of its own, compiled, and recorded with its la
 in, one replay per batch, and a copy out.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from ..core.tensors import Tensors, Tree, leaves, pick, rows, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Step, StepInfo
-from .capture import Build, captured
+from .capture import Body, Build, Play, captured
 from .serial import Serial, may_be_last
 from .vectorized import Vectorized, lift, write
 
@@ -25,14 +26,17 @@ class Graphed(InMemory):
     """Clients one after another, or ``chunk`` at a time side by side, through a program that is built once.
 
     Batches are padded to one width, so that one program does for all. ``exact``: only batches of equal width share
-    one, where a sample's output depends on its company (BatchNorm).
+    one, where padding would change the result. ``lanes``: how many chunks are under way at a time, each on a stream
+    and in memory of its own: where one leaves a part of the GPU idle, another one fills it.
     """
 
-    def __init__(self, chunk: int, exact: bool, device: torch.device, build: Build = captured) -> None:
+    def __init__(self, chunk: int, exact: bool, device: torch.device, build: Build = captured, lanes: int = 1) -> None:
         self.chunk, self.exact, self.device, self.build = chunk, exact, device, build
+        self.lanes = Lanes(lanes, device)
         self._once = Vectorized(chunk, exact, device) if chunk > 1 else Serial(device)
-        self._programs: dict[Hashable, RecordedStep] = {}
+        self._programs: dict[Hashable, list[RecordedStep]] = {}
         self._gradients: dict[Objective, Grad] = {}
+        self._built = 0
 
     @property
     def name(self) -> str:
@@ -52,38 +56,80 @@ class Graphed(InMemory):
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """Run ``step`` through all batches of every client, one replay per batch."""
         together: Tree = None
-        exact = self.exact and not step.independent
+        chunks = list(self._chunks(batches, self.exact and not step.independent))
+        common = all(v.stride(0) == 0 for v in leaves(fixed))
+        programs: dict[int, RecordedStep] = {}  # by lane
+        with self.lanes:
+            for turn, (who, members, drawn, widths) in enumerate(chunks):
+                with self.lanes.turn(turn) as lane:
+                    carry, frozen = over(self.chunk, step.begin)(pick(given, who)), pick(fixed, who)
+                    if lane not in programs:
+                        programs[lane] = self._program(lane, step, carry, frozen, batches.samples)
+                        programs[lane].load(step.rates, frozen)
+                    elif not common:
+                        programs[lane].load(step.rates, frozen)
+                    done = programs[lane].run(carry, drawn, widths)
+                    part = rows(over(self.chunk, step.end)(done), slice(members))
+                if together is None:  # on the stream of those who will read it
+                    together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
+                with self.lanes.turn(turn):
+                    write(together, who[:members], part)
+        return together
+
+    def _chunks(self, batches: Batches, exact: bool) -> Iterator[tuple[Integers, int, Tensors, list[int]]]:
+        """Yield the places of some clients, how many they are, which samples they draw, and the widths of the steps.
+
+        A last, smaller chunk is filled up with its own clients.
+        """
         for group in groups(batches, exact):
             drawn, widths = all_steps(batches, group, exact)
             for first in range(0, len(group), self.chunk):
                 some = np.arange(first, min(first + self.chunk, len(group)))
-                full = np.resize(some, self.chunk)  # a last, smaller chunk is filled up with its own clients
-                mine = pick(given, group[full]), pick(fixed, group[full])
-                done = self._run_chunk(step, *mine, batches.samples, pick(drawn, full), widths)
-                part = rows(done, slice(len(some)))
-                if together is None:
-                    together = tree_map(lambda v: v.new_empty(len(keys), *v.shape[1:]), part)
-                write(together, group[some], part)
-        return together
+                full = np.resize(some, self.chunk)
+                yield group[full], len(some), pick(drawn, full), widths
 
-    def _run_chunk(
-        self, step: Step, given: Tree, fixed: Tree, samples: Samples, drawn: Tensors, widths: Sequence[int]
-    ) -> Tree:
-        """Run a chunk of clients through all their batches."""
-        carry = over(self.chunk, step.begin)(given)
-        program = self._program(step, carry, fixed, samples)
-        program.load(step.rates, carry, fixed)
-        for k, width in enumerate(widths):
-            program.step_on({name: v[:, k, :width] for name, v in drawn.items()})
-        return over(self.chunk, step.end)(program.carry)
-
-    def _program(self, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
+    def _program(self, lane: int, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
         timeless = step.at([0.0] * len(step.rates))
         shapes = tuple((v.shape, v.dtype) for v in leaves((carry, fixed)))
         key = (timeless, shapes, id(samples.x))
-        if key not in self._programs:
-            self._programs[key] = RecordedStep(step, carry, fixed, samples, self.chunk, self.build)
-        return self._programs[key]
+        lanes = self._programs.setdefault(key, [])
+        while len(lanes) <= lane:
+            built = lanes[0].built if lanes else {}
+            lanes.append(RecordedStep(step, carry, fixed, samples, self.chunk, self._build, built))
+        return lanes[lane]
+
+    def _build(self, body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
+        self._built += 1
+        if self.on_build is not None:
+            self.on_build(self._built, None if self.expected is None else max(self.expected, self._built))
+        return self.build(body, tensors)
+
+
+class Lanes:
+    """Streams of a GPU that take turns; while it is entered, they run beside each other and beside nothing else.
+
+    They wait for what was asked for before, and what is asked for afterwards waits for them. So memory of one stream
+    may be read and written by another one meanwhile.
+    """
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.count = count
+        self.streams = [torch.cuda.Stream(device) for _ in range(count)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> None:
+        for stream in self.streams:
+            stream.wait_stream(torch.cuda.current_stream())
+
+    def __exit__(self, *error: object) -> None:
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    @contextmanager
+    def turn(self, turn: int) -> Iterator[int]:
+        """Run what is asked for meanwhile in the lane whose turn it is, and yield its number."""
+        lane = turn % self.count
+        with torch.cuda.stream(self.streams[lane]) if self.streams else nullcontext():
+            yield lane
 
 
 def _gradient(objective: Objective) -> Grad:
@@ -102,38 +148,58 @@ def over(chunk: int, f: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 class RecordedStep:
-    """A step over memory of its own: what is loaded into it is carried through the batches that follow."""
+    """A step over memory of its own: what is loaded into it is carried through the batches that follow.
 
-    def __init__(self, step: Step, carry: Tree, fixed: Tree, samples: Samples, chunk: int, build: Build) -> None:
-        self.step, self.samples, self.chunk, self.build = step, samples, chunk, build
+    ``built``: by the shape of a batch, what was built before for memory of the same kind.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        carry: Tree,
+        fixed: Tree,
+        samples: Samples,
+        chunk: int,
+        build: Build,
+        built: dict[Hashable, Callable[[Sequence[Tensor]], Play]],
+    ) -> None:
+        self.step, self.samples, self.chunk, self.build, self.built = step, samples, chunk, build, built
         self.last = chunk == 1 and may_be_last(leaves((carry, fixed)))  # the channels, of one client alone
         self.carry, self.fixed = tree_map(self._own, carry), tree_map(self._own, fixed)
         kind = next(v.dtype for v in leaves((carry, fixed)) if v.is_floating_point())
         self.rates = torch.tensor(step.rates, dtype=kind, device=samples.x.device)
-        self._built: dict[Hashable, tuple[Tensors, Callable[[], object]]] = {}
+        self._plays: dict[Hashable, tuple[Tensors, Play]] = {}
 
-    def load(self, rates: Sequence[float | Tensor], carry: Tree, fixed: Tree) -> None:
-        """Load other clients, at other rates."""
+    def load(self, rates: Sequence[float | Tensor], fixed: Tree) -> None:
+        """Load what stays as it is through all batches."""
         self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
-        own = self.carry, self.fixed
-        by_name = tree_map(lambda _, v: v, own, (carry, fixed))  # what is given may list its names in another order
-        _copy(leaves(own), leaves(by_name))
+        self._copy(self.fixed, fixed)
 
-    def step_on(self, drawn: Tensors) -> None:
-        """Take one step on these samples."""
-        shape = tuple((k, v.shape) for k, v in drawn.items())
-        if shape not in self._built:
-            self._built[shape] = self._first(tree_map(self._own, drawn))
-        seen, replay = self._built[shape]
-        _copy(list(seen.values()), list(drawn.values()))
-        replay()
+    def run(self, carry: Tree, drawn: Tensors, widths: Sequence[int]) -> Tree:
+        """Carry clients through all their batches; what comes out is overwritten by the next ones."""
+        self._copy(self.carry, carry)
+        for k, width in enumerate(widths):
+            batch = {name: v[:, k, :width] for name, v in drawn.items()}
+            shape = tuple((name, v.shape) for name, v in batch.items())
+            if shape not in self._plays:
+                self._plays[shape] = self._first(shape, tree_map(self._own, batch))
+            seen, replay = self._plays[shape]
+            self._copy(seen, batch)
+            replay()
+        return self.carry
 
-    def _first(self, drawn: Tensors) -> tuple[Tensors, Callable[[], object]]:
+    @staticmethod
+    def _copy(own: Tree, values: Tree) -> None:
+        by_name = tree_map(lambda _, v: v, own, values)  # what is given may list its names in another order
+        if leaves(own):
+            torch._foreach_copy_(leaves(own), leaves(by_name))
+
+    def _first(self, shape: Hashable, drawn: Tensors) -> tuple[Tensors, Play]:
         """Build the step as a program; building it runs it, so what is carried is put back."""
         before = tree_map(self._own, self.carry)
         memory = (self.carry, self.fixed, self.rates, drawn, self.samples.x, self.samples.y)
 
-        def body(*tensors: Tensor) -> None:
+        def body(*tensors: Tensor) -> list[Tensor]:
             carry, fixed, rates, drawn, x, y = with_leaves(memory, tensors)
             samples, step = replace(self.samples, x=x, y=y), self.step.at(rates.unbind())
 
@@ -142,10 +208,12 @@ class RecordedStep:
                 return step(carry, fixed, _channels_last(batch) if self.last else batch)
 
             new = over(self.chunk, one)(carry, fixed, drawn)
-            tree_map(lambda old, value: old.copy_(value), carry, new)
+            return leaves(tree_map(lambda _, value: value, carry, new))  # in the order of what it takes the place of
 
-        replay = self.build(body, leaves(memory))
-        _copy(leaves(self.carry), leaves(before))
+        if shape not in self.built:
+            self.built[shape] = self.build(body, leaves(memory))
+        replay = self.built[shape](leaves(memory))
+        self._copy(self.carry, before)
         return drawn, replay
 
     def _own(self, v: Tensor) -> Tensor:
@@ -156,9 +224,9 @@ class RecordedStep:
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:
-    """Group the clients that make equally many steps; ``exact``: of equally many samples each."""
+    """Group the clients that make equally many steps, most steps first; ``exact``: of equally many samples each."""
     kinds = np.stack([batches.steps, batches.sizes if exact else np.zeros_like(batches.sizes)])
-    return [np.flatnonzero((kind == kinds.T).all(1)) for kind in np.unique(kinds, axis=1).T]
+    return [np.flatnonzero((kind == kinds.T).all(1)) for kind in np.unique(kinds, axis=1).T[::-1]]
 
 
 def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, list[int]]:
@@ -179,8 +247,3 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
 
 def _channels_last(batch: Batch) -> Batch:
     return batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last)) if batch.x.dim() == 4 else batch
-
-
-def _copy(to: list[Tensor], values: list[Tensor]) -> None:
-    if to:
-        torch._foreach_copy_(to, values)

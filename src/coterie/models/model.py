@@ -5,7 +5,7 @@ import inspect
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast, get_args
@@ -144,9 +144,9 @@ class Model:
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor], keyed: bool) -> Objective:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
-            with arithmetic(self.precision, batch.x.device):
+            with self._modes(batch.x.device, batch.mask):
                 dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
-                with self._padding(batch.mask), dropout:
+                with dropout:
                     outputs = answer(x | frozen | fresh, batch.x)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
@@ -162,13 +162,22 @@ class Model:
 
     def outputs(self, tensors: Tensors, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the outputs of the model with these tensors in evaluation mode; ``mask``: as a batch has it."""
-        with arithmetic(self.precision, x.device), self._padding(mask):
+        with self._modes(x.device, mask):
             return self._evaluate(tensors, x)
 
-    def _padding(self, mask: Tensor | None) -> AbstractContextManager[object]:
-        """Return the context in which padding has no part in the statistics of a batch."""
-        needed = self._normalizes_batches and (mask is not None or self.precision == "bf16")
-        return MaskPadding(mask) if needed else nullcontext()
+    @contextmanager
+    def _modes(self, device: torch.device, mask: Tensor | None) -> Iterator[None]:
+        """Compute meanwhile as ``precision`` says, and without padding in the statistics of a batch.
+
+        For bf16, products are in half precision, sums and weights in single.
+        """
+        half = self.precision == "bf16"
+        with ExitStack() as modes:
+            if half:
+                modes.enter_context(torch.autocast(device.type, torch.bfloat16, cache_enabled=False))
+            if (half or mask is not None) and self._normalizes_batches:
+                modes.enter_context(MaskPadding(mask))
+            yield
 
     @cached_property
     def _normalizes_batches(self) -> bool:
@@ -178,6 +187,18 @@ class Model:
     def _evaluate(self) -> "Stateless":
         return Stateless(self.module, self.evaluation)
 
+    def answers_alone(self, x: Tensor) -> bool:
+        """Try once whether the answer to a sample is independent of the other samples, in evaluation mode."""
+        if "alone" not in self._found:
+            with torch.no_grad():
+                company = self.outputs(self.start, x), self.outputs(self.start, x[:1].expand_as(x))
+            self._found["alone"] = torch.allclose(company[0][:1], company[1][:1], rtol=1e-4, atol=1e-5)
+        return self._found["alone"]
+
+    @cached_property
+    def _found(self) -> dict[str, bool]:
+        return {}
+
     def to_module(self, tensors: Tensors) -> nn.Module:
         """Return a new module that holds these values, on their device."""
         module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
@@ -185,13 +206,6 @@ class Model:
             for k, v in (*module.named_parameters(), *module.named_buffers()):
                 v.copy_(tensors[k])
         return module.eval()
-
-
-def arithmetic(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context of a forward pass; for bf16, products are in half precision, sums and weights in single."""
-    if precision != "bf16":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 @contextmanager

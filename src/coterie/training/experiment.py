@@ -19,6 +19,7 @@ from ..core.tensors import Tensors, floating, pick, rows, split
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
+from ..measure import Correct
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, drops_out, products
@@ -188,6 +189,9 @@ class Experiment:
         # The mean of all models has all digits in one process; only where no shard has all of them, it is sent around.
         exact = self.program.consensus is None and (self.shard is None or self.program.receiver_has is not None)
         one = self.consensus_model(state) if evaluate and (self.measurable or not exact) else None
+        right = None
+        if one is not None and self.measurable:
+            right = measure.count_correct(self.engine, self.model, one, self.tests, self.local_clients)
         first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
         measures = ShardMeasures(
             local_clients=self.local_clients,
@@ -201,10 +205,8 @@ class Experiment:
             distance=measure.consensus_distance(self.program.models(state), self.program.shared, None if exact else one)
             if evaluate
             else None,
-            accuracies=self.accuracies(state, after_train, t) if evaluate else None,
-            right=measure.count_correct(self.engine, self.model, one, self.tests, self.local_clients)
-            if one is not None and self.measurable
-            else None,
+            accuracies=self.accuracies(state, after_train, t, right) if evaluate else None,
+            right=right,
             recorded=measure.record_columns(self, self.record, before.state, state) if evaluate and self.record else {},
         )
         return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
@@ -243,7 +245,7 @@ class Experiment:
                 known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), accuracies)
         return known
 
-    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
+    def accuracies(self, state: Any, after_train: Tensor, t: int, known: Correct | None = None) -> Tensors | None:
         """Return [m] the local clients' accuracies after round ``t``; one that never trained has what it was given."""
         if not self.measurable:
             return None
@@ -256,7 +258,7 @@ class Experiment:
                 found[protocol] = torch.full_like(after_train, torch.nan)
                 for g in each:
                     who = self.local_clients[g.places]
-                    accuracies = measure.personal_accuracies(self.engine, g.model, g.models, self.tests, who)
+                    accuracies = measure.personal_accuracies(self.engine, g.model, g.models, self.tests, who, known)
                     found[protocol][g.places] = accuracies
         found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
         return found

@@ -143,8 +143,10 @@ def fit(
             Tracking(trackers, bar) as tracking,
         ):
             messages.go_to(bar.warn)
+            if chosen is not None and chosen.warning is not None:
+                bar.warn(chosen.warning)
             if isinstance(runs_on, InMemory):
-                runs_on.on_build = bar.building
+                runs_on.on_build, runs_on.expected = bar.building, _programs(experiment)
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
             if continued and folder is not None and folder.finished:
@@ -153,6 +155,14 @@ def fit(
             now, history = _begin(backend, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
             return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
+
+
+def _programs(experiment: Experiment) -> int:
+    """Count the kinds of steps of a round: about as many programs are built where an engine builds them."""
+    submodels = experiment.program.submodels
+    shapes = 1 if submodels is None else len({a.submodel.model for a in submodels(experiment.everybody(0))})
+    evaluated = (shapes if submodels is None else shapes + 1) * experiment.measurable  # with the whole model
+    return shapes * sum(1 for phase in experiment.program.phases if phase.trains) + evaluated
 
 
 class Backend(Protocol):
