@@ -9,7 +9,7 @@ SCRIPTS := bin
 endif
 BIN := $(VENV)/$(SCRIPTS)
 
-.PHONY: demo test lint types docs browser bench-peers release-check licenses setup clean
+.PHONY: demo test lint types docs times browser bench-peers release-check licenses setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -28,6 +28,11 @@ types: setup
 # The documentation as a site, into site/: open site/index.html. Nothing is fetched.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# After new runs were gathered for the evidence: how fast they were, and how long every table of the papers takes.
+times: setup
+	$(BIN)/python docs/evidence/measured_speeds.py
+	$(BIN)/python docs/generate/reproduce.py
 
 # Chromium for the tests of the report, where the system has none; without it they are skipped.
 browser: setup

@@ -1,0 +1,156 @@
+"""One line for every table and figure of the papers: the command, what it needs, and whether it was run.
+
+``python docs/generate/reproduce.py`` writes them into docs/reproduce.md, from the recipes, the measured speeds and the
+evidence; ``make times`` does so after it has taken over new speeds from the evidence.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from posixpath import normpath
+from typing import Any
+
+import tried
+from coterie import recipes
+from coterie.core.spec import scaled
+from coterie.recipes import Recipe
+from coterie.recipes.costs import cost
+from coterie.recipes.speeds import Platform
+from tables import EVIDENCE, table
+
+PAGE = EVIDENCE.parent / "reproduce.md"
+BEGIN, END = "<!-- made by docs/generate/reproduce.py -->\n", "\n<!-- end -->"
+H200 = Platform("NVIDIA H200", "bf16")
+COMPLETE = 0.98  # of the rounds: a run of which hardly any is missing counts
+# How many tables and figures each paper has, and those that show no experiment.
+PRINTED = {
+    "dfedalt": {"Table": 6, "Figure": 7},
+    "dfedpgp": {"Table": 8, "Figure": 5},
+    "fedlmt": {"Table": 8, "Figure": 10},
+    "dfedsam": {"Table": 3, "Figure": 6},
+    "fedavg-p": {"Table": 3, "Figure": 2},
+}
+NO_EXPERIMENT = {
+    ("dfedalt", "Table 4"): "facts on the data sets",
+    ("dfedalt", "Figure 2"): "a drawing of the methods",
+    ("dfedpgp", "Table 5"): "facts on the data sets",
+    ("dfedpgp", "Table 8"): "hyperparameters, which are in the recipes",
+    ("dfedpgp", "Figure 1"): "a drawing of the method",
+    ("fedlmt", "Table 5"): "the notation",
+    ("fedlmt", "Table 6"): "hyperparameters, which are in the recipes",
+    ("dfedsam", "Figure 1"): "a drawing of both kinds of federation",
+    ("dfedsam", "Figure 6"): "a drawing of the topologies: `coterie topology ring`",
+    ("fedavg-p", "Table 1"): "the notation",
+    ("fedavg-p", "Table 2"): "rates of theorems: `coterie theory fedavg-p`",
+    ("fedavg-p", "Table 3"): "rates of theorems: `coterie theory fedavg-p`",
+}
+
+
+def items(where: str) -> list[str]:
+    """Return the tables and figures that a recipe covers.
+
+    >>> items("Table 1, Figure 3"), items("Figures 2, 9, 10"), items("Appendix A.1, Figure 3"), items("Figure 5a")
+    (['Table 1', 'Figure 3'], ['Figure 2', 'Figure 9', 'Figure 10'], ['Figure 3'], ['Figure 5a'])
+    """
+    found = re.findall(r"(Table|Figure)s? (\d+[a-d]?(?:, \d+[a-d]?)*)", where)
+    return [f"{kind} {number}" for kind, numbers in found for number in numbers.split(", ")]
+
+
+def covered(paper: str) -> Iterator[tuple[str, str]]:
+    """Yield (table or figure, recipe) of one paper."""
+    for name in recipes.names():
+        recipe = recipes.load(name)
+        if recipe.paper == paper:
+            yield from ((item, name) for item in items(recipe.where))
+
+
+def runs_of(recipe: Recipe) -> int:
+    """Count our runs at the published size with all their rounds, each case, method and seed once."""
+    if recipe.paper == "fedavg-p":
+        studied = json.loads((EVIDENCE / "004_recipes.json").read_text(encoding="utf-8"))
+        return len({(r["case"], r["seed"]) for r in studied if recipe.name == f"fedavg-p-f{r['figure']}"})
+    files = (EVIDENCE / "cifar10.json", *EVIDENCE.glob("cifar10-*-t*.json"))
+    runs = [run for file in files for run in json.loads(file.read_text(encoding="utf-8")).values()]
+    return len(
+        {(*cell, run["config"]["seed"]) for run in runs for cell in cells(recipe, run["config"], len(run["global"]))}
+    )
+
+
+def cells(recipe: Recipe, config: Mapping[str, Any], played: int) -> Iterator[tuple[str, str]]:
+    """Yield (case, method) of a recipe that a run of so many rounds is: with the same clients, model and settings."""
+    data, images = config["data"], config.get("transform") or config.get("preparation") or {}
+    size = data["source"], data["partition"], data["clients"], config["model"]["name"]
+    for case in recipe.cases:
+        same = size == (case.data, case.partition, case.clients, case.model) and _agree(images, case.transform or {})
+        if same and played >= COMPLETE * case.rounds:
+            for method in case.methods:
+                settings = recipe.settings(method, case)
+                if recipe.entry(method).builder == config["method"] and _agree(config["settings"], settings):
+                    yield case.label, method
+
+
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two have the same values; runs of older versions lack settings that came later."""
+    return all(one[k] == other[k] for k in one.keys() & other.keys())
+
+
+def run_yet(name: str, done: Mapping[str, Any]) -> str:
+    """Return whether a recipe was run, in part or never, with the page that tells of it."""
+    recipe, mine = recipes.load(name), tried.state(name, done)
+    count, every = runs_of(recipe), recipe.seeds * sum(len(case.methods) for case in recipe.cases if case.rounds)
+    if count:
+        words = "run" if count == every else f"in part: {count} of {every} runs"
+    elif mine == tried.NEVER:
+        return "never"
+    else:
+        words = "in part, smaller" if mine == tried.SMALLER else "in part" if recipe.trains else "run"
+    counted = count and recipe.paper != "fedavg-p"  # among the runs on CIFAR-10
+    page = normpath(f"evidence/{'cifar10.md' if counted else done[name]['page']}")
+    return words if page == PAGE.name else f"[{words}]({page})"
+
+
+def line(item: str, name: str, done: Mapping[str, Any]) -> list[str]:
+    """Return one table or figure that a recipe covers."""
+    recipe = recipes.load(name)
+    data = ", ".join(dict.fromkeys(case.data.partition(":")[0] for case in recipe.cases))
+    spent = cost(recipe, platform=H200)
+    if not recipe.trains:
+        needs, time = "nothing is trained", "-"
+    else:
+        time = "not measured" if not spent.seconds else spent.time()
+        needs = f"{scaled(spent.flops, 'FLOP')}, {recipe.seeds} seed{'s' if recipe.seeds > 1 else ''}"
+    more = " --precision bf16" if recipe.trains and spent.seconds else ""
+    data = "none" if not recipe.trains and not recipe.draws else data  # models alone are counted
+    return [item, f"`coterie recipe run {name}{more}`", data, needs, time, run_yet(name, done)]
+
+
+def lines(paper: str) -> list[list[str]]:
+    """Return all tables and figures of one paper, in order."""
+    done = tried.load_attempts()
+    rows = [line(item, name, done) for item, name in covered(paper)]
+    rows += [[item, "-", "-", why, "-", "-"] for (of, item), why in NO_EXPERIMENT.items() if of == paper]
+    return sorted(rows, key=lambda row: _place(row[0]))
+
+
+def _place(item: str) -> tuple[bool, int, str]:
+    kind, number = item.split()
+    return kind == "Figure", int(re.sub(r"\D", "", number)), number
+
+
+def everything() -> str:
+    """Return one table per paper."""
+    columns = ["", "command", "data", "needs", f"time on {H200}", "run?"]
+    parts = []
+    for key, facts in recipes.papers().items():
+        parts += [f"### {facts['number']}: {facts['title']}", table(columns, lines(key))]
+    return "\n\n".join(parts)
+
+
+def written(page: str) -> str:
+    """Return the text of the page with the lines as they are now."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + "\n" + everything() + "\n" + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
