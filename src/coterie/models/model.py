@@ -255,6 +255,8 @@ def padding_matters(model: Model, batch: Batch) -> bool:
 
 def drops_out(model: Model, x: Tensor) -> bool:
     """Try whether the model in training mode drops out something: then its batches need keys of the masks."""
+    if any(v.is_meta for v in model.start.values()):
+        return False  # shapes alone, to count with: nothing can be tried, and nothing is trained
     masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
     with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), masks:
         functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
