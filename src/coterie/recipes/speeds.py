@@ -18,8 +18,8 @@ from ..core.spec import parse
 from .sources import source
 
 SHIPPED = files(__package__).joinpath("files", "speeds.json")
-# How much smaller and larger a step may be than one that was measured. Small steps leave most of a machine idle; larger
-# ones are at least as fast, but not four times.
+# How much smaller and larger a step and its batches may be than those that were measured. Small steps leave most of a
+# machine idle; larger ones are at least as fast, but not four times. Small batches leave it with weights to move.
 LEAST, MOST = 0.5, 4.0
 # Forward passes of a training sample, by what is recorded beside accuracies; what else is recorded is not counted in
 # passes, and takes an unknown time.
@@ -35,6 +35,7 @@ class Speed(NamedTuple):
     engine: str  # with the clients that it runs side by side, as in graphed:10
     model: str  # without its options
     method: str
+    batch: float  # samples of a client's step
     step: float  # FLOPs, forward and backward, of one step of all clients that run side by side
     training: float  # FLOPs per second, forward and backward
     evaluation: float | None  # FLOPs per second, forward; None: not measured
@@ -92,13 +93,13 @@ def side_by_side(engine: str) -> int:
 
 
 def estimate_time(speeds: Iterable[Speed], size: RunSize, platform: Platform) -> RunTime | None:
-    """Return the time of a run from the measured one most like it: the same method, then steps of about the same size.
+    """Return the time of a run from the measured one most like it; None: nothing alike was measured there.
 
-    None: nothing alike was measured there.
+    The same method comes first, then steps of about the same size, then what was measured last.
     """
     alike = [s for s in reversed(list(speeds)) if s.platform == platform and s.model == size.model]
-    close = [s for s in alike if LEAST <= size.step(s.engine) / s.step <= MOST]
-    close.sort(key=lambda s: (s.method != size.method, abs(log(size.step(s.engine) / s.step))))
+    close = [s for s in alike if _like(size.step(s.engine), s.step) and _like(size.batch, s.batch)]
+    close.sort(key=lambda s: (s.method != size.method, round(abs(log(size.step(s.engine) / s.step)), 1)))
     rate = next((s.evaluation for s in close if s.evaluation is not None), None)
     if rate is None or size.evaluation is None:
         return None
@@ -147,6 +148,7 @@ def measure_speed(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], 
         engine=config["engine"],
         model=config["model"]["name"],
         method=config["method"],
+        batch=batch,
         step=_rounded(3 * forward * batch * min(cohort, side_by_side(config["engine"]))),
         training=_rounded(median(row["flops"] / row["seconds"] for row in later)),
         evaluation=_rounded(samples * forward / median(looks)) if samples and looks and not tuned else None,
@@ -193,6 +195,10 @@ def add_speeds(path: Path, found: Iterable[Speed]) -> None:
         speeds[s.platform, s.model, s.method, s.step] = s
     lines = ",\n".join(" " + json.dumps(s._asdict()) for s in speeds.values())
     write_text(path, f"[\n{lines}\n]\n", "--to", shared=True)
+
+
+def _like(wanted: float, measured: float) -> bool:
+    return LEAST <= wanted / measured <= MOST
 
 
 def _rounded(value: float) -> float:
