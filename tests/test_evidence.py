@@ -125,6 +125,14 @@ def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
     peers, stopped = (runs["dfedavgm"], runs["dfedalt"]), len(runs["dfedavgm"]["after_mix"])
     quoted += [run[point][stopped - 1] for run in peers for point in ("after_mix", "after_train")]
     assert all(f"{100 * value:.1f} %" in " ".join(page.split()) for value in quoted)
+    small = script("cifar10_small")
+    tried = small.lines(json.loads(small.FILE.read_text(encoding="utf-8")))
+    signs = {what: {personal.partition("(")[2][0] for w, *_, personal, _ in tried if w == what} for what, *_ in tried}
+    assert signs == {  # which way each detail points, as the text says
+        "partition=dirichlet-reuse:0.3": {"+"},
+        "momentum=0, lr_decay=0.998": {"-"},
+        "weight_decay=0.005": {"-"},
+    }
     ahead = zip(*(run["after_mix"][:stopped] for run in peers), strict=True)
     assert all(dfedavgm < dfedalt for dfedavgm, dfedalt in ahead)  # in every round, as the page says
     assert f"| dfedavgm | 354 | not in the first {stopped} |" in page
