@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-MULTIPLIER, COLUMNS = (n - 2**64 for n in (0xBF58476D1CE4E5B9, 0x9E3779B97F4A7C15))  # signed: they wrap around alike
-LAST = 0x2C1B3C6D
+# Two numbers of splitmix64, signed, because those wrap around alike: a factor, and what tells columns from rows.
+MULTIPLIER, COLUMNS = (number - 2**64 for number in (0xBF58476D1CE4E5B9, 0x9E3779B97F4A7C15))
 SELU_LOWEST = -1.7580993408473766  # what SELU comes to at minus infinity: alpha dropout puts that in place of 0
 
 # The input of fewer dimensions is one sample: its channels are dimension 0, otherwise they are dimension 1.
@@ -121,15 +121,14 @@ def _alpha(input: Tensor, kept: Tensor, p: float) -> Tensor:
 def hashed(key: Tensor, call: int, shape: Sequence[int]) -> Tensor:
     """Return whole numbers of 32 bits, uniform over all of them, for every element of a tensor of that shape.
 
-    The first half of the indices, with the key, gives two numbers k and a, the other half one number c. What is
-    computed for every element, mix((c ^ k) a), are 32-bit products: a CPU's vectors have none of 64 bits.
+    The first half of the indices gives two numbers k and a, the other half one number c, each with the key. What is
+    computed for every element is (c ^ k) a, a product of 32 bits: a CPU's vectors have none of 64. Nothing is computed
+    from constants alone: torch's compiler (2.13) comes to wrong numbers for chains of 64-bit constants.
     """
-    cut = (len(shape) + 1) // 2
-    row = _walk(_mix(key ^ call), shape[:cut])[(..., *[None] * (len(shape) - cut))]
-    column = _walk(torch.full((), COLUMNS, device=key.device), shape[cut:])
-    h = (column.to(torch.int32) ^ row.to(torch.int32)).mul_((row >> 32).to(torch.int32) | 1)
-    h ^= h >> 15
-    return h.mul_(LAST)
+    cut, start = (len(shape) + 1) // 2, _mix(key ^ call)
+    row = _walk(start, shape[:cut])[(..., *[None] * (len(shape) - cut))]
+    column = _walk(_mix(start ^ COLUMNS), shape[cut:])
+    return (column.to(torch.int32) ^ row.to(torch.int32)).mul_((row >> 32).to(torch.int32) | 1)
 
 
 def _walk(h: Tensor, sizes: Sequence[int]) -> Tensor:
