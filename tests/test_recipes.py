@@ -21,6 +21,7 @@ from coterie.recipes.costs import cost
 from coterie.recipes.metrics import value
 from coterie.recipes.results import across_runs, recipe_results
 from coterie.recipes.sources import SOURCES, source
+from coterie.recipes.speeds import participants
 from coterie.submodels.staged import stage_lengths
 from coterie.training.experiment import Experiment
 from estimate import estimate
@@ -190,11 +191,28 @@ def test_estimates_are_those_of_the_closed_form() -> None:
     assert case.estimates["dfedalt"]["bytes"] == pytest.approx(4 * body * 1000 * 500, rel=1e-3)
     assert case.estimates["fedavg"]["bytes"] == pytest.approx(4 * 11_173_962 * 2 * 10 * 500, rel=1e-3)
     assert case.estimates["local"]["bytes"] == 0
+    assert case.estimates["dfedalt"]["forward"] == pytest.approx(forward, rel=1e-3)
+    capacities = load("fedlmt-t2-image").cases[0].estimates  # a third of the clients has each of three widths
+    assert capacities["fedavg"]["forward"] > capacities["heterofl"]["forward"] > capacities["fedlmt"]["forward"]
     progressive = load("fedlmt-t7").cases[0].estimates
     assert progressive["progfed"]["bytes"] == pytest.approx(8e9 * 148.687, rel=1e-3)  # both directions, 4 bytes
     for method in ("feddropout", "heterofl", "fedrolex"):
         assert progressive[method]["bytes"] == pytest.approx(8e9 * 164.1, rel=1e-3)
         assert progressive[method]["flops"] == pytest.approx(3 * 500 * 8.22e12, rel=2e-3)  # 500 samples each
+
+
+def test_forward_passes_add_up_to_the_flops() -> None:
+    """Of FedAvg, whose members pass all their samples through the whole model in every epoch."""
+    counted = 0
+    for recipe in RECIPES:
+        for case in recipe.cases:
+            for method in (m for m in case.estimates if recipe.entry(m).builder == "fedavg"):
+                s, price, known = recipe.settings(method, case), case.estimates[method], source(case.data)
+                if isinstance(s["epochs"], int) and not s.get("steps"):
+                    passes = s["epochs"] * known.train / case.clients * participants(s, case.clients) * case.rounds
+                    assert price["flops"] == pytest.approx(3 * price["forward"] * passes, rel=2e-3), recipe.name
+                    counted += 1
+    assert counted > 20
 
 
 def test_all_grow_with_progfed() -> None:

@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from coterie.cli.options import Output, RecipeOptions
+from coterie.cli.recipe_run import RecipePlan, _announce
+from coterie.cli.recipe_time import platform_of
 from coterie.core.errors import UserError
+from coterie.core.spec import scaled
 from coterie.recipes import load, names
 from coterie.recipes.costs import Extent, cost, run_size
 from coterie.recipes.speeds import (
@@ -22,6 +26,7 @@ from coterie.recipes.speeds import (
     estimate_time,
     known_speeds,
     measure_speed,
+    own_file,
     read_run,
     read_speeds,
 )
@@ -242,6 +247,31 @@ def test_a_run_teaches_its_machine(cli: Cli, tmp_path: Path, monkeypatch: pytest
     add_speeds(kept, [speed._replace(training=1.0)])
     assert known_speeds() == [*read_speeds(SHIPPED), speed._replace(training=1.0)]  # it was replaced
     cli.refuse("recipe", "speed", "b", cwd=tmp_path, names=("b", "is no folder of a run"))
+
+
+def test_a_recipe_tells_how_long_what_was_asked_for_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here, with the engine, the rounds and the seeds that were typed, if something like it was measured here."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    here = platform_of("cpu", None)
+    (known,) = [s for s in read_speeds(SHIPPED) if s.method == "dfedalt"]
+    speed = known._replace(machine=here.machine, precision=here.precision, engine="serial", building=600.0)
+    add_speeds(own_file(), [speed])
+
+    def told(**options: Any) -> str:
+        asked = RecipeOptions(methods="dfedalt", case="2", device="cpu", **options)
+        _announce(RecipePlan(load("dfedalt-t1"), ["dfedalt"], asked), Output())
+        return " ".join(capsys.readouterr().err.split())
+
+    asked = cost(load("dfedalt-t1"), [2], ["dfedalt"], here, Extent(1, 100))
+    assert told(rounds=100, seeds=1).endswith(f"sent; {asked.time()} on {here}, as measured")
+    assert f"all of it: {scaled(asked.flops, 'FLOP')}," in told(rounds=100, seeds=1)
+    assert asked.seconds > 600
+    assert f"on {here} was never measured" in told(engine="vectorized")
+    assert "as measured" in told(engine="serial")
+    assert "at its published size: 754 PFLOP" in told(clients=10, rounds=1)
+    assert "in bf16 was never measured" in told(precision="bf16")
 
 
 def test_what_tells_no_speed_is_refused(tmp_path: Path) -> None:

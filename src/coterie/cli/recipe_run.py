@@ -170,8 +170,8 @@ def _announce(plan: RecipePlan, output: Output) -> None:
     numbers, methods = (list(dict.fromkeys(column)) for column in zip(*plan.cells, strict=True))
     options, platform = plan.options, platform_of(plan.options.device, plan.options.precision)
     other = options.data or options.model or options.clients or options.partition or options.set
-    extent = Extent() if other else Extent(plan.seeds, options.rounds, options.evaluate_every or 1)
-    spent = cost(recipe, numbers, methods, platform, extent)
+    extent = Extent(plan.seeds, options.rounds, options.evaluate_every or 1, options.engine)
+    spent = cost(recipe, numbers, methods, platform, Extent(engine=options.engine) if other else extent)
     reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
     output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..core.spec import parse
 from .recipe import Recipe
 from .sources import source
-from .speeds import Platform, RunSize, estimate_time, evaluated_samples, known_speeds, participants
+from .speeds import Platform, RunSize, Speed, estimate_time, evaluated_samples, known_speeds, participants
 
 if TYPE_CHECKING:
     from ..algorithms.costs import CapacityRow
@@ -44,11 +44,16 @@ class CaseCost(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How much of the published size is run; None: all of it."""
+    """How much of the published size is run, and how; None: all of it, with any engine."""
 
     seeds: int | None = None
     rounds: int | None = None
     evaluate_every: int = 1
+    engine: str | None = None
+
+    def admits(self, speed: Speed) -> bool:
+        """Return whether a speed was measured with the engine that is asked for."""
+        return self.engine in (None, "auto") or parse(speed.engine).name == parse(self.engine or "").name
 
 
 def cost(
@@ -65,7 +70,8 @@ def cost(
     >>> f"{one.flops:.3g}", one.time()
     ('2.51e+17', '-')
     """
-    chosen, seeds, speeds = None if methods is None else set(methods), extent.seeds or recipe.seeds, known_speeds()
+    chosen, seeds = None if methods is None else set(methods), extent.seeds or recipe.seeds
+    speeds = [speed for speed in known_speeds() if extent.admits(speed)]
     total = CaseCost(0.0, 0.0, 0.0, 0.0)
     for number in recipe.find() if cases is None else cases:
         case = recipe.cases[number - 1]
