@@ -275,7 +275,7 @@ def drawn(runs: Mapping[Table, Runs]) -> Figure:
             title=f"CIFAR-10, 100 clients, {table.title} ({table.recipe})",
             xlim=(0, 1.02 * table.rounds),
         )
-        axis.legend(fontsize=8)
+        axis.legend(fontsize=8, loc="lower right")
         axis.grid(alpha=0.3)
     return figure
 
