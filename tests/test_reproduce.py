@@ -45,6 +45,16 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
         ("model", {"name": "resnet18-bn"}),
     ):
         assert list(reproduce.cells(table, {**config, key: {**config[key], **changed}}, 500)) == [], changed
+    trained, counted = recipes.load("fedlmt-t2-image"), recipes.load("fedlmt-t1")  # of the same clients and model
+    data = {"source": "cifar10", "partition": "dirichlet-by-class:0.5", "clients": 100}
+    of_both = {
+        "method": "fedlmt",
+        "settings": trained.settings("fedlmt"),
+        "data": data,
+        "model": {"name": "resnet18-bn"},
+    }
+    assert list(reproduce.cells(trained, of_both, 2000)) == [("cifar10 dirichlet-by-class:0.5", "fedlmt")]
+    assert list(reproduce.cells(counted, of_both, 2000)) == []
     words = {row[0]: row[5] for row in LINES["dfedalt"]}
     assert words["Table 1"].startswith("[in part: ")
     assert words["Table 5"] == "never"

@@ -82,7 +82,7 @@ def cells(recipe: Recipe, config: Mapping[str, Any], played: int) -> Iterator[tu
     size = data["source"], data["partition"], data["clients"], config["model"]["name"]
     for case in recipe.cases:
         same = size == (case.data, case.partition, case.clients, case.model) and _agree(images, case.transform or {})
-        if same and played >= COMPLETE * case.rounds:
+        if same and case.rounds and played >= COMPLETE * case.rounds:  # without rounds nothing is trained
             for method in case.methods:
                 settings = recipe.settings(method, case)
                 if recipe.entry(method).builder == config["method"] and _agree(config["settings"], settings):
