@@ -1,7 +1,6 @@
 """Dropout by counter: masks are random, belong to their step, and are the same on every engine."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Engine, Graphed, Serial, Vectorized
-from coterie.engines.capture import flat
+from coterie.engines.capture import compiled, flat
 from coterie.engines.dropout import CounterDropout, hashed
 from coterie.models.model import Model, cross_entropy, draws_randomness, drops_out
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import _cannot_record
 from laws import build
-from toys import dropping, experiment, models, net, ragged
+from toys import dropping, experiment, in_place, models, net, ragged
 
 KEY = torch.tensor([5])
 NEVER = 1e-13  # a probability that goes through all of the code and drops nothing
@@ -69,9 +68,9 @@ class TestMasks:
     def test_the_compiler_comes_to_the_same_numbers(self) -> None:
         key = torch.tensor(-(3**39), device="cuda")
         for shape in ((40,), (3, 8), (13, 8, 9), (8, 2, 5, 5), (3, 4, 5, 6, 7)):
-            graph = flat(lambda key, shape=shape: hashed(key, 2, shape), [key])
-            compiled = torch.compile(graph, fullgraph=True, dynamic=False)
-            assert torch.equal(compiled(key).cpu(), hashed(key.cpu(), 2, shape))
+            out = torch.zeros(shape, dtype=torch.int32, device="cuda")
+            compiled(flat(lambda out, key, shape=shape: [hashed(key, 2, shape)], [out, key]))([out, key])
+            assert torch.equal(out.cpu(), hashed(key.cpu(), 2, shape))
 
     @pytest.mark.parametrize("shape", [(9,), (5, 7), (4, 5, 6), (3, 4, 5, 6)])
     def test_padding_any_dimension_leaves_the_others_alone(self, shape: tuple[int, ...]) -> None:
@@ -84,8 +83,11 @@ class TestMasks:
         keys = torch.randint(-(2**63), 2**63 - 1, (4, 1), generator=torch.Generator().manual_seed(0))
         alone = torch.stack([hashed(key[0], 2, (3, 5, 6)) for key in keys])
         assert torch.equal(torch.func.vmap(lambda key: hashed(key[0], 2, (3, 5, 6)))(keys), alone)
-        graph = flat(lambda key: hashed(key, 2, (3, 5, 6)), [keys[0, 0]])
-        assert torch.equal(torch.stack([graph(key[0]) for key in keys]), alone)  # other keys than it was made with
+        out = torch.zeros_like(alone[0])
+        graph = flat(lambda out, key: [hashed(key, 2, (3, 5, 6))], [out, keys[0, 0]])
+        for key, expected in zip(keys, alone, strict=True):  # other keys than it was made with
+            graph(out, key[0])
+            assert torch.equal(out, expected)
 
 
 class TestFunctions:
@@ -179,7 +181,7 @@ class TestFunctions:
 
 
 def graphed(chunk: int) -> Graphed:
-    return Graphed(chunk, False, torch.device("cpu"), lambda body, tensors: partial(body, *tensors))
+    return Graphed(chunk, False, torch.device("cpu"), in_place, lanes=2)
 
 
 def trained(kind: str, row: str, engine: Engine, seed: int = 0) -> dict[str, Tensor]:
