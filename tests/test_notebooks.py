@@ -130,7 +130,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     pytest.importorskip("plotly")
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")  # otherwise a warning that it will be the default
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook: Any = nbformat.read(path, as_version=4)
+    notebook: Any = nbformat.reads(path.read_text(encoding="utf-8").replace("rounds=8,", "rounds=2,"), as_version=4)
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     html = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]

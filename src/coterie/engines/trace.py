@@ -160,6 +160,8 @@ class TraceRecorder(Watch):
 
     def _text(self, v: Any, uses: list[str]) -> str:
         """Return an argument as Python writes it; ``uses`` grows by the tensors in it that are not constant."""
+        if type(v) is int:  # the most frequent
+            return str(v)
         if isinstance(v, Tensor):
             name = self.names.get(v)
             if name is None:
@@ -168,7 +170,7 @@ class TraceRecorder(Watch):
                 uses.append(name)
             return name
         if isinstance(v, list | tuple):
-            return f"[{', '.join(self._text(each, uses) for each in v)}]"
+            return f"[{', '.join([self._text(each, uses) for each in v])}]"
         return repr(v) if v is None or isinstance(v, bool | int | str) else self._constant(v)
 
     def _constant(self, v: Any) -> str:
