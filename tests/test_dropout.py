@@ -19,7 +19,7 @@ from coterie.models.model import Model, cross_entropy, draws_randomness, drops_o
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import _cannot_record
 from laws import build
-from toys import dropping, experiment, in_place, models, net, ragged
+from toys import dropping, experiment, in_place, models, net, play, ragged
 
 KEY = torch.tensor([5])
 NEVER = 1e-13  # a probability that goes through all of the code and drops nothing
@@ -205,6 +205,24 @@ def test_engines_drop_the_same(kind: str, row: str, engines: list[Engine]) -> No
             torch.testing.assert_close(v, alone[name], rtol=1e-10, atol=1e-10, msg=lambda m, e=engine: f"{e.name}: {m}")
     other = trained(kind, row, Serial(), seed=1)
     assert not torch.allclose(other["head.weight"], alone["head.weight"], atol=1e-4)
+
+
+def test_narrow_and_fine_tuned_models_drop_the_same() -> None:
+    tokens = torch.randint(0, 9, (30, 6), generator=torch.Generator().manual_seed(0))
+    parts = [(part, part) for part in tokens.split([9, 4, 13, 4])]
+    fed = ct.data.from_tensors(train=parts, test=parts, classes=9)
+    module = ct.models.build("transformer-mlm:dim=8,heads=2,hidden=12,layers=1,dropout=0.3", fed).double()
+    shared = {"participation": 1.0, "batch_size": 4, "epochs": 1, "lr": 0.1}
+    alg = ct.algorithms.heterofl(capacities="1-0.5", finetune_epochs=1, **shared)
+    ends = []
+    for engine in (Serial(), graphed(2)):
+        e = experiment(module, fed, alg, engine)
+        now = play(e, 1)
+        assert e.program.finetune is not None
+        ends.append([group.models for group in e.program.finetune(now.state, e.everybody(0))])
+    for slow, fast in zip(*ends, strict=True):
+        for name in slow:
+            torch.testing.assert_close(fast[name], slow[name], rtol=1e-10, atol=1e-10)
 
 
 class Exposed(nn.Module):
