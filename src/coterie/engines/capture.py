@@ -93,7 +93,8 @@ def flat(body: Body, tensors: Sequence[Tensor]) -> fx.GraphModule:
 
     It writes what becomes of the first tensors into them, at its end. Nothing else in it changes a tensor.
     """
-    from torch._inductor.decomposition import select_decomp_table  # slow to import, and only needed here
+    import torch._inductor.lowering  # slow to import, and only needed here; the decomposition of pooling looks it up
+    from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
     body(*tensors)  # what is made at the first call only must not become a part of the graph

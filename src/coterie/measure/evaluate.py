@@ -195,5 +195,8 @@ def consensus_distance(models: Tensors, shared: Collection[str], center: Tensors
 
 
 def averaged(models: Tensors) -> Tensors:
-    """Return one model: the mean over the clients; integer buffers are the first client's."""
-    return {k: v.mean(0) if v.is_floating_point() else v[0] for k, v in models.items()}
+    """Return one model: the mean over the clients; integer buffers are the first client's.
+
+    One model that everybody has is its own mean, to the last digit and in the same memory.
+    """
+    return {k: v.mean(0) if v.is_floating_point() and v.stride(0) else v[0] for k, v in models.items()}
