@@ -1,6 +1,7 @@
 """Every method gives the same numbers on every engine, whatever the model and however unequal the clients."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -326,6 +327,34 @@ class TestChoice:
         assert "cannot be vectorized" in reason
         with pytest.raises(ct.UserError, match="use the serial engine"):
             self.choose("vectorized", Branching(), (4,))
+
+    def test_a_gpu_that_is_not_used_well_is_warned_of(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The first line of the run has the reason; a run that is too short to build programs is no reason."""
+
+        class Noisy(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(4, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x) + torch.rand(len(x), 2)
+
+        monkeypatch.setattr("coterie.training.select_engine.free_memory", lambda device: 2**30)
+        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
+        model, there = Model(Noisy(), cross_entropy), torch.device("cuda")
+        long, short = (choose("auto", model, probe, Work(20, 16, steps), there) for steps in (10**6, 10))
+        assert long.engine.name == "vectorized:20"
+        assert long.warning is not None
+        assert re.match(
+            r"the GPU is not used well: this model draws random numbers.*vectorized:20 engine", long.warning
+        )
+        assert short.warning is None
+        monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: long._replace(engine=Serial()))
+        fed = ct.data.from_tensors(train=[(probe.x, probe.y)] * 2, test=[(probe.x, probe.y)] * 2, classes=2)
+        ct.fit(Noisy(), fed, algorithms.fedavg(epochs=1), rounds=1)
+        assert capsys.readouterr().err.splitlines()[0] == long.warning
 
     def test_a_chunk_is_taken_as_given(self) -> None:
         assert self.choose("vectorized:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:7"
