@@ -118,9 +118,9 @@ as well, which agrees as it is; and in so few rounds small steps count for more 
 tried fits all rows.
 The run that would decide most at full size is FedAvg with `momentum=0 lr_decay=0.998`, as in that script.
 
-* **FedLMT** (002) was stopped after 667 of 2,000 rounds, at 72.4 % on the clients' own test samples and 77.9 % on all of
-  them. Its rate follows a cosine and still has three quarters of its first value there, so that says nothing about the
-  published 91.03 %.
+* **FedLMT** (002) was stopped after 667 of 2,000 rounds, at 72.4 % on the clients' own test samples and 77.9 % on all
+  of them. Its rate follows a cosine and still has three quarters of its first value there, so that says nothing about
+  the published 91.03 %.
 * **Ditto**: our personal models reach 81.3 %; our *global* model ends at 73.5 %, which is what the paper prints for
   Ditto. That may be a coincidence.
 * **Fed-RoD passes 80 % between rounds 121 and 130, before DFedAlt (139)**, with one seed each; the paper has DFedAlt
