@@ -3,6 +3,7 @@
 import json
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -280,8 +281,9 @@ def test_wandb_goes_on_offline_with_the_same_run(tmp_path: Path, monkeypatch: py
     pytest.importorskip("wandb", reason="needs wandb: pip install 'coterie[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     interrupted(tmp_path / "a", [ct.track.WandB()], monkeypatch)
+    time.sleep(1.0)  # W&B names its files by the second, and would write both into one
     run = fit(tmp_path / "a", [ct.track.WandB()], resume=True)
-    files = sorted((tmp_path / "a" / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted((tmp_path / "a" / "wandb").glob("offline-run-*/*.wandb"))
     told = [list(records(path)) for path in files]
     names = {record.run.run_id for each in told for record in each if record.HasField("run")}
     assert names == {json.loads((tmp_path / "a" / "trackers.json").read_text())["wandb"]}
