@@ -55,6 +55,25 @@ def test_a_client_without_tests_does_not_count(engine: Any) -> None:
     assert row["personal_accuracy_after_mix"] == pytest.approx(float(got[:4].mean()))
 
 
+@BOTH
+@pytest.mark.parametrize("company", [True, False])
+def test_one_model_is_counted_for_every_owner(engine: Any, company: bool) -> None:
+    """Samples have several owners or none, and the first client has no samples; ``company``: matters to the answers."""
+    fed = ragged("mlp")
+    norm = nn.BatchNorm1d(16, track_running_stats=not company, dtype=torch.float64)
+    model = Model(nn.Sequential(nn.Flatten(), norm, nn.Linear(16, 3, dtype=torch.float64)), cross_entropy)
+    none, owned = torch.empty(0, dtype=torch.int64), (torch.arange(1, 7), torch.arange(4, 9), torch.tensor([2, 3, 8]))
+    tests = Samples(fed.test_x[:10], fed.test_y[:10], (none, *owned))
+    right = measure.count_correct(engine, model, model.start, tests, np.arange(4))
+
+    def by_hand(which: Tensor) -> int:
+        return int((model.outputs(model.start, tests.x[which]).argmax(1) == tests.y[which]).sum())
+
+    assert right.each.tolist() == [0, *map(by_hand, owned)]
+    if not company:
+        assert right.together == by_hand(torch.arange(10))
+
+
 class Table(nn.Module):
     """For every token the scores of the token that stands there."""
 
