@@ -276,6 +276,21 @@ def records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
+def whole_file(file: Path) -> list[Any]:
+    """All records of a run that has ended; W&B writes them in a process of its own, which may be behind."""
+    from google.protobuf.message import DecodeError
+
+    for _ in range(300):
+        try:
+            found = list(records(file))
+        except DecodeError:  # the last piece is half written
+            found = []
+        if any(record.HasField("exit") for record in found):
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{file.name} has no end")
+
+
 @others_warn
 def test_wandb_goes_on_offline_with_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="needs wandb: pip install 'coterie[wandb]'")
@@ -284,7 +299,7 @@ def test_wandb_goes_on_offline_with_the_same_run(tmp_path: Path, monkeypatch: py
     time.sleep(1.0)  # W&B names its files by the second, and would write both into one
     run = fit(tmp_path / "a", [ct.track.WandB()], resume=True)
     files = sorted((tmp_path / "a" / "wandb").glob("offline-run-*/*.wandb"))
-    told = [list(records(path)) for path in files]
+    told = [whole_file(path) for path in files]
     names = {record.run.run_id for each in told for record in each if record.HasField("run")}
     assert names == {json.loads((tmp_path / "a" / "trackers.json").read_text())["wandb"]}
     rows = [[_row(record) for record in each if record.HasField("history")] for each in told]
