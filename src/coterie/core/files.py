@@ -97,12 +97,16 @@ def to_disk(path: Path) -> None:
 
 def config_folder() -> Path:
     """Return the folder for what a user has chosen or measured, where each system has such folders."""
-    if os.environ.get("XDG_CONFIG_HOME"):
-        base = Path(os.environ["XDG_CONFIG_HOME"])
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("APPDATA", Path.home() / "AppData" / "Roaming"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Application Support"
-    else:
-        base = Path.home() / ".config"
-    return base / "coterie"
+    return _user_folder("XDG_CONFIG_HOME", "APPDATA", "AppData/Roaming", "Library/Application Support", ".config")
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again, where each system has such folders."""
+    return _user_folder("XDG_CACHE_HOME", "LOCALAPPDATA", "AppData/Local", "Library/Caches", ".cache")
+
+
+def _user_folder(variable: str, on_windows: str, windows: str, mac: str, other: str) -> Path:
+    """Return our folder in the one that a variable names, else in the usual one of this system."""
+    usual = {"win32": windows, "darwin": mac}.get(sys.platform, other)
+    named = os.environ.get(variable) or (os.environ.get(on_windows) if sys.platform == "win32" else None)
+    return Path(named or Path.home() / usual) / "coterie"

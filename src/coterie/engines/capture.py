@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ..core.files import cache_folder
 from .norms import LayoutKept
 
 Body = Callable[..., Sequence[Tensor]]
@@ -31,12 +32,6 @@ OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
 COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
 
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
-
-# What shows a tensor as it is, or a part of it.
-VIEWS = {
-    getattr(torch.ops.aten, name)
-    for name in ("view", "select", "unsqueeze", "squeeze", "expand", "alias", "permute", "as_strided", "slice")
-}
 
 
 def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
@@ -73,8 +68,7 @@ def compiled(graph: fx.GraphModule) -> Callable[[list[Tensor]], object]:
 
 def compiled_folder() -> Path:
     """Return the folder of the user's that holds compiled programs."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get(COMPILED) or caches / "coterie" / "compiled")
+    return Path(os.environ.get(COMPILED) or cache_folder() / "compiled")
 
 
 @contextmanager
@@ -128,7 +122,7 @@ def written_back(graph: fx.Graph) -> None:
 
 def shown(node: fx.Node) -> fx.Node | None:
     """Return the input that a value shows, unless it is something new."""
-    while node.op == "call_function" and getattr(node.target, "overloadpacket", None) in VIEWS:
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
         node = node.args[0]  # type: ignore[assignment]
     return node if node.op == "placeholder" else None
 

@@ -63,10 +63,10 @@ class Graphed(InMemory):
             for turn, (who, members, drawn, widths) in enumerate(chunks):
                 with self.lanes.turn(turn) as lane:
                     carry, frozen = over(self.chunk, step.begin)(pick(given, who)), pick(fixed, who)
+                    loaded = common and lane in programs
                     if lane not in programs:
                         programs[lane] = self._program(lane, step, carry, frozen, batches.samples)
-                        programs[lane].load(step.rates, frozen)
-                    elif not common:
+                    if not loaded:
                         programs[lane].load(step.rates, frozen)
                     done = programs[lane].run(carry, drawn, widths)
                     part = rows(over(self.chunk, step.end)(done), slice(members))

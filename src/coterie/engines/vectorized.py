@@ -22,8 +22,8 @@ class Vectorized(InMemory):
     """Clients side by side, ``chunk`` of them at a time.
 
     Clients are grouped so that a group makes equally many steps and little of it is padding. ``exact`` pads nothing:
-    needed where one sample's output depends on the others in its batch (BatchNorm). ``taped``: steps that come again
-    run from a recorded trace, with the same result; not for code that may do something else the next time.
+    needed where padding would change the result. ``traced``: steps that come again run from a recorded trace, with the
+    same result; not for code that may do something else the next time.
     """
 
     def __init__(

@@ -130,10 +130,8 @@ def count_correct(engine: Engine, model: Model, tensors: Tensors, tests: Samples
         right = right_answers(engine, model, replicate(tensors, len(everyone)), tests.dealt, everyone)
         right = right.flatten()[: len(tests.y)]  # all parts but the last one are full
         before = F.pad(right[torch.from_numpy(tests.flat)].cumsum(0), (1, 0))
-        ends = torch.from_numpy(tests.starts + tests.sizes)
-        return Correct(
-            tensors, (before[ends] - before[ends - torch.from_numpy(tests.sizes)])[clients], int(right.sum())
-        )
+        starts, ends = torch.from_numpy(tests.starts), torch.from_numpy(tests.starts + tests.sizes)
+        return Correct(tensors, (before[ends] - before[starts])[clients], int(right.sum()))
     each = right_answers(engine, model, replicate(tensors, len(clients)), tests, clients).sum(1)
     if tests.divided:
         return Correct(tensors, each, int(each.sum()))
