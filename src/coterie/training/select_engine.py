@@ -1,13 +1,12 @@
 """Select an engine for a run from the model's cost and the free memory."""
 
-import os
-import sys
 from inspect import Parameter
 from typing import Any, NamedTuple
 
 import torch
 
 from ..algorithms.base import Program
+from ..core import memory
 from ..core.errors import UserError, unknown
 from ..core.spec import PositiveInt, bind, parse
 from ..core.tensors import replicate, size_in_bytes, split
@@ -43,7 +42,6 @@ BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a min
 # Clients under way at a time where one fills the GPU, but not in every kernel: measured 3.0, 2.5 and 2.4 ms per
 # client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one.
 LANES = 3
-UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
 PROBE = 8  # samples to try a model with
 
 
@@ -185,13 +183,4 @@ def chunk_for(model: Model, price: Cost, work: Work, device: torch.device, limit
 
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can be taken now."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo") as f:
-            available = next(line for line in f if line.startswith("MemAvailable"))
-        return int(available.split()[1]) * 1024
-    except (OSError, StopIteration):
-        if sys.platform == "win32":
-            return UNTOLD
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.free_memory()

@@ -1,0 +1,75 @@
+"""How much memory there is, and the refusal of what would not fit into it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import UserError
+from .spec import scaled
+
+UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
+UNLIMITED = 2**60  # what control groups of version 1 have where nothing is limited is more than this
+
+
+def check_fits(need: float, what: str, fix: str) -> None:
+    """Refuse what would take more bytes than are free, before anything of it is made."""
+    free = free_memory()
+    if need > free:
+        raise UserError(f"{what} would take {scaled(need, 'B')} of memory, and {scaled(free, 'B')} are free: {fix}")
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process may still take: of the machine, of its control groups, of its own limit.
+
+    root: the folder in which ``proc`` and ``sys`` are.
+    """
+    return max(0, min([_of_machine(root), *_of_groups(root), *_of_process(root)]))
+
+
+def _of_machine(root: Path) -> int:
+    with suppress(OSError, StopIteration, ValueError):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) * 1024
+    if sys.platform == "win32":
+        return UNTOLD
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _of_groups(root: Path) -> Iterator[int]:
+    """Yield what is left in each control group around this process; a container has at least one with a limit."""
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            number, controllers, name = line.split(":", 2)
+            if number == "0" or "memory" in controllers.split(","):
+                base = root / "sys/fs/cgroup" / ("" if number == "0" else "memory")
+                # A container may see the name that its group has outside: then only the last of these folders is there.
+                within = base / name.lstrip("/")
+                yield from map(_left, (within, *(p for p in within.parents if p.is_relative_to(base))))
+
+
+def _left(group: Path) -> int:
+    """Return the bytes that a control group has left; those of files that may be dropped at any time are free."""
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        with suppress(OSError, ValueError):  # of the other version, or "max"
+            most = int((group / limit).read_text())
+            counted = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+            cache = next((int(number) for name, number in counted if name == cached), 0)
+            return most - int((group / used).read_text()) + cache
+    return UNLIMITED
+
+
+def _of_process(root: Path) -> Iterator[int]:
+    """Yield what the limit on a process's addresses leaves, where there is one (``ulimit -v``)."""
+    if sys.platform != "win32":
+        import resource  # which Windows has not
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            with suppress(OSError, ValueError, IndexError):
+                taken = int((root / "proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+                yield most - taken

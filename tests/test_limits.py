@@ -1,0 +1,79 @@
+"""How much memory there is, and that what would not fit is refused before anything of it is made."""
+
+from pathlib import Path
+
+import pytest
+
+from coterie.core.errors import UserError
+from coterie.core.memory import check_fits, free_memory
+
+MEMINFO = "MemTotal:  9000000 kB\nMemAvailable:  8000000 kB\n"
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    """A folder with the files in which Linux tells about memory."""
+    for name, text in {"proc/meminfo": MEMINFO, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
+GROUPS: dict[str, tuple[dict[str, str], int]] = {
+    "none": ({}, 8_000_000 * 1024),
+    "version 2, of a parent": (
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            f"{V2}/job/step/memory.max": "max\n",
+            f"{V2}/job/step/memory.stat": "",
+            f"{V2}/job/memory.max": "5000\n",
+            f"{V2}/job/memory.current": "3000\n",
+            f"{V2}/job/memory.stat": "anon 700\ninactive_file 400\n",
+        },
+        2400,
+    ),
+    "version 2, in a container that sees its name outside": (
+        {
+            "proc/self/cgroup": "0::/outside/name\n",
+            f"{V2}/memory.max": "900\n",
+            f"{V2}/memory.current": "200\n",
+            f"{V2}/memory.stat": "",
+        },
+        700,
+    ),
+    "version 1": (
+        {
+            "proc/self/cgroup": "5:cpu:/a\n4:memory:/a\n",
+            f"{V1}/a/memory.limit_in_bytes": "6000\n",
+            f"{V1}/a/memory.usage_in_bytes": "1000\n",
+            f"{V1}/a/memory.stat": "total_inactive_file 10\n",
+            f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
+            f"{V1}/memory.usage_in_bytes": "1\n",
+            f"{V1}/memory.stat": "",
+        },
+        5010,
+    ),
+    "more is taken than is allowed": (
+        {
+            "proc/self/cgroup": "0::/\n",
+            f"{V2}/memory.max": "100\n",
+            f"{V2}/memory.current": "200\n",
+            f"{V2}/memory.stat": "",
+        },
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_free_memory_is_the_least_of_all_limits(name: str, tmp_path: Path) -> None:
+    files, free = GROUPS[name]
+    assert free_memory(system(tmp_path, files)) == free
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.core.memory.free_memory", lambda: 2_000_000)
+    check_fits(2_000_000, "it", "no fix")
+    with pytest.raises(UserError, match=r"^the data would take 8e\+03 YB of memory, and 2 MB are free: ask for less$"):
+        check_fits(8e27, "the data", "ask for less")
