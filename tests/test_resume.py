@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import coterie as ct
@@ -173,7 +174,7 @@ def test_a_finished_run_is_resumed_without_harm(cli: Cli, tiny: tuple[Path, list
     assert contents(tmp_path) == before
 
 
-# Ctrl-C and SIGTERM
+# Ctrl-C, SIGTERM and, of a terminal that is closed, SIGHUP
 
 
 def as_printed(cli: Cli, interrupted: Finished, cwd: Path) -> str:
@@ -227,6 +228,13 @@ def test_an_interrupted_run_has_saved_every_finished_round(
     finished = len(rows(tmp_path / "a"))
     assert saved_rounds(tmp_path / "a")[-1] in (finished - 1, finished)  # a row is written before its round counts
     assert not [name for name in contents(tmp_path) if "tmp" in name]
+    as_printed(cli, stopped, tmp_path)
+    assert_same_run(tmp_path / "a", tiny[0])
+
+
+def test_a_closed_terminal_is_an_interruption(cli: Cli, tmp_path: Path, tiny: tuple[Path, list[str]]) -> None:
+    place = "write a/checkpoint/.round-000002.json.tmp"
+    stopped = cli.run("run", "fedper", *TINY, "--out", "a", cwd=tmp_path, at=place, send=signal.SIGHUP)
     as_printed(cli, stopped, tmp_path)
     assert_same_run(tmp_path / "a", tiny[0])
 
@@ -523,4 +531,15 @@ def test_load_of_a_damaged_run(tmp_path: Path, damaged: str, how: str) -> None:
     else:
         path.unlink()
     with pytest.raises(UserError, match=path.name):
+        ct.load(tmp_path / "a")
+
+
+def test_a_client_s_file_fits_its_model_or_is_refused(tmp_path: Path) -> None:
+    """A single number would be stretched over a whole layer by copying."""
+    fit(out=tmp_path / "a")
+    path = tmp_path / "a" / "clients/client-0001.safetensors"
+    tensors = load_file(path)
+    name = next(k for k in tensors if k.endswith("bias"))
+    save_file({**tensors, name: tensors[name][:1].clone()}, path)
+    with pytest.raises(UserError, match=rf"client-0001.*{name.partition('/')[2]} is \[1\] and should be \[\d+\]"):
         ct.load(tmp_path / "a")

@@ -21,7 +21,7 @@ from safetensors.torch import save as library_bytes
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.files import replace
+from coterie.core.files import replace, write_text
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder, Writer, checkpoint, safetensors
 from coterie.store import folder as store
@@ -388,3 +388,26 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, shared: bool) -> 
         replace(path, write, option="--data-dir", shared=shared)
     assert (path.read_text(), [p.name for p in path.parent.iterdir()]) == ("new", ["file"])
     assert names == [f".file.{os.getpid()}.tmp" if shared else ".file.tmp"] * 2
+
+
+def test_the_newest_checkpoint_has_the_highest_number(tmp_path: Path) -> None:
+    """From round 1,000,000 on names are longer, and texts would be sorted otherwise."""
+    folder = Watched(tmp_path / "a")
+    for round in (999_999, 1_000_000, 1_000_001):
+        folder.append({"round": round})
+        folder.save(round, state(round))
+    names = {path.name for path in (folder.path / "checkpoint").glob("*.json")}
+    assert names == {"round-1000000.json", "round-1000001.json"}
+    latest = folder.latest(print)
+    assert latest is not None
+    assert latest.round == 1_000_001
+
+
+def test_a_link_in_somebody_else_s_folder_is_not_followed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".file.tmp").symlink_to(mine)
+    write_text(tmp_path / "a" / "file", "new")
+    assert (mine.read_text(), (tmp_path / "a" / "file").read_text()) == ("precious", "new")
+    assert not (tmp_path / "a" / "file").is_symlink()

@@ -28,6 +28,8 @@ def main() -> NoReturn:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a pipe on Windows has no dots to draw a graph with
     signal.signal(signal.SIGTERM, _interrupt)  # a cluster that takes its machine back gets the same clean end
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, _interrupt)  # so does a terminal that is closed
     try:
         app()
     except UserError as error:

@@ -35,6 +35,8 @@ def replace(path: Path, write: Callable[[Path], object], option: str = "--out", 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     with disk(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(temporary):  # in a folder of somebody else it may be a link to another file
+            temporary.unlink()
         try:
             write(temporary)
             to_disk(temporary)

@@ -85,7 +85,7 @@ def save_part(path: Path, tensors: Tensors, clients: NDArray[np.int64], stacked:
 
 def prune(folder: Path, kept: int) -> None:
     """Remove all but the ``kept`` newest checkpoints, and what a kill left of others."""
-    stems = {path.stem for path in sorted(folder.glob("round-*.json"))[-kept:]}
+    stems = {path.stem for path in _found(folder)[:kept]}
     for path in sorted(folder.glob("round-*")):  # the JSON file first: without it the others do not count
         if path.name.partition(".")[0] not in stems:
             path.unlink()
@@ -100,7 +100,7 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
             f"the checkpoint of {folder.parent} was left out of its pack: go on where it was packed, or start again "
             "with another --out"
         )
-    found = sorted(folder.glob("round-*.json"), reverse=True)
+    found = _found(folder)
     for path in found:
         checkpoint = _read(path)
         if checkpoint is not None:
@@ -113,8 +113,13 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
 
 def newest_files(folder: Path) -> list[Path]:
     """Return the files of the newest whole checkpoint, none where there is no such."""
-    whole = ((path, _whole(path)) for path in sorted(folder.glob("round-*.json"), reverse=True))
+    whole = ((path, _whole(path)) for path in _found(folder))
     return next(([path, *files] for path, files in whole if files), [])
+
+
+def _found(folder: Path) -> list[Path]:
+    """Return the JSON files of the checkpoints, the newest first; from round 1,000,000 on names grow longer."""
+    return sorted(folder.glob("round-*.json"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
 def _whole(path: Path) -> list[Path] | None:

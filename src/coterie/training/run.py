@@ -195,7 +195,23 @@ def client_of(path: Path, i: int, model: Callable[[int, Tensors], Model | None])
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
     client = client_from(tensors, None)
-    return replace(client, model=model(i, client.shared | client.personal))
+    own = client.shared | client.personal
+    found = model(i, own)
+    if found is not None:
+        _check_fits(own, found, file)
+    return replace(client, model=found)
+
+
+def _check_fits(own: Tensors, model: Model, file: Path) -> None:
+    """Refuse tensors of other shapes than the module's: copying would stretch a single number over a whole layer."""
+    here, there = shapes(model.start), shapes(own)
+    for name in (*here, *there):
+        if here.get(name) != there.get(name):
+            held, takes = (list(s[name]) if name in s else "none" for s in (there, here))
+            raise UserError(
+                f"{file} does not fit the model: {name} is {held} and should be {takes}; repeat the run from its "
+                "config.json, or pass the module that was trained, as in coterie.load(path, model=...)"
+            )
 
 
 def client_from(tensors: Tensors, model: Model | None) -> Client:
