@@ -7,8 +7,9 @@ import pytest
 
 import coterie as ct
 from coterie.algorithms.settings import parse_settings
+from coterie.core.arguments import Range, checked, in_words
 from coterie.core.errors import UserError
-from coterie.core.spec import Range, Spec, bind, checked, convert, in_words, parameters, parse
+from coterie.core.spec import Spec, bind, convert, parameters, parse
 from coterie.data.partition import split
 from coterie.training.select_engine import choose
 

@@ -14,7 +14,8 @@ What is here:
 
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
 * Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
-  ``Range``, ``Participation``, ``Weighting`` and ``Patterns``, the types of settings; ``UserError``, to refuse one.
+  ``Range``, ``Participation``, ``Weighting``, ``Patterns`` and ``TopologyLike``, the types of settings; ``UserError``,
+  to refuse one.
 * Local work: ``Phase``, ``ParamGroup``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
   the base class of one's own, which makes one ``Grad`` from another: a function from a model and a ``Batch`` to a
@@ -69,7 +70,7 @@ from .local.corrections import control_variate, debiased, few_samples, masked, p
 from .local.personal import Patterns
 from .local.steps import REFERENCE, Aux, Correction, ParamGroup, Phase
 from .models.model import Model
-from .topology import Topology
+from .topology import Topology, TopologyLike
 
 __all__ = [
     "REFERENCE",
@@ -103,6 +104,7 @@ __all__ = [
     "Submodel",
     "Tensors",
     "Topology",
+    "TopologyLike",
     "Traffic",
     "Trained",
     "Training",

@@ -3,13 +3,13 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Topology, Training, method
+from .method import Options, Problem, Program, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
 @method(Training(momentum=0.0))
 def dfedavg(
-    p: Problem, t: Training, *, topology: str | Topology = "random:10", **options: Unpack[Options]
+    p: Problem, t: Training, *, topology: TopologyLike = "random:10", **options: Unpack[Options]
 ) -> Program[Peers]:
     """DFedAvg: FedAvg between peers.
 

@@ -3,13 +3,13 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Topology, Training, method
+from .method import Options, Problem, Program, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
 @method()
 def dfedavgm(
-    p: Problem, t: Training, *, topology: str | Topology = "random:10", **options: Unpack[Options]
+    p: Problem, t: Training, *, topology: TopologyLike = "random:10", **options: Unpack[Options]
 ) -> Program[Peers]:
     """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
 

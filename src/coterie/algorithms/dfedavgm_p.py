@@ -5,7 +5,7 @@ from typing import Any, Literal, Unpack
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .fedavg_p import joint_phase
-from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
+from .method import Count, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
 from .options import refuse_unused
 from .peers import Peers, decentralized
 
@@ -26,7 +26,7 @@ def dfedavgm_p(
     t: Training,
     *,
     personal: Patterns = "head",
-    topology: str | Topology = "random:10",
+    topology: TopologyLike = "random:10",
     schedule: Literal["joint", "alternate"] = "joint",
     personal_lr: Rate | None = None,
     personal_epochs: Count | None = None,

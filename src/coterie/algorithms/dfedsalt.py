@@ -6,7 +6,7 @@ from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.corrections import sam
 from ..local.steps import Phase
-from .method import Count, Options, Patterns, Problem, Program, Rate, Topology, Training, method
+from .method import Count, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
@@ -24,7 +24,7 @@ def dfedsalt(
     personal_rho: Rate | None = None,
     sam_on: Literal["shared", "personal", "both"] = "shared",
     personal: Patterns = "head",
-    topology: str | Topology = "random-pull:10",
+    topology: TopologyLike = "random-pull:10",
     personal_lr: Rate = 0.001,
     personal_epochs: Count | None = 1,
     personal_steps: Count | None = None,

@@ -4,7 +4,7 @@ from typing import Annotated, Unpack
 
 from ..local.corrections import sam
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, Topology, Training, method
+from .method import Options, Problem, Program, Range, Rate, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -15,7 +15,7 @@ def dfedsam(
     t: Training,
     *,
     rho: Rate = 0.01,
-    topology: str | Topology = "random:10",
+    topology: TopologyLike = "random:10",
     gossip_steps: Annotated[int, Range(1)] = 1,
     **options: Unpack[Options],
 ) -> Program[Peers]:

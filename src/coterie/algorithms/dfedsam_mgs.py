@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 from ..core.errors import UserError
 from ..local.corrections import sam
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, Topology, Training, method
+from .method import Options, Problem, Program, Range, Rate, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -21,7 +21,7 @@ def dfedsam_mgs(
     t: Training,
     *,
     rho: Rate = 0.01,
-    topology: str | Topology = "random:10",
+    topology: TopologyLike = "random:10",
     gossip_steps: Annotated[int, Range(1)] = 4,
     fresh_graph: bool = False,
     **options: Unpack[Options],

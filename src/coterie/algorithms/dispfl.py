@@ -17,7 +17,7 @@ from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.steps import Phase
-from .method import Fraction, Options, Problem, Program, Range, Round, Topology, Trained, Training, method
+from .method import Fraction, Options, Problem, Program, Range, Round, TopologyLike, Trained, Training, method
 from .options import SAM_PAPER, cosine
 from .peers import decentralized
 from .traffic import Traffic, load, over
@@ -46,7 +46,7 @@ def dispfl(
     density: Annotated[float, Range(1e-6, 1)] = 0.5,
     prune_rate: Fraction = 0.5,
     regrow: Literal["random", "gradient"] = "random",
-    topology: str | Topology = "random-pull:10",
+    topology: TopologyLike = "random-pull:10",
     **options: Unpack[Options],
 ) -> Program[Sparse]:
     """DisPFL: sparse personal models; a coordinate is averaged over the neighbors that have it.

@@ -6,7 +6,7 @@ from ..core.errors import UserError
 from ..core.tensors import add, floating, sub
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Round, Topology, Trained, Training, method
+from .method import Options, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .options import SAM_PAPER
 from .peers import Peers, decentralized
 
@@ -28,7 +28,7 @@ def dpsgd(
     p: Problem,
     t: Training,
     *,
-    topology: str | Topology = "random:10",
+    topology: TopologyLike = "random:10",
     variant: Literal["epoch", "lian"] = "epoch",
     **options: Unpack[Options],
 ) -> Program[Peers]:

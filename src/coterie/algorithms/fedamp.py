@@ -12,7 +12,7 @@ from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
 from ..topology.sparse import DENSE, entries, with_diagonal, with_values
 from .base import around
-from .method import Options, Positive, Problem, Program, Rate, Round, Topology, Trained, Training, method
+from .method import Options, Positive, Problem, Program, Rate, Round, TopologyLike, Trained, Training, method
 from .peers import Peers, decentralized
 from .server import both_ways
 from .update import LocalUpdate, message_of
@@ -33,7 +33,7 @@ def fedamp(
     alpha: Positive = 5.0,
     sigma: Positive = 5.0,
     lam: Rate = 0.5,
-    topology: str | Topology | None = None,
+    topology: TopologyLike | None = None,
     **options: Unpack[Options],
 ) -> Program[Attentive]:
     """FedAMP: everybody is pulled toward a mean of models, in which those that are like its own count most.

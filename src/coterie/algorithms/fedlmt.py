@@ -7,7 +7,17 @@ from ..local.steps import Phase
 from ..submodels import FactorInit, RankMode
 from .capacities import COMMON_RANKS, DEPTHS, levels, refuse_changing
 from .lowrank import coefficients, exchange_by, low_rank
-from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
+from .method import (
+    Options,
+    Participation,
+    Presets,
+    Problem,
+    Program,
+    TopologyLike,
+    Training,
+    Weighting,
+    method,
+)
 from .options import LMT_PAPER, refuse_unused
 
 PRESETS: Presets = {
@@ -49,7 +59,7 @@ def fedlmt(
     capacities: str | None = None,
     init: FactorInit = "kaiming",
     regularizer: str = "none",
-    topology: str | Topology | None = None,
+    topology: TopologyLike | None = None,
     participation: Participation = 0.1,
     weighting: Weighting = "size",
     **options: Unpack[Options],

@@ -10,7 +10,7 @@ from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Model
 from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize, penalty
-from ..topology import Topology
+from ..topology import TopologyLike
 from .base import Problem, Program
 from .options import Training
 from .peers import decentralized
@@ -55,7 +55,7 @@ def exchange_by(
     p: Problem,
     phases: list[Phase],
     t: Training,
-    topology: str | Topology | None,
+    topology: TopologyLike | None,
     shared: frozenset[str],
     participation: float | int,
     weighting: str,

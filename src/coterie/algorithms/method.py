@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Literal, ParamSpec, cast, get_args, get_type_hints
 
-from ..core.errors import UserError, unknown
-from ..core.spec import check as check_value
-from ..core.spec import no_option
+from ..core.arguments import accept
+from ..core.errors import UserError, no_option, unknown
 from ..local.personal import Patterns
 from ..models.model import Model
-from ..topology import Topology
+from ..topology import TopologyLike
 from .about import complete as complete_docstring
 from .base import Algorithm, Problem, Program, Round, Trained, unchanged
 from .options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
@@ -39,7 +38,7 @@ __all__ = [
     "Range",
     "Rate",
     "Round",
-    "Topology",
+    "TopologyLike",
     "Trained",
     "Training",
     "Weighting",
@@ -124,9 +123,9 @@ def method(
             hints = get_type_hints(f, include_extras=True)
             for k in sorted(settings.keys() - defaults.keys() - set(Training._fields)):
                 raise no_option(f"method {name}", k, [*defaults, *Training._fields])
-            own = steps_or_epochs({k: settings.get(k, default) for k, default in defaults.items()}, defaults)
-            for k, v in own.items():
-                check_value(f"method {name}", k, v, hints[k])
+            given = {k: settings.get(k, default) for k, default in defaults.items()}
+            accepted = {k: accept(f"method {name}", k, v, hints[k]) for k, v in given.items()}
+            own = steps_or_epochs(accepted, defaults)
             usual = training if isinstance(training, Training) else call_by_name(training, own)
             t = usual.with_options(cast(Options, {k: v for k, v in settings.items() if k not in own}))
             if check is not None:

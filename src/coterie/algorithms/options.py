@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
+from ..core.arguments import LARGEST, accept
+from ..core.arguments import Fraction as Fraction
+from ..core.arguments import Positive as Positive
+from ..core.arguments import Range as Range
 from ..core.errors import UserError
-from ..core.spec import LARGEST, check
-from ..core.spec import Fraction as Fraction
-from ..core.spec import Positive as Positive
-from ..core.spec import Range as Range
 from ..data.batches import Amount
 from ..local.steps import Phase, Sgd
 
@@ -98,6 +98,9 @@ class Training(NamedTuple):
         refused, unless one only repeats the method's default. ``lr_milestones`` takes the place of ``lr_min`` and of a
         decay; an ``lr_decay`` that is given beside it acts as well.
         """
+        hints, values = get_type_hints(Options, include_extras=True), {**self._asdict(), **options}
+        accepted = {k: accept("any method", k, v, hints[k]) for k, v in values.items()}
+        options = cast(Options, {k: accepted[k] for k in options})
         for one, other in EXCLUSIVE:
             value, replaced = options.get(one), options.get(other)
             if value is not None and replaced is not None and replaced != getattr(self, other):
@@ -108,12 +111,7 @@ class Training(NamedTuple):
             options = {**options, "steps": None}
         if options.get("lr_decay") is not None:
             options = {"lr_min": None, **options}
-        options = with_milestones(options)
-        if isinstance(options.get("epochs"), list):  # as JSON has it
-            options = {**options, "epochs": tuple(options["epochs"])}  # type: ignore[arg-type]
-        training = self._replace(**options)
-        for name, hint in get_type_hints(Options, include_extras=True).items():
-            check("any method", name, getattr(training, name), hint)
+        training = self._replace(**with_milestones(options))
         if training.persistent_momentum and not training.momentum:
             raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training

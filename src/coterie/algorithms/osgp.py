@@ -11,14 +11,14 @@ from ..core.tensors import Tensors, count
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT
 from ..local.steps import Phase
-from .method import Count, Options, Problem, Program, Round, Topology, Trained, Training, method
+from .method import Count, Options, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .pushsum import mean_numerator, push_sum
 
 
 # Push-sum is made for directed graphs.
 @method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
 def osgp(
-    p: Problem, t: Training, *, topology: str | Topology = "random-push:10", tau: Count = 0, **options: Unpack[Options]
+    p: Problem, t: Training, *, topology: TopologyLike = "random-push:10", tau: Count = 0, **options: Unpack[Options]
 ) -> Program[Any]:
     """OSGP: stochastic gradient push of the whole model; messages may arrive ``tau`` rounds late.
 

@@ -8,7 +8,7 @@ from ..core.errors import UserError
 from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
-from ..topology import Topology
+from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, gossiped, load
@@ -26,7 +26,7 @@ def decentralized(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,
-    topology: str | Topology,
+    topology: TopologyLike,
     shared: frozenset[str],
     gossip_steps: int = 1,
     fresh_graph: bool = False,

@@ -17,7 +17,17 @@ from ..submodels import Pair, RankMode, factor_pairs, factorize, front_names, re
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_changing, shares
 from .lowrank import coefficients, exchange_by, low_rank, regularized
-from .method import Options, Participation, Presets, Problem, Program, Topology, Training, Weighting, method
+from .method import (
+    Options,
+    Participation,
+    Presets,
+    Problem,
+    Program,
+    TopologyLike,
+    Training,
+    Weighting,
+    method,
+)
 from .options import LMT_PAPER, refuse_persistent
 from .update import assigned
 
@@ -49,7 +59,7 @@ def pfedlmt(
     rank_mode: RankMode = "channels",
     schedule: Literal["joint", "alternate"] = "joint",
     regularizer: str = "none",
-    topology: str | Topology | None = None,
+    topology: TopologyLike | None = None,
     participation: Participation = 0.1,
     weighting: Weighting = "size",
     **options: Unpack[Options],

@@ -15,7 +15,7 @@ from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT, debias, debiased
 from ..local.steps import REFERENCE, Phase
-from ..topology import Topology
+from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, load, over
@@ -36,7 +36,7 @@ def push_sum(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,
-    topology: str | Topology,
+    topology: TopologyLike,
     shared: frozenset[str],
     aux: AuxOf = NOTHING,
 ) -> Program[Pushed]:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, get_type_hints
 
-from ..core.errors import UserError
-from ..core.spec import Spec, bind, given_twice, in_words, no_option, parameters, plain_types
+from ..core.arguments import in_words, plain_types
+from ..core.errors import UserError, no_option
+from ..core.spec import Spec, bind, given_twice, parameters
 from .base import Algorithm
 from .options import Options
 

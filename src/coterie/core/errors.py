@@ -28,3 +28,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question with the names that somebody may have meant, or nothing when none is near."""
     near = get_close_matches(name, sorted(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def no_option(subject: str, key: str, known: Iterable[str]) -> UserError:
+    """Return the error for an option that something does not have."""
+    near = did_you_mean(key, known)
+    return UserError(
+        f"{subject} has no option {key!r}{near and f' ({near})'}: it takes {', '.join(known) or 'no options'}"
+    )

@@ -5,33 +5,17 @@ same mistake has the same words everywhere.
 """
 
 import inspect
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import wraps
 from inspect import Parameter
-from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, NamedTuple, get_type_hints
 
-from .errors import UserError, did_you_mean
+from .arguments import LARGEST, accept, in_words, plain_types
+from .errors import UserError, no_option
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-LARGEST = 3e38  # the largest number that single precision holds
 _LISTS: dict[Any, type[int] | type[float]] = {tuple[int, ...]: int, tuple[float, ...]: float}
-_WORDS: dict[Any, str] = {
-    tuple[int, ...]: "whole numbers with commas",
-    tuple[float, ...]: "numbers with commas",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    NoneType: "none",
-}
-_UNIONS = (Union, UnionType)
 _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _SWITCHES = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -107,97 +91,11 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
-class Range(NamedTuple):
-    """The numbers that an annotation allows, as in ``Annotated[float, Range(0, 1)]``."""
-
-    low: float = 0.0
-    high: float = math.inf
-    above: bool = False  # whether ``low`` itself is outside
-    below: bool = False  # whether ``high`` itself is outside
-
-    def check(self, name: str, value: Any) -> None:
-        """Refuse a number outside; of several numbers each one."""
-        for one in value if isinstance(value, list | tuple) else (value,):
-            inside = self.low <= one <= min(self.high, LARGEST)
-            if not inside or (self.above and one == self.low) or (self.below and one == self.high):
-                raise UserError(f"{name}={one!r} is out of range: it must be a number {self}")
-
-    def __str__(self) -> str:
-        if self.high < math.inf and not self.above and not self.below:
-            return f"between {self.low:g} and {self.high:g}"
-        least = f"{'above' if self.above else 'at least'} {self.low:g}"
-        return f"{least} and {'below' if self.below else 'at most'} {self.high:g}" if self.high < math.inf else least
-
-
-NonNegative = Annotated[float, Range()]
-Positive = Annotated[float, Range(above=True)]
-Fraction = Annotated[float, Range(0, 1)]
-PositiveInt = Annotated[int, Range(1)]
-
-
-def plain_types(hint: Any) -> tuple[type, ...]:
-    """Return the types of an annotation that can be typed as text.
-
-    >>> plain_types(Annotated[int, Range(1)] | None)
-    (<class 'int'>, <class 'NoneType'>)
-    """
-    if get_origin(hint) is Literal:
-        return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
-    if get_origin(hint) is Annotated:  # first, because what stands behind the type may have no hash
-        return plain_types(get_args(hint)[0])
-    if hint in _WORDS:
-        return (hint,)
-    members = get_args(hint) if get_origin(hint) in _UNIONS else ()
-    return tuple(dict.fromkeys(t for member in members for t in plain_types(member)))
-
-
-def in_words(hint: Any) -> str:
-    """Say what an annotation takes; where there are few choices, those.
-
-    >>> in_words(int | None), in_words(Literal["size", "uniform"])
-    ('a whole number or none', 'size or uniform')
-    """
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    return " or ".join(_WORDS[t] for t in plain_types(hint)) or "nothing that can be typed"
-
-
-def check(subject: str, key: str, value: Any, hint: Any) -> None:
-    """Refuse a value that an annotation does not allow: of another type, outside its range, or not a choice."""
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UserError(f"{key}={value!r} is not a choice: use {in_words(hint)}")
-        return
-    members = get_args(hint) if get_origin(hint) in _UNIONS else (hint,)
-    if value is None and NoneType not in members:
-        raise UserError(f"{key} cannot be none: leave it out, and it has its usual value")
-    if all(map(plain_types, members)) and not _fits(value, plain_types(hint)):
-        raise UserError(f"{key}={value!r} does not fit {subject}: {key} takes {in_words(hint)}")
-    for member in members if value is not None else ():
-        for bound in getattr(member, "__metadata__", ()):
-            if isinstance(bound, Range):  # code of one's own may say other things there
-                bound.check(key, value)
-
-
-def _fits(value: Any, types: Collection[Any]) -> bool:
-    """Return whether a value is of one of the plain types; whole numbers are numbers, true and false are not."""
-    if isinstance(value, bool | str | None):
-        return type(value) in types
-    if isinstance(value, list | tuple):
-        return any(all(_fits(one, (kind,)) for one in value) for several, kind in _LISTS.items() if several in types)
-    return (int in types and isinstance(value, Integral)) or (float in types and isinstance(value, Real))
-
-
 def convert(subject: str, key: str, value: Any, hint: Any) -> Any:
     """Return a typed text, or a value, as the plain value that an annotation asks for; refuse any other."""
     if hint in (Any, Parameter.empty) or isinstance(hint, str):  # code of one's own that does not say what it takes
         return _read(value, (int, float, bool, str)) if isinstance(value, str) else value
-    types = plain_types(hint)
-    found = _read(value, types) if isinstance(value, str) else value
-    check(subject, key, found, hint)
-    if isinstance(found, bool) or not isinstance(found, Real):
-        return tuple(found) if isinstance(found, list) else found
-    return int(found) if isinstance(found, Integral) and int in types else float(found)  # NumPy's are no JSON
+    return accept(subject, key, _read(value, plain_types(hint)) if isinstance(value, str) else value, hint)
 
 
 def _read(text: str, types: Collection[Any]) -> Any:
@@ -231,7 +129,8 @@ def parameters(function: Callable[..., object], filled: Collection[str] = ()) ->
 def bind(kind: str, spec: Spec, takes: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return what was typed as keyword arguments for these parameters, each of the type that its annotation has.
 
-    >>> def ring(n: int, weight: Annotated[float, Range(0, 1)] = 0.5) -> None: ...
+    >>> from coterie.core.arguments import Fraction
+    >>> def ring(n: int, weight: Fraction = 0.5) -> None: ...
     >>> bind("shape", parse("ring:1"), parameters(ring, filled=["n"]))
     {'weight': 1.0}
     >>> bind("shape", parse("ring:wieght=1"), parameters(ring, filled=["n"]))
@@ -254,33 +153,6 @@ def bind(kind: str, spec: Spec, takes: Mapping[str, Parameter]) -> dict[str, Any
             raise UserError(f"{subject} needs {key} ({in_words(p.annotation)}): write {example}")
     hints = {k: named[k].annotation if k in named else Any for k in given}
     return {k: convert(subject, k, value, hints[k]) for k, value in given.items()}
-
-
-def checked(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function refuse arguments in Python in the words with which ``bind`` refuses typed ones."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        subject = f"{kind} {function.__name__.replace('_', '-')}"
-        signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            values = {k: convert(subject, k, v, hints[k]) for k, v in bound.arguments.items()}
-            takes_names: Callable[..., R] = function
-            return takes_names(**values)
-
-        return call
-
-    return decorate
-
-
-def no_option(subject: str, key: str, known: Iterable[str]) -> UserError:
-    """Return the error for an option that something does not have."""
-    near = did_you_mean(key, known)
-    return UserError(
-        f"{subject} has no option {key!r}{near and f' ({near})'}: it takes {', '.join(known) or 'no options'}"
-    )
 
 
 def given_twice(subject: str, key: str, first: object, second: object) -> UserError:

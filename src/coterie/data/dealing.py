@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arguments import Positive
 from ..core.errors import UserError
-from ..core.spec import Positive
 from .batches import Integers
 
 Floats = NDArray[np.float64]

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arguments import Positive
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
-from ..core.spec import Positive, bind, parameters, parse
+from ..core.spec import bind, parameters, parse
 from .batches import Integers
 from .dealing import (
     Floats,

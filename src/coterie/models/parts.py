@@ -6,8 +6,8 @@ from typing import Annotated
 
 from torch import nn
 
+from ..core.arguments import Range
 from ..core.errors import UserError
-from ..core.spec import Range
 
 WidthRate = Annotated[float, Range(0, 1, above=True)]
 """The share of every hidden width that is kept."""

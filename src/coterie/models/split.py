@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from ..core.arguments import Range
 from ..core.errors import UserError
-from ..core.spec import Range
 
 
 class SplitLogistic(nn.Module):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.arguments import PositiveInt, Range
 from ..core.errors import UserError
-from ..core.spec import PositiveInt, Range
 from .parts import WidthRate, scaled_width
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ..core import rng
+from ..core.arguments import PositiveInt, Range
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
-from ..core.spec import PositiveInt, Range, Spec, bind, parameters, parse
+from ..core.spec import Spec, bind, parameters, parse
 from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
 from .split import split_logreg

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
+from ..core.arguments import checked
 from ..core.errors import UserError
-from ..core.spec import check
 from ..core.tensors import Tensors
 from ..models.parts import WidthRate
 
@@ -139,7 +139,8 @@ class Cut:
         return value
 
 
-def narrow(module: nn.Module, rate: float) -> nn.Module:
+@checked("function")
+def narrow(module: nn.Module, rate: WidthRate) -> nn.Module:
     """Return a model with ceil(rate * C) channels where ``module`` has C; its values do not matter.
 
     Models by name are built again; a module of your own brings a function ``at_width(rate)`` that does so.
@@ -147,7 +148,6 @@ def narrow(module: nn.Module, rate: float) -> nn.Module:
     >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
     Linear(in_features=16, out_features=16, bias=True)
     """
-    check("a model", "rate", rate, WidthRate)
     origin: dict[str, Any] = getattr(module, "origin", {})
     own: Callable[[float], nn.Module] | None = getattr(module, "at_width", None)
     if rate == 1:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
 from ..core import rng
-from ..core.spec import NonNegative, Positive, PositiveInt, checked
+from ..core.arguments import NonNegative, Positive, PositiveInt, checked
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
+from ..core.arguments import NonNegative, Positive, PositiveInt, Range, checked
 from ..core.errors import UserError
-from ..core.spec import NonNegative, Positive, PositiveInt, Range, checked
 from ..data import Federation, from_tensors
 from ..data.batches import Amount
 from ..models.model import Model

@@ -10,13 +10,14 @@ tensor([[0.3333, 0.3333, 0.0000, 0.3333],
 
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import degree, degrees, diameter, edges, in_neighbors, spectral_gap, stochasticity
-from .graphs import Topology, exponential, full, grid, metropolis, none, ring, star
+from .graphs import Topology, TopologyLike, exponential, full, grid, metropolis, none, ring, star
 from .parse import BUILDERS, build
 from .sparse import diagonal, drop_messages, links, support, with_diagonal, without_absent
 
 __all__ = [
     "BUILDERS",
     "Topology",
+    "TopologyLike",
     "build",
     "clique",
     "degree",

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.arguments import PositiveInt, checked
 from ..core.errors import UserError
 from ..core.rng import generator
-from ..core.spec import PositiveInt, checked
 from .graphs import Topology
 from .sparse import DENSE, circle, from_links
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ..core.arguments import PositiveInt, Range, checked
 from ..core.errors import UserError
-from ..core.spec import PositiveInt, Range, checked
 from .facts import Stochastic
 from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
@@ -35,6 +35,10 @@ class Topology:
     def __call__(self, t: int) -> Tensor:
         """Return W of round t."""
         return self.matrix(t)
+
+
+TopologyLike = str | Topology | Callable[[int], Tensor]
+"""What a topology is made of: a text such as "ring", a Topology, or a function from the round to its matrix."""
 
 
 def _constant(W: Tensor, t: int) -> Tensor:

@@ -6,11 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..core.arguments import PositiveInt
 from ..core.errors import UserError, unknown
-from ..core.spec import PositiveInt, bind, convert, parameters, parse
+from ..core.spec import bind, convert, parameters, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
-from .graphs import Topology, exponential, full, grid, none, ring, star
+from .graphs import Topology, TopologyLike, exponential, full, grid, none, ring, star
 from .sparse import DENSE, diagonal, entries
 
 BUILDERS: dict[str, Callable[..., Topology]] = {
@@ -28,7 +29,7 @@ BUILDERS: dict[str, Callable[..., Topology]] = {
 }
 
 
-def build(topology: str | Topology | Callable[[int], Tensor], n: int, seed: int = 0) -> Topology:
+def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
     """Return the topology for n clients that a text, a Topology or a function round -> W stands for.
 
     The seed is for texts of random topologies; the other two bring their own randomness. The matrix that a function

@@ -7,8 +7,9 @@ import torch
 
 from ..algorithms.base import Program
 from ..core import memory
+from ..core.arguments import PositiveInt
 from ..core.errors import UserError, unknown
-from ..core.spec import PositiveInt, bind, parse
+from ..core.spec import bind, parse
 from ..core.tensors import replicate, size_in_bytes, split
 from ..data import Federation
 from ..data.batches import Batch

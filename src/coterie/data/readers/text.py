@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core import rng
+from ...core.arguments import Fraction, PositiveInt
 from ...core.errors import UserError
 from ...core.files import write_text
-from ...core.spec import Fraction, PositiveInt
 from ..catalog import located
 from ..federation import Federation, Pool
 from ..place import OPTION, convenience
