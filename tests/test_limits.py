@@ -1,9 +1,12 @@
 """How much memory there is, and that what would not fit is refused before anything of it is made."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import coterie as ct
+from coterie.algorithms.capacities import levels
 from coterie.core.errors import UserError
 from coterie.core.memory import check_fits, free_memory
 
@@ -77,3 +80,40 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch: pytest.Monk
     check_fits(2_000_000, "it", "no fix")
     with pytest.raises(UserError, match=r"^the data would take 8e\+03 YB of memory, and 2 MB are free: ask for less$"):
         check_fits(8e27, "the data", "ask for less")
+
+
+NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
+    "whole": (
+        {"steps": 99999999999999999999},
+        "steps=99999999999999999999 is out of range: it must be at most 1,000,",
+    ),
+    "several": ({"epochs": (1, 10**10)}, "epochs=10000000000 is out of range"),
+    "epochs": (
+        {"epochs": 10**9},
+        r"the list of a client's batches in one round would take .* TB of memory, and .* free",
+    ),
+    "fine-tuning": ({"finetune_epochs": 10**9}, "the list of a client's batches in one round would take"),
+    "infinite": ({"lr_min": float("inf")}, "lr_min=inf is out of range"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_beyond_reason_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    settings, sentence = NUMBERS[name]
+    federation = ct.data.federate("synthetic:size=400", clients=2, partition="iid")
+    with pytest.raises(UserError, match=sentence):
+        ct.fit(
+            ct.models.build("logreg", federation),
+            federation,
+            ct.algorithms.fedavg(**settings),
+            rounds=1,
+            out=tmp_path / "run",
+            progress=False,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("capacity", ["inf", "nan", "1-nan", "b4x1-infx1"])
+def test_a_capacity_is_a_finite_number(capacity: str) -> None:
+    with pytest.raises(UserError, match=r"unknown capacity '(inf|nan)'"):
+        levels(capacity, {"b4": 1.0})

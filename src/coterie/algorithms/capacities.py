@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import UserError, unknown
-from ..core.spec import parse_shares
+from ..core.spec import parse_shares, whole_number
 from ..data.batches import Integers
 
 WIDTHS = {"b1": 0.25, "b2": 0.5, "b3": 0.75, "b4": 1.0}  # shares of every hidden width
@@ -81,10 +82,10 @@ def refuse_changing(name: str, text: str | None, why: str) -> None:
 def _value(name: str, table: Mapping[str, float]) -> float:
     if name in table:
         return table[name]
-    try:
-        return float(name)
-    except ValueError:
-        raise unknown("capacity", name, table) from None
+    with suppress(ValueError):
+        if math.isfinite(value := float(name)):
+            return value
+    raise unknown("capacity", name, table)
 
 
 def _last_clients(text: str, clients: int) -> list[int]:
@@ -92,9 +93,10 @@ def _last_clients(text: str, clients: int) -> list[int]:
     parts = parse_shares(text)
     if not any(part.sign for part in parts):
         return [k * clients // len(parts) for k in range(1, len(parts) + 1)]
-    if not all(part.amount.isdigit() for part in parts):
+    amounts = [whole_number(part.amount) for part in parts]
+    if None in amounts:
         raise UserError(f"capacities={text} gives sizes to some only: give one to each, as in b4x15-b2x5, or to none")
-    ends = list(accumulate(int(part.amount) for part in parts))
+    ends = list(accumulate(amount or 0 for amount in amounts))
     if ends[-1] != clients:
         raise UserError(f"capacities={text} are for {ends[-1]} clients, but there are {clients}: make them add up")
     return ends
@@ -124,7 +126,8 @@ def _length(text: str, whole: str) -> int | Fraction | None:
     if not text:
         return None
     try:
-        length = int(text) if text.isdigit() else Fraction(text)
+        number = whole_number(text)
+        length = Fraction(text) if number is None else number
     except (ValueError, ZeroDivisionError):
         length = 0
     if length <= 0 or (isinstance(length, Fraction) and length > 1):

@@ -8,7 +8,9 @@ from rich.table import Table
 from ..algorithms import BUILDERS
 from ..algorithms.costs import CapacityRow, capacity_table
 from ..algorithms.method import facts
+from ..core.arguments import MOST
 from ..core.errors import UserError
+from ..core.spec import whole_number
 from .console import table
 
 
@@ -18,10 +20,10 @@ def typed_shape(text: str) -> tuple[int, ...]:
     >>> typed_shape("1,28,28")
     (1, 28, 28)
     """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
+    shape = tuple(whole_number(part.strip()) or 0 for part in text.split(","))
+    if not all(0 < size <= MOST for size in shape):
         raise UserError(f"--shape {text} is no shape: write whole numbers with commas, as in 3,32,32")
-    return tuple(map(int, parts))
+    return shape
 
 
 def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:

@@ -8,9 +8,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ..core.errors import UserError
+from ..core.spec import whole_number
 from ..training.cluster import Cluster
 from .worker import Worker
 
+PORTS = 65535  # the largest number of a port
 TIMEOUT = 60.0  # seconds until a worker must have answered
 IO, PING = "io", "ping"  # what a worker does beside the training: copies and checkpoints; answering that it is alive
 
@@ -71,12 +73,13 @@ def _connect(ray: Any, cluster: Cluster) -> None:
 def _listens(address: str) -> bool:
     """Return whether anybody listens at an address: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    number = whole_number(port)
+    if not host or number is None or number > PORTS:
         raise UserError(f"--ray-address {address} is no address: write auto, or HOST:PORT as `ray start` prints it")
     try:
-        with socket.create_connection((host, int(port)), timeout=10):
+        with socket.create_connection((host, number), timeout=10):
             return True
-    except OSError:
+    except (OSError, UnicodeError):  # the second: no name of a machine
         return False
 
 

@@ -24,6 +24,7 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 LARGEST = 3e38  # the largest number that single precision holds
+MOST = 10**9  # of anything that is counted: rounds, steps, clients, widths
 MISFIT = object()
 _WORDS: dict[Any, str] = {
     tuple[int, ...]: "whole numbers with commas",
@@ -53,6 +54,8 @@ class Range(NamedTuple):
             inside = self.low <= one <= min(self.high, LARGEST)
             if not inside or (self.above and one == self.low) or (self.below and one == self.high):
                 raise UserError(f"{name}={shown(one)} is out of range: it must be a number {self}")
+            if isinstance(one, int) and one > MOST:
+                raise UserError(f"{name}={shown(one)} is out of range: it must be at most {MOST:,}")
 
     def __str__(self) -> str:
         if self.high < math.inf and not self.above and not self.below:
@@ -131,6 +134,8 @@ def accept(subject: str, key: str, value: Any, hint: Any, *, required: bool = Fa
     coterie.core.errors.UserError: rounds='3' does not fit function fit: rounds takes a whole number
     """
     found = _fitted(key, value, hint)
+    if isinstance(found, float) and not abs(found) <= LARGEST:
+        raise UserError(f"{key}={found} is out of range: it must be a finite number, at most {LARGEST:g}")
     if found is not MISFIT:
         return found
     if get_origin(hint) is Literal and value is not None:

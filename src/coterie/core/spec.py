@@ -91,6 +91,15 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def whole_number(text: str) -> int | None:
+    """Return the whole number that a text spells in plain digits; None where it is anything else.
+
+    >>> whole_number("12"), whole_number("²"), whole_number("-1"), whole_number("9" * 5000)
+    (12, None, None, None)
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
 def convert(subject: str, key: str, value: Any, hint: Any) -> Any:
     """Return a typed text, or a value, as the plain value that an annotation asks for; refuse any other."""
     if hint in (Any, Parameter.empty) or isinstance(hint, str):  # code of one's own that does not say what it takes

@@ -21,6 +21,7 @@ from ..core.tensors import Tensors
 from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
+DRAWN = 6  # whole numbers for every sample of every batch, those of steps on the way included
 ANSWERS = 256  # the number of answers that are evaluated together
 
 
@@ -188,6 +189,12 @@ class Batches:
         """The number of samples in all batches of all clients together."""
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_per_epoch, 1))
         return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
+
+    @property
+    def most_bytes(self) -> float:
+        """The bytes of all numbers that are drawn for the client with the most batches: they are drawn together."""
+        each = self.steps.astype(np.float64) * self.widths  # in floating point, which does not overflow
+        return DRAWN * 8 * float(each.max(initial=0))
 
     def counts(self, which: Integers) -> tuple[Integers, Integers, Integers]:
         """Return, for each step of the clients at the places ``which``, its pass, the samples before it, its own.

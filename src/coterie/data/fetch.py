@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..core.errors import UserError
 from ..core.files import create_folder, disk, to_disk
+from ..core.spec import whole_number
 from .catalog import entry, present
 from .place import OPTION
 
@@ -115,7 +116,8 @@ def _refused(url: str, part: Path, have: int, error: urllib.error.HTTPError) -> 
 def _receive(answer: http.client.HTTPResponse, part: Path, start: int, watch: Watcher) -> None:
     """Write the answer's bytes into the part file, from ``start`` on."""
     length = answer.headers.get("Content-Length")
-    total = start + int(length) if length and length.isdigit() else None
+    announced = whole_number(length or "")
+    total = None if announced is None else start + announced
     name, done = part.name.removesuffix(".part"), start
     with disk(part, OPTION):
         with part.open("r+b") as file:

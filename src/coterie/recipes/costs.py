@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.spec import parse
+from ..core.spec import parse, whole_number
 from .recipe import Recipe
 from .sources import source
 from .speeds import Platform, RunSize, Speed, estimate_time, evaluated_samples, known_speeds, participants
@@ -145,7 +145,7 @@ def size(recipe: Recipe, case: int, method: str, metric: str) -> float | None:
 def _split_level(metric: str) -> tuple[str, int]:
     """Return a metric and the capacity it ends with, from the smallest, 1, to the whole model, 4."""
     kind, _, level = metric.rpartition("_b")
-    return (kind, int(level)) if level.isdigit() else (metric, 4)
+    return (kind, number) if (number := whole_number(level)) is not None else (metric, 4)
 
 
 @cache

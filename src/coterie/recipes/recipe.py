@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.custom import display_name
 from ..core.errors import UserError, unknown
 from ..core.schema import Init, MeasureName
+from ..core.spec import whole_number
 from .reading import READINGS, Reading, ReadingName, Statement, merge
 from .sources import source
 
@@ -114,10 +115,11 @@ class Recipe:
             raise UserError(
                 f"an empty text chooses no case of {self.name}: choose 1 to {len(self.cases)}, or a part of a label"
             )
-        if text.isdigit():
-            if not 1 <= int(text) <= len(self.cases):
+        number = whole_number(text)
+        if number is not None:
+            if not 1 <= number <= len(self.cases):
                 raise UserError(f"{self.name} has no case {text}: choose 1 to {len(self.cases)}, or a part of a label")
-            return [int(text)]
+            return [number]
         labels = {i: case.label.lower() for i, case in enumerate(self.cases, 1)}
         exact = [i for i, label in labels.items() if label == text.lower()]
         matches = exact or [i for i, label in labels.items() if text.lower() in label]

@@ -25,6 +25,8 @@ from ..models.resnet import ResidualBlock
 from .lowrank import replace_layers
 from .staged import check_stages, linear_like, norm_like, same_for_all
 
+LARGEST_SHARE = 16  # the published ones are below 2
+
 
 class BasisConv2d(nn.Module):
     """A 3 x 3 convolution of stride ``stride`` whose filters are mixtures of those of a bank [m, n, 3, 3]."""
@@ -65,8 +67,10 @@ def composed(module: nn.Module, fraction: float, n_basis: float = 0.25, basis_fr
     (torch.Size([8, 2, 3, 3]), 96)
     """
     for name, value in (("fraction", fraction), ("n_basis", n_basis), ("basis_fraction", basis_fraction)):
-        if not 0 < value < float("inf"):
-            raise UserError(f"{name}={value} must be above 0: it is a share of the full network's widths")
+        if not 0 < value <= LARGEST_SHARE:
+            raise UserError(
+                f"{name}={value} must be above 0 and at most {LARGEST_SHARE}: it is a share of the full widths"
+            )
     new: dict[int, nn.Module] = {}
     blocks = list(_blocks(module))
     before = blocks[0].conv1.in_channels

@@ -23,6 +23,7 @@ from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLin
 
 # Exactly these classes: a subclass means something of its own, as attention's output layer, whose weight is read
 # without calling it. Transposed convolutions are left alone.
+LARGEST_RATIO = 16  # no k x k kernel has a rank of more than k times its channels, and none is larger than this
 LAYERS: dict[type[nn.Module], Any] = {
     nn.Conv2d: LowRankConv2d,
     nn.Linear: LowRankLinear,
@@ -76,8 +77,10 @@ def factorize(
     >>> factorize(net, 0.25)[2]
     LowRankLinear(8, 8, rank=2)
     """
-    if not rank_ratio > 0:
-        raise UserError(f"rank_ratio={rank_ratio} must be above 0: 0.25 keeps a quarter of the rank")
+    if not 0 < rank_ratio <= LARGEST_RATIO:
+        raise UserError(
+            f"rank_ratio={rank_ratio} must be above 0 and at most {LARGEST_RATIO}: 0.25 keeps a quarter of the rank"
+        )
     if init not in get_args(FactorInit):
         raise unknown("init", init, get_args(FactorInit))
     if rank_mode not in get_args(RankMode):

@@ -9,7 +9,9 @@ from torch import Tensor
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
 from ..core.errors import UserError, unknown
+from ..core.memory import check_fits
 from ..data import Federation
+from ..data.batches import Amount, Batches
 from ..models.model import PRECISIONS, Model, cross_entropy
 from ..store import flatten
 from .cluster import Cluster
@@ -28,6 +30,7 @@ def check_asked(e: "Experiment") -> None:
     graph = e.program.topology
     if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
+    _check_lengths(e)
     for measured in e.record:
         measure.check_measure(measured, e.model, e.program)
     for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
@@ -37,6 +40,15 @@ def check_asked(e: "Experiment") -> None:
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "
             "all begin with the server's model: leave init out"
         )
+
+
+def _check_lengths(e: "Experiment") -> None:
+    """Refuse phases so long that the numbers of their samples would not fit into memory."""
+    t = e.program.training
+    amounts = [(phase.amount, None if phase.full_batch else t.batch_size) for phase in e.program.phases]
+    for amount, batch_size in [*amounts, (Amount(t.finetune_epochs), t.batch_size)]:
+        need = Batches(e.train, e.local_clients, amount, batch_size, key=None).most_bytes
+        check_fits(need, "the list of a client's batches in one round", "ask for fewer epochs or steps")
 
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:
