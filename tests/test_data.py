@@ -366,11 +366,11 @@ def test_synthetic_clients_share_test_samples_only_when_they_agree() -> None:
             "classes='many' does not fit source synthetic: classes takes a whole number",
         ),
         ("synthetic:classes=4", {"classes": 5}, "synthetic is given classes twice: keep one of 4 and"),
-        ("synthetic:classes=0", {}, "synthetic needs at least 1 class and 1 feature, not 0 and 20"),
-        ("synthetic:features=0", {}, "synthetic needs at least 1 class and 1 feature, not 10 and 0"),
+        ("synthetic:classes=0", {}, "classes=0 is out of range: it must be a number at least 1"),
+        ("synthetic:features=0", {}, "features=0 is out of range: it must be a number at least 1"),
         ("synthetic:39", {}, "size=39 is too small for 10 classes: ask for 40 or more"),
-        ("synthetic:noise=inf", {}, "noise must be 0 or a number above, not inf"),
-        ("synthetic", {"heterogeneity": -1}, "heterogeneity must be 0 or a number above, not -1"),
+        ("synthetic:noise=inf", {}, "noise=inf is out of range: it must be a number at least 0"),
+        ("synthetic", {"heterogeneity": -1}, "heterogeneity=-1.0 is out of range: it must be a number at least 0"),
     ],
 )
 def test_what_a_source_refuses(source: str, options: dict[str, Any], message: str) -> None:

@@ -97,7 +97,7 @@ WRONG = {
     "unknown paper": (("list", "--paper", "dfedatl"), ("dfedalt",)),
     "method of another recipe": (("run", "dfedalt-t3", "--methods", "fedavg"), ("dfedalt-t3", "fedavg")),
     "no method": (("run", "dfedalt-t3", "--methods", ","), ("--methods", "dfedsalt-uv")),
-    "no case": (("run", "dfedalt-t3", "--case", ""), ("1 to 2",)),
+    "no case": (("run", "dfedalt-t3", "--case", ""), ("an empty text behind --case", "leave it out")),
     "case out of range": (("run", "dfedalt-t3", "--case", "3"), ("1 to 2",)),
     "case without meaning": (("run", "dfedalt-t3", "--case", "svhn"), ("svhn", "cifar10 dirichlet:0.3")),
     "unknown reading": (("run", "dfedalt-t3", "--reading", "notes"), ("paper", "code")),

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import NoReturn
 
 WRONG_REQUEST = 2
+_NO_MEMORY = ("can't allocate memory", "CUDA out of memory")  # of torch, on a CPU and on a GPU
 
 
 def main() -> NoReturn:
@@ -21,8 +22,9 @@ def main() -> NoReturn:
         # gain little on an empty machine and are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside
         # two other torch processes, 3 s this way.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from ..core.errors import UserError
+    from ..core.errors import UserError, in_one_line
     from .app import app
+    from .typed import refuse_empty
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -31,11 +33,25 @@ def main() -> NoReturn:
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, _interrupt)  # so does a terminal that is closed
     try:
+        refuse_empty(sys.argv[1:])
         app()
-    except UserError as error:
-        print(f"coterie: {error}", file=sys.stderr)
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
+        said = str(error) if isinstance(error, UserError) else _of_the_system(error)
+        if said is None:
+            raise
+        print(f"coterie: {in_one_line(said)}", file=sys.stderr)
         sys.exit(WRONG_REQUEST)
     sys.exit(0)
+
+
+def _of_the_system(error: Exception) -> str | None:
+    """Say what the system has refused: a file, or memory; None: something else."""
+    if isinstance(error, OSError):
+        return f"{error.filename} cannot be used ({error.strerror}): name another one" if error.filename else None
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+        why = (str(error).splitlines() or ["no more is given"])[0][:200]
+        return f"the memory is full ({why}): take a smaller model, less data or fewer clients, or a larger machine"
+    return None
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from .options import DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
+from ..core.arguments import MOST
+from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
 from .recipe import recipe
+from .typed import Commands
 
-app = typer.Typer(
+app = Commands(
     name="coterie",
     help="Personalized federated learning, with a server or between peers: every participant ends with its own model.",
     no_args_is_help=True,
@@ -65,7 +67,7 @@ def compare(
     ],
     options: RunOptions,
     output: Output,
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1, max=SEEDS)] = 1,
     format: Annotated[
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",
@@ -105,7 +107,7 @@ def report(
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="A run folder, or that of a comparison or a recipe's runs, under way.")],
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 5.0,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=DAY)] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Look once, make the page, and end.")] = False,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the folder.")] = None,
 ) -> None:
@@ -148,10 +150,10 @@ def list_names(
 @app.command()
 def topology(
     name: Annotated[str, typer.Argument(help="ring, grid, exponential, full, star, random:10, random-pull:10, ...")],
-    clients: Annotated[int, typer.Option(help="How many clients.", min=1)] = 16,
+    clients: Annotated[int, typer.Option(help="How many clients.", min=1, max=MOST)] = 16,
     model: Annotated[str, typer.Option(help="The model whose bytes per round are counted.")] = "cnn",
     png: Annotated[Path | None, typer.Option(help="Draw into this file instead of the terminal.")] = None,
-    round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0)] = 0,
+    round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0, max=MOST)] = 0,
     seed: Annotated[int, typer.Option(help="Of a random graph.")] = 0,
 ) -> None:
     """Show a graph: its spectral gap, degrees, diameter, bytes per round, and a drawing."""
@@ -167,15 +169,15 @@ def theory(
     method: Annotated[
         str, typer.Argument(help="A method whose paper has a theorem; the answer to any other lists them.")
     ],
-    clients: Annotated[int, typer.Option(help="How many clients.", min=2)] = 8,
-    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1)] = 100,
+    clients: Annotated[int, typer.Option(help="How many clients.", min=2, max=MOST)] = 8,
+    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1, max=MOST)] = 100,
     topology: TopologyText = None,
     problem: Annotated[
         str,
         typer.Option(help="Of the problem, as in noise=0.5,spread=1: dim, noise, spread, coupling, smoothness, start."),
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the problem, the batches and the graphs.")] = 0,
-    seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1, max=SEEDS)] = 1,
     set: Settings = [],  # noqa: B006
     png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
 ) -> None:
@@ -188,7 +190,7 @@ def theory(
 @app.command()
 def capacity(
     model: Annotated[str, typer.Option(help="Which model (see `coterie list`).")] = "resnet18-bn",
-    classes: Annotated[int, typer.Option(help="How many classes.", min=1)] = 10,
+    classes: Annotated[int, typer.Option(help="How many classes.", min=1, max=MOST)] = 10,
     shape: Annotated[str, typer.Option(help="The shape of one sample: channels, height, width.")] = "3,32,32",
 ) -> None:
     """Show what the smaller forms of a model cost: low rank, narrow, shallow, growing, composed of a basis."""
@@ -200,7 +202,7 @@ def capacity(
 @app.command()
 def bench(
     workloads: Annotated[list[str] | None, typer.Argument(help="W1, W2, W3; by default all.")] = None,
-    repeats: Annotated[int, typer.Option(help="How often each side runs; the median counts.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each side runs; the median counts.", min=1, max=SEEDS)] = 3,
     out: Annotated[Path | None, typer.Option(help="Write the measurements into this JSON file.")] = None,
 ) -> None:
     """Measure Coterie against a plain PyTorch loop, side by side in one process."""
@@ -239,7 +241,7 @@ def export(
     export_models(run, client, format, out, form, force)
 
 
-data_app = typer.Typer(help="Data sets: where they are, which are there, bringing them.", no_args_is_help=True)
+data_app = Commands(help="Data sets: where they are, which are there, bringing them.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 
@@ -259,7 +261,7 @@ def data_show(
     partition: Annotated[
         str, typer.Option(help="How they are divided, as in `coterie run --partition`.")
     ] = "dirichlet:0.3",
-    clients: Annotated[int, typer.Option(help="Among how many.", min=1)] = 100,
+    clients: Annotated[int, typer.Option(help="Among how many.", min=1, max=MOST)] = 100,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     png: Annotated[Path | None, typer.Option(help="Draw it to this file instead of the terminal.")] = None,
     data_dir: DataDir = None,
@@ -282,8 +284,10 @@ def data_list(data_dir: DataDir = None) -> None:
 def data_fetch(
     names: Annotated[list[str], typer.Argument(help="mnist, cifar10, ... (see `coterie data list`).")],
     data_dir: DataDir = None,
-    timeout: Annotated[float, typer.Option(help="Seconds without a byte before trying again.", min=0.1)] = 30.0,
-    attempts: Annotated[int, typer.Option(help="How often to try again without a new byte.", min=1)] = 5,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a byte before trying again.", min=0.1, max=DAY)
+    ] = 30.0,
+    attempts: Annotated[int, typer.Option(help="How often to try again without a new byte.", min=1, max=SEEDS)] = 5,
 ) -> None:
     """Download data sets from their homes; an interrupted download is taken up by the next call."""
     from .data import fetch_data

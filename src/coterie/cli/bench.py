@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
 from ..bench import Result, find, machine, measure, measure_memory
 from ..bench.measure import LOSS_TOLERANCE
 from ..core.errors import UserError
 from ..core.files import write_json
-from .console import table
+from .console import plain_console, table
 
 GIB = 1024**3
 
@@ -21,7 +21,7 @@ def show_bench(workloads: list[str], repeats: int, out: Path | None) -> None:
     chosen = find(workloads)
     if out is not None and not out.parent.is_dir():  # said now, not after minutes of measuring
         raise UserError(f"the folder {out.parent} does not exist: create it, or choose another --out")
-    progress = Console(stderr=True, highlight=False)
+    progress = plain_console(stderr=True)
     results = []
     for workload in chosen:
         results.append(measure(workload, repeats, progress.print))
@@ -47,7 +47,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 def show_measurements(results: list[Result], repeats: int) -> None:
     """Print the table, then what its rows and its numbers are."""
-    console = Console(highlight=False)
+    console = plain_console()
     made = table("", ">plain loop", ">coterie", ">times faster", ">test loss", ">memory, GiB", no_wrap=True)
     made.columns[0].style = "bold"
     for r in results:
@@ -59,7 +59,7 @@ def show_measurements(results: list[Result], repeats: int) -> None:
         made.add_row(r.workload.name, *seconds, ratio, loss, " / ".join(memory))
     console.print(made)
     for r in results:
-        console.print(f"[bold]{r.workload.name}[/bold]  {r.workload}", soft_wrap=True)
+        console.print(Text.assemble((r.workload.name, "bold"), f"  {r.workload}"), soft_wrap=True)
         console.print(f"    coterie's engine: {r.coterie.engine}")
     console.print(_protocol(repeats), soft_wrap=True)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import BUILDERS
@@ -11,7 +10,7 @@ from ..algorithms.method import facts
 from ..core.arguments import MOST
 from ..core.errors import UserError
 from ..core.spec import whole_number
-from .console import table
+from .console import plain_console, table
 
 
 def typed_shape(text: str) -> tuple[int, ...]:
@@ -43,9 +42,9 @@ def show_capacity(model: str, classes: int, input_shape: Sequence[int]) -> None:
     ...
     """
     rows = capacity_table(model, classes, input_shape)
-    console = Console(highlight=False)
+    console = plain_console()
     size = " x ".join(map(str, input_shape))
-    console.print(f"{model} · {classes} classes · samples of {size}", style="bold", markup=False)
+    console.print(f"{model} · {classes} classes · samples of {size}", style="bold")
     console.print("FLOPs: forward pass of one sample, multiply-adds plus 5 for every normalized")
     console.print("number and 1 for every averaged one; by definition: ranks are parts of the smaller")
     console.print("side of the unrolled kernel (FedLMT, Definition 3.1), else of the output channels")

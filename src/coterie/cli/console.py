@@ -18,10 +18,15 @@ WIDE = 140  # columns where there is no terminal to ask
 INK = "#1f2937"  # of the words in pictures
 
 
+def plain_console(stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that prints texts as they are: what somebody types, or a file holds, is no markup."""
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+
 def wide_console() -> Console:
     """Return a console as wide as the terminal, or wide enough for a file."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+    console = plain_console()
+    return console if console.is_terminal else plain_console(width=WIDE)
 
 
 def table(*headings: str, no_wrap: bool = False) -> Table:
@@ -36,7 +41,8 @@ def table(*headings: str, no_wrap: bool = False) -> Table:
 def check_png(path: Path) -> None:
     """Refuse what could not be drawn, before anything that takes long."""
     if path.suffix.lower() != ".png":
-        raise UserError(f"the picture is a PNG: write it to {path.with_suffix('.png')} instead of {path}")
+        name = path.with_suffix(".png") if path.name else path / "picture.png"
+        raise UserError(f"the picture is a PNG: write it to {name} instead of {path}")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

@@ -23,7 +23,7 @@ from ..data import Federation, federate
 from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
 from ..data.place import choose, data_dir
-from .console import INK, picture
+from .console import INK, picture, plain_console
 
 Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
@@ -56,7 +56,7 @@ def show_data(option: Path | None) -> None:
             shared = found[0] if len(found) == 1 else found[0].parent
             where = f"{shared.relative_to(folder)}, {scaled(size, 'B')}"
         table.add_row(name, entry.what, where)
-    Console(highlight=False).print(table)
+    plain_console().print(table)
 
 
 def fetch_data(names: list[str], option: Path | None, timeout: float, attempts: int) -> None:
@@ -72,7 +72,7 @@ class Transfer:
     """How far a download is, on the standard error stream: a bar in a terminal, one line per file elsewhere."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        console = plain_console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         self.bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
         self.tasks: dict[str, TaskID] = {}
@@ -97,7 +97,7 @@ def show_split(source: str, clients: int, partition: str, seed: int, folder: Pat
     """Print what every client holds, or draw it to a file."""
     counts = split_counts(federate(source, clients, partition, seed, folder))
     title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
-    print_split(Console(highlight=False), counts, title, drawn=png is None)
+    print_split(plain_console(), counts, title, drawn=png is None)
     if png is not None:
         draw_split(counts, png, title)
         print(f"drawn to {png}")
@@ -113,12 +113,12 @@ def split_counts(federation: Federation) -> list[list[int]]:
 
 def print_split(console: Console, counts: Counts, title: str, drawn: bool) -> None:
     """Print the facts of a split, and its heat map where it is ``drawn`` in the terminal."""
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     samples, held = [sum(row) for row in counts], [sum(map(bool, row)) for row in counts]
     for what, each in (("samples per client", samples), ("classes per client", held)):
-        console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most", markup=False)
+        console.print(f"{what}: {min(each)} least, {fmean(each):.4g} mean, {max(each)} most")
     if drawn:
-        console.print(split_text(counts, console.width), markup=False, no_wrap=True, overflow="ignore", crop=False)
+        console.print(split_text(counts, console.width), no_wrap=True, overflow="ignore", crop=False)
 
 
 def split_text(counts: Counts, width: int) -> str:

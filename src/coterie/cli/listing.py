@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .. import data, models, topology
 from ..algorithms import BUILDERS, builder
@@ -11,12 +11,12 @@ from ..algorithms.about import DIFFERS, REFERENCE, about, default
 from ..algorithms.settings import describe_settings
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
-from .console import table, wide_console
+from .console import plain_console, table, wide_console
 
 
 def show_list() -> None:
     """Print the methods with their one-line descriptions, then the other names."""
-    console = Console(highlight=False)
+    console = plain_console()
     methods = Table(title="Methods", title_justify="left")
     methods.add_column("name", style="bold", no_wrap=True)
     methods.add_column("what it does")
@@ -30,7 +30,7 @@ def show_list() -> None:
         "models": models.BUILDERS,
     }
     for kind, names in others.items():
-        console.print(f"[bold]{kind}:[/bold] {', '.join(names)}")
+        console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
     console.print(
         "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own"
     )
@@ -44,11 +44,11 @@ def show_method(name: str) -> None:
     settings = table("setting", "default", "takes", "what it is")
     for key, kinds in describe_settings(build).items():
         settings.add_row(key, default(values.get(key)), kinds, a.args.get(key, ""))
-    console.print(f"{a.title or name}: {a.what}", style="bold", markup=False)
+    console.print(f"{a.title or name}: {a.what}", style="bold")
     for text in filter(None, (a.recurrence, *a.notes)):
-        console.print(f"\n{text}", markup=False)
+        console.print(f"\n{text}")
     console.print("\nsettings, as in --set NAME=VALUE", style="bold")
     console.print(settings)
     for title, text in ((REFERENCE, a.reference), (DIFFERS, a.differs)):
         if text:
-            console.print(f"\n{title} {text}", markup=False)
+            console.print(f"\n{title} {text}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ..core.arguments import MOST
 from ..core.errors import UserError
 from ..training.time_limit import TimeLimit
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from ..track import Tracker
 else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
     Init = MeasureName = Precision = ReadingName = str
+
+SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
+DAY = 86_400.0  # seconds, the most that anything waits
 
 DataDir = Annotated[
     Path | None,
@@ -70,12 +74,17 @@ class TrainingOptions:
     partition: str | None = option(
         "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`)."
     )
-    clients: int | None = option("How many clients; by default as many as suit the data, or are published.", min=1)
-    rounds: int | None = option("How many rounds; by default as many as suit the data, or are published.", min=1)
+    clients: int | None = option(
+        "How many clients; by default as many as suit the data, or are published.", min=1, max=MOST
+    )
+    rounds: int | None = option(
+        "How many rounds; by default as many as suit the data, or are published.", min=1, max=MOST
+    )
     set: Settings = field(default_factory=list)
     evaluate_every: int | None = option(
         "Rounds between two evaluations; by default as many as keep them under a tenth of the time, for a recipe 1.",
         min=1,
+        max=MOST,
     )
     record: Metrics = field(default_factory=list)
     engine: str | None = option(
@@ -109,8 +118,8 @@ class RunOptions(TrainingOptions):
     ray_address: str | None = option(
         "Of the Ray cluster, auto for this machine's; by default one is started for the run."
     )
-    workers: int | None = option("Of --engine ray; by default as many as there are cores.", min=1)
-    gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5; by default none.", min=0)
+    workers: int | None = option("Of --engine ray; by default as many as there are cores.", min=1, max=WORKERS)
+    gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5; by default none.", min=0, max=WORKERS)
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,7 @@ class RecipeOptions(TrainingOptions):
 
     methods: str | None = option("Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
     case: str | None = option("Only this case: its number, or a part of its label.")
-    seeds: int | None = option("Other than the published number of seeds.", min=1)
+    seeds: int | None = option("Other than the published number of seeds.", min=1, max=SEEDS)
     reading: ReadingName | None = option("paper or code, where they differ; by default our choice (see show).")
 
 

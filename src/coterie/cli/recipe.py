@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from .options import Output, RecipeOptions, with_options
+from .typed import Commands
 
-recipe = typer.Typer(
+recipe = Commands(
     help="Published experiments: list them, show their facts and numbers, run them beside the published numbers.",
     no_args_is_help=True,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..core.errors import unknown
 from ..core.spec import scaled
@@ -31,7 +32,7 @@ def show_recipes(paper: str | None) -> None:
     platforms = platforms_of([load(name) for name in names()])
     for key, facts in papers().items():
         if paper in (None, key):
-            console.print(f"[bold]{key}[/bold]: {facts['title']} ({facts['authors']})")
+            console.print(Text.assemble((key, "bold"), f": {facts['title']} ({facts['authors']})"))
             console.print(_listed([load(name) for name in names() if load(name).paper == key], platforms))
     console.print("FLOPs: multiply-adds, forward and backward; all cases, methods and seeds", style="dim")
     console.print(TIMES.format(" and ".join(map(str, platforms))), style="dim")
@@ -61,9 +62,10 @@ def show_recipe(name: str) -> None:
     recipe = load(name)
     facts = papers()[recipe.paper]
     console = wide_console()
-    console.print(f"[bold]{recipe.name}[/bold]: {recipe.about}. {recipe.where} of {facts['title']}")
+    about = f": {recipe.about}. {recipe.where} of {facts['title']}"
+    console.print(Text.assemble((recipe.name, "bold"), about))
     console.print(f"released code: {facts['code']}")
-    console.print(f"reported: {_reported(recipe)}", markup=False)
+    console.print(f"reported: {_reported(recipe)}")
     if recipe.trains:
         counts = ", ".join(_counts(cost(recipe), "FLOP"))
         console.print(f"seeds: {recipe.seeds}; all of it: {counts} sent; {tell_times(recipe)}")
@@ -97,9 +99,9 @@ def _reported(recipe: Recipe) -> str:
 
 def _sentences(console: Console, title: str, sentences: Sequence[str]) -> None:
     if sentences:
-        console.print(f"[bold]{title}[/bold]")
+        console.print(title, style="bold")
         for sentence in sentences:
-            console.print(f"  * {sentence}", markup=False)
+            console.print(f"  * {sentence}")
 
 
 def _cases(recipe: Recipe) -> Table:
@@ -156,7 +158,7 @@ def _show_published(console: Console, numbers: Sequence[PublishedNumber]) -> Non
     ]
     _sentences(console, "Published for no single run", rest)
     if placed:
-        console.print(f"published numbers: {MARKS}", style="dim", markup=False)
+        console.print(f"published numbers: {MARKS}", style="dim")
         _sentences(console, "Notes on them", _notes(placed))
 
 
@@ -253,17 +255,17 @@ def show_results(
         sentences[protocol(r.metric, recipe, r.method) + ("" if is_size(r.metric) else over)] = None
     console.print(made)
     for sentence in sentences:
-        console.print(sentence, style="dim", markup=False)
-    console.print(f"published: {MARKS}", style="dim", markup=False)
+        console.print(sentence, style="dim")
+    console.print(f"published: {MARKS}", style="dim")
     apart = [
         f"{m}: {d}" for m in dict.fromkeys(r.method for r in results if r.method) if (d := recipe.entry(m).differs)
     ]
     for sentence in (*recipe.differs, *apart):
-        console.print(f"differs: {sentence}", style="dim", markup=False)
+        console.print(f"differs: {sentence}", style="dim")
     read = f"reading: {reading or 'our choice'}"
     if shortened:
         words = f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(shortened)}; {read}"
-        console.print(words, markup=False, soft_wrap=True)
+        console.print(words, soft_wrap=True)
     else:
         console.print(f"the published size; {read}; numbers and their certainty: coterie recipe show {recipe.name}")
 

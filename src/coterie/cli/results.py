@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import unknown
 from ..measure.compare import TARGET, Cell, Column, Comparison, check_target
-from .console import table, wide_console
+from .console import plain_console, table, wide_console
 
 TABLE = "table"
 BEST = "*"  # beside bold type, which does not survive a pipe
@@ -45,7 +44,7 @@ def show_comparison(comparison: Comparison, folder: Path, format: str = TABLE) -
     """Print the results in the chosen format, and where the files are."""
     if format == TABLE:
         _print_table(comparison)
-        wide_console().print(f"results: {folder}", markup=False, soft_wrap=True)
+        wide_console().print(f"results: {folder}", soft_wrap=True)
         return
     print(WRITERS[format](comparison))
     print(f"results: {folder}", file=sys.stderr)
@@ -58,13 +57,13 @@ def _print_table(comparison: Comparison) -> None:
     made = results_table(comparison, shown)
     console.print(made, width=width_of(made), crop=False)
     for sentence in comparison.verdict:
-        console.print(sentence, markup=False, soft_wrap=True)
+        console.print(sentence, soft_wrap=True)
     notes = comparison.protocol(shown, BEST)
     left_out = [c.title for c in comparison.columns if c not in shown]
     if left_out:
         notes.append(f"no room in {console.width} characters for: {', '.join(left_out)} (a wider terminal shows them)")
     for note in notes:
-        console.print(note, style="dim", markup=False, soft_wrap=True)
+        console.print(note, style="dim", soft_wrap=True)
 
 
 def results_table(comparison: Comparison, shown: Sequence[Column]) -> Table:
@@ -95,7 +94,7 @@ def columns_with_room(comparison: Comparison, width: int) -> list[Column]:
 
 def width_of(made: Table) -> int:
     """Return how many characters a table is wide if nothing is cut."""
-    return Console(width=10_000).measure(made).maximum
+    return plain_console(width=10_000).measure(made).maximum
 
 
 def markdown(comparison: Comparison) -> str:

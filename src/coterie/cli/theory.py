@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from ..algorithms import builder
 from ..algorithms.settings import parse_settings
 from ..core.errors import UserError
 from ..theory import Outcome, examine
-from .console import check_png, picture, table
+from .console import check_png, picture, plain_console, table
 
 ROWS = 12  # of the table, the first and the last round among them
 _HOW = {"exact": "exact", "seen": "at the points of the run"}
@@ -34,20 +33,20 @@ def show_theory(
         check_png(png)
     asked: dict[str, Any] = {"topology": topology, "problem": problem, "seed": seed, "seeds": seeds, **settings}
     o = examine(method, clients=clients, rounds=rounds, **asked)
-    console = Console()
-    console.print(f"{o.method} · {o.theorem} · {clients} clients, {rounds} rounds", style="bold", highlight=False)
-    console.print(f"bounded: {o.quantity}\n", highlight=False)
+    console = plain_console()
+    console.print(f"{o.method} · {o.theorem} · {clients} clients, {rounds} rounds", style="bold")
+    console.print(f"bounded: {o.quantity}\n")
     for made in _tables(o):
         console.print(made)
         console.print()
     for note in o.notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     if png is not None:
         draw(o, png)
-        console.print(f"drawn to {png}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"drawn to {png}", soft_wrap=True)
     if o.void:
         raise UserError("no bound: " + "; ".join(f"not true that {c.text}: {c.fix}" for c in o.void))
-    console.print(bound_verdict(o), highlight=False, soft_wrap=True)
+    console.print(bound_verdict(o), soft_wrap=True)
 
 
 def bound_verdict(o: Outcome) -> str:

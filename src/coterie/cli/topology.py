@@ -5,14 +5,13 @@ from math import cos, pi, sin
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.spec import scaled
 from ..topology import Topology, build, degree, diameter, edges, in_neighbors, spectral_gap
-from .console import INK, picture
+from .console import INK, picture, plain_console
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,8 +57,8 @@ def show_topology(
     W = topology(round)
     when = "the same every round" if topology.fixed else f"round {round}, another one every round"
     title = f"{topology.name} · {clients} client{'' if clients == 1 else 's'} · {when}"
-    console = Console()
-    console.print(title, style="bold", highlight=False)
+    console = plain_console()
+    console.print(title, style="bold")
     facts = Table.grid(padding=(0, 3))
     facts.add_column(style="cyan", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -73,10 +72,10 @@ def show_topology(
     if png is None:
         # Larger circles for more clients, within what the window allows.
         width = min(console.width, 40 + 5 * clients // 8, 80)
-        console.print(draw_terminal(W, width), markup=False, no_wrap=True, overflow="ignore", crop=False)
+        console.print(draw_terminal(W, width), no_wrap=True, overflow="ignore", crop=False)
     else:
         draw_png(W, png, title)
-        console.print(f"drawn to {png}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"drawn to {png}", soft_wrap=True)
 
 
 def _facts(topology: Topology, W: Tensor, round: int) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from .. import algorithms
 from ..algorithms import Algorithm
 from ..core.custom import folder_name, is_own, trust_options
 from ..core.errors import UserError
-from ..core.files import write_json
+from ..core.files import path_problem, write_json
 from ..core.tensors import entries
 from ..engines import Serial
 from ..measure.compare import Comparison, MethodRuns, RunData
@@ -55,11 +55,11 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
 def _saved_config(text: str) -> Path | None:
     """Return the configuration that a text points to, None where it is the name of a method."""
     path = Path(text)
-    if algorithms.is_method(text) or is_own(text):
+    if algorithms.is_method(text) or is_own(text) or path_problem(text):
         return None
     if path.is_dir():
         return path / CONFIG
-    return path if path.suffix == ".json" or path.exists() else None
+    return path if path.suffix == ".json" or path.is_file() else None
 
 
 def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:

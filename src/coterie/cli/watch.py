@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live as Screen
 from rich.table import Table
+from rich.text import Text
 
-from ..core.errors import UserError
+from ..core.errors import UserError, in_one_line
 from ..core.files import write_text
 from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
 from ..track.progress import LineThrottle
-from .console import table
+from .console import plain_console, table
 from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from .report import PAGE
 from .train import INTERRUPTED
@@ -117,13 +117,13 @@ class _Lines:
                 parts = [now.state, "" if now.rounds is None else f"round {now.done}/{now.rounds}", run.measured.said]
                 times = {"ETA": now.left_text, "since the last round": now.age_text}
                 said = [*filter(None, parts), *(f"{k} {v}" for k, v in times.items() if v)]
-                print(f"{run.name}: {', '.join(said)}", flush=True)
+                print(f"{in_one_line(run.name)}: {', '.join(said)}", flush=True)
 
 
 @contextmanager
 def _shown() -> Iterator[Callable[[dict[Followed, Snapshot]], None]]:
     """Give a table that is drawn again in a terminal, lines elsewhere."""
-    console = Console(highlight=False)
+    console = plain_console()
     if not console.is_terminal:
         yield _Lines()
         return
@@ -140,8 +140,10 @@ def _table(seen: dict[Followed, Snapshot], room: int) -> Table:
         round = "-" if how.rounds is None else f"{how.done}/{how.rounds}"
         accuracy = "" if run.measured.accuracy is None else f"{100 * run.measured.accuracy[0]:.1f} %"
         sent = scaled(run.measured.bytes, "B") if how.done else ""
-        state = f"[{COLORS.get(how.state, 'default')}]{how.state}"
-        made.add_row(run.name, round, accuracy, run.measured.loss_text, sent, how.left_text, how.age_text, state)
+        state = Text(how.state, COLORS.get(how.state, "default"))
+        made.add_row(
+            in_one_line(run.name), round, accuracy, run.measured.loss_text, sent, how.left_text, how.age_text, state
+        )
     left_out = Counter(how.state for run, how in seen.items() if run not in chosen)
     no_room = "no room for: " + ", ".join(f"{count} {state}" for state, count in left_out.items()) + "\n"
     made.caption, made.caption_justify = (no_room if left_out else "") + NUMBERS, "left"

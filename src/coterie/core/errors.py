@@ -7,6 +7,8 @@ in Python it is an ordinary ``ValueError``.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 100  # characters of a name that a sentence repeats
+
 
 class UserError(ValueError):
     """A request that cannot be carried out as it stands; the message says what to change."""
@@ -21,7 +23,17 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     unknown topology 'moebius': choose one of full, ring
     """
     names = sorted(known)
-    return UserError(f"unknown {kind} {name!r}: {did_you_mean(name, names) or 'choose one of ' + ', '.join(names)}")
+    shown = name if len(name) <= LONGEST else f"{name[:20]}..."
+    return UserError(f"unknown {kind} {shown!r}: {did_you_mean(name, names) or 'choose one of ' + ', '.join(names)}")
+
+
+def in_one_line(text: str) -> str:
+    """Write a text in one line, with whatever a terminal would act on spelled out.
+
+    >>> in_one_line("a\\nb \\x1b[31mred")
+    'a b \\\\x1b[31mred'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.splitlines()))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

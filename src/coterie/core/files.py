@@ -12,6 +12,27 @@ from typing import Any
 
 from .errors import UserError
 
+LONGEST_NAME, LONGEST_PATH = 255, 3000  # bytes: systems have 255 and 4,096, and a run has files within its folder
+DEEPEST = 200  # folders within each other
+
+
+def path_problem(path: str | Path) -> str:
+    """Say why no system takes a path, or nothing: its names or all of it are too long, or it is too deep.
+
+    >>> path_problem("a" * 300)
+    "the path 'aaaaaaaaaaaaaaaaaaaa...' has a name of 300 bytes, and 255 are the most"
+    """
+    parts = Path(path).parts
+    longest, whole = (max(map(len, map(os.fsencode, texts)), default=0) for texts in (parts, [str(path)]))
+    for count, most, has in (
+        (longest, LONGEST_NAME, "has a name of {:,} bytes"),
+        (whole, LONGEST_PATH, "has {:,} bytes"),
+        (len(parts), DEEPEST, "has {:,} levels"),
+    ):
+        if count > most:
+            return f"the path '{str(path)[:20]}...' {has.format(count)}, and {most:,} are the most"
+    return ""
+
 
 @contextmanager
 def disk(path: Path, option: str = "--out") -> Iterator[None]:

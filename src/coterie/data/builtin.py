@@ -3,19 +3,21 @@
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from math import isfinite
 
 import numpy as np
 import torch
 
 from ..core import rng
+from ..core.arguments import NonNegative, PositiveInt
 from ..core.errors import UserError
+from ..core.memory import check_fits
 from .federation import Federation, Pool, quarter
 
+BYTES = 28  # of a number while it is drawn: three times in double precision, once in single
 MEAN, STD = 0.305, 0.376  # of a digit's pixels scaled to [0, 1]
 
 
-def digits(seed: int = 0, noise: float = 0.0) -> Pool:
+def digits(seed: int = 0, noise: NonNegative = 0.0) -> Pool:
     """Load 1,797 handwritten digits, 8 x 8 pixels, standardized; the same quarter is for testing for every seed.
 
     noise: Gaussian noise on every pixel, in standard deviations of a pixel.
@@ -32,14 +34,18 @@ def digits(seed: int = 0, noise: float = 0.0) -> Pool:
     test = torch.from_numpy(quarter(y))
     images = (torch.from_numpy(x).float().unsqueeze(1) / 16 - MEAN) / STD
     if noise:
-        _check_amounts(noise=noise)
         images += noise * torch.from_numpy(rng.generator(seed, "noise").standard_normal(images.shape)).float()
     labels = torch.from_numpy(y)
     return Pool(images[~test], labels[~test], images[test], labels[test], 10)
 
 
 def synthetic(
-    seed: int, size: int = 2000, classes: int = 10, features: int = 20, heterogeneity: float = 0.0, noise: float = 1.5
+    seed: int,
+    size: PositiveInt = 2000,
+    classes: PositiveInt = 10,
+    features: PositiveInt = 20,
+    heterogeneity: NonNegative = 0.0,
+    noise: NonNegative = 1.5,
 ) -> Pool:
     """Draw Gaussian classes around prototypes that may differ between clients; a quarter of ``size`` is for testing.
 
@@ -50,7 +56,10 @@ def synthetic(
     >>> tuple(pool.x.shape), pool.test_y.bincount().tolist()
     ((300, 20), [25, 25, 25, 25])
     """
-    _check_synthetic(size, classes, features, heterogeneity, noise)
+    if size < 4 * classes:
+        raise UserError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
+    numbers = size * (features + 2) + classes * features
+    check_fits(BYTES * numbers, f"synthetic data of {size:,} x {features:,} numbers", "ask for fewer of them")
     draw = rng.generator(seed, "synthetic")
     common = draw.standard_normal((classes, features))
     y = np.arange(size) % classes
@@ -70,17 +79,3 @@ def _add_own_part(federation: Federation, amount: float, shape: tuple[int, ...],
         x[mine] += amount * own[federation.y[mine]]
         test_x[tested] += amount * own[test_y[tested]]
     return replace(federation, x=x, test_x=test_x, test_y=test_y, test=test)
-
-
-def _check_synthetic(size: int, classes: int, features: int, heterogeneity: float, noise: float) -> None:
-    if classes < 1 or features < 1:
-        raise UserError(f"synthetic needs at least 1 class and 1 feature, not {classes} and {features}")
-    if size < 4 * classes:
-        raise UserError(f"size={size} is too small for {classes} classes: ask for {4 * classes} or more")
-    _check_amounts(heterogeneity=heterogeneity, noise=noise)
-
-
-def _check_amounts(**amounts: float) -> None:
-    for name, value in amounts.items():
-        if not (value >= 0 and isfinite(value)):
-            raise UserError(f"{name} must be 0 or a number above, not {value:g}")

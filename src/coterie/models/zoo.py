@@ -3,13 +3,13 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
 from ..core import rng
-from ..core.arguments import PositiveInt, Range
+from ..core.arguments import PositiveInt
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import Spec, bind, parameters, parse
@@ -73,9 +73,7 @@ def _two_convolutions(
     )
 
 
-def cnn(
-    shape: Sequence[int], classes: int, padding: Annotated[int, Range()] | None = None, rate: WidthRate = 1.0
-) -> nn.Module:
+def cnn(shape: Sequence[int], classes: int, padding: Literal[0, 2] | None = None, rate: WidthRate = 1.0) -> nn.Module:
     """Build the CNN of McMahan et al. 2017: 5 x 5 convolutions of 32 and 64, a hidden layer of 512.
 
     ``padding``: 0 or 2; by default 2 only for images smaller than 16, which would vanish without it;

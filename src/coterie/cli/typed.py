@@ -1,0 +1,62 @@
+"""What is typed, checked before a command begins: nothing empty, texts in UTF-8, paths that a system takes."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..core.errors import UserError
+from ..core.files import path_problem
+
+_EMPTY = re.compile(r"(--[a-z-]+)=\s*")
+
+
+class Commands(typer.Typer):
+    """Commands whose arguments are checked, all in the same words."""
+
+    def command(  # type: ignore[override]  # Typer's own names all settings
+        self, name: str | None = None, **settings: Any
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a function as ``typer.Typer.command`` does, with its arguments checked."""
+        register = super().command(name, **settings)
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            register(_checked(function))
+            return function
+
+        return decorate
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def called(**typed: Any) -> Any:
+        for value in typed.values():
+            for one in value if isinstance(value, list) else (value,):
+                check_typed(one)
+        return function(**typed)
+
+    return called
+
+
+def check_typed(value: Any) -> None:
+    """Refuse a text that is no Unicode, and a path that no system takes."""
+    if isinstance(value, str | Path):
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{str(value)!r} is no text in UTF-8: type it in that encoding, or rename it") from None
+    if isinstance(value, Path) and (problem := path_problem(value)):
+        raise UserError(f"{problem}: name another file or folder")
+
+
+def refuse_empty(words: Sequence[str]) -> None:
+    """Refuse an empty text anywhere in a command: it would stand for the default, or for this folder."""
+    for before, word in zip(("", *words), words, strict=False):
+        empty = _EMPTY.fullmatch(word)
+        if empty or not word.strip():
+            option = empty[1] if empty else before
+            where = f" behind {option}" if option.startswith("-") else ""
+            raise UserError(f"there is an empty text{where}: give it a value, or leave it out")

@@ -1,0 +1,80 @@
+"""Whatever is typed beyond reason: one sentence that names the fix, status 2, nothing written."""
+
+from pathlib import Path
+
+import pytest
+
+from in_process import answer
+
+RUN = ("run", "dfedavg", "--clients", "4", "--rounds", "1", "--out", "o", "--quiet")
+LONG, DEEP = "x" * 5000, "a/" * 500
+
+REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "an empty folder": (("watch", ""), ("an empty text:", "leave it out")),
+    "an empty method": (("run", " "), ("an empty text:",)),
+    "an empty option": ((*RUN, "--partition", ""), ("an empty text behind --partition",)),
+    "an empty option, joined": ((*RUN, "--model="), ("an empty text behind --model",)),
+    "an empty picture": (("topology", "ring", "--png", ""), ("an empty text behind --png",)),
+    "a picture without a name": (("topology", "ring", "--png", "/"), ("/picture.png instead of /",)),
+    "a long folder": (("report", LONG), ("a name of 5,000 bytes", "255", "another file or folder")),
+    "a long method": (("run", LONG), ("unknown method 'xxxxxxxxxxxxxxxxxxxx...'",)),
+    "a long name to write to": ((*RUN[:-3], "--out", "x" * 300), ("a name of 300 bytes",)),
+    "a deep folder to write to": ((*RUN[:-3], "--out", DEEP), ("500 levels", "200")),
+    "a path of any length": ((*RUN[:-3], "--out", DEEP * 5), ("4,999 bytes", "3,000")),
+    "a device as a configuration": (("run", "/dev/zero"), ("unknown method '/dev/zero'",)),
+    "no digit": (("recipe", "run", "dfedalt-t1", "--case", "²"), ("unknown case", "'²'")),
+    "no digit in a shape": (("capacity", "--shape", "²,8,8"), ("--shape ²,8,8 is no shape",)),
+    "a word that a terminal acts on": (("run", "fed\x1b[31m\navg"), ("'fed\\x1b[31m\\navg'",)),
+    "another encoding": (("report", "a\udcff"), ("'a\\udcff' is no text in UTF-8",)),
+    "data of 745 GiB": ((*RUN, "--data", "synthetic:size=999999999"), ("616 GB of memory", "free", "fewer")),
+    "a width without bounds": ((*RUN, "--model", "mlp:width=99999999999"), ("width=99999999999", "1,000,000,000")),
+    "a padding without bounds": ((*RUN, "--model", "cnn:padding=99"), ("padding=99", "takes 0 or 2 or none")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_sentence_and_nothing_written(name: str, tmp_path: Path) -> None:
+    words, told = REFUSED[name]
+    said = answer(*words, cwd=tmp_path).sentence
+    assert [part for part in told if part not in said] == [], said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counts_have_a_largest_number(tmp_path: Path) -> None:
+    for words in (("run", "dfedavg", "--rounds", "9" * 23), ("watch", ".", "--every", "nan")):
+        done = answer(*words, cwd=tmp_path)
+        assert (done.status, "Invalid value" in done.err) == (2, True), done
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["[/bold]", "[red]x[/red]", ":smile:"])
+def test_what_is_typed_is_printed_as_it_is(text: str, tmp_path: Path) -> None:
+    done = answer("data", "list", "--data-dir", text, cwd=tmp_path)
+    assert f"Data sets in {text}" in done.out
+
+
+REASONS = {
+    "a file": (PermissionError(13, "Permission denied", "secret"), "secret cannot be used (Permission denied)"),
+    "numpy's memory": (MemoryError("Unable to allocate 9 GiB"), "the memory is full (Unable to allocate 9 GiB)"),
+    "torch's memory": (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9"), "the memory is full"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_the_system_refuses_is_a_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, told = REASONS[name]
+
+    def fails(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("coterie.cli.listing.show_list", fails)
+    assert told in answer("list", cwd=tmp_path).sentence
+
+
+def test_a_defect_of_ours_is_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("coterie.cli.listing.show_list", fails)
+    with pytest.raises(RuntimeError, match="a defect"):
+        answer("list", cwd=tmp_path)
