@@ -13,7 +13,8 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Engine, Graphed, Serial, Vectorized
-from coterie.engines.capture import compiled, flat
+from coterie.engines.capture import flat
+from coterie.engines.compiler import compiled
 from coterie.engines.dropout import CounterDropout, hashed
 from coterie.models.model import Model, cross_entropy, draws_randomness, drops_out
 from coterie.training.experiment import Experiment

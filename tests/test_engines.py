@@ -15,13 +15,13 @@ from coterie import algorithms
 from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
-from coterie.engines.capture import Body, Play, flat
+from coterie.engines.capture import PlayOver, Wanted
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy, padding_matters
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
-from toys import ZOO, experiment, in_place, models, net, ragged
+from toys import ZOO, experiment, in_pieces, in_place, models, net, ragged
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
 # method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
@@ -86,9 +86,9 @@ FLAT = ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dispfl", "dfedpgp"]
 def test_steps_become_one_flat_graph(row: str, chunk: int, kind: str) -> None:
     """What the compiler is given does the same as the step it came from."""
 
-    def traced(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-        graph = flat(body, tensors)
-        return lambda memory: partial(graph, *memory)
+    def traced(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+        programs = [in_pieces(body, tensors, 10) for body, tensors in wanted]
+        return [lambda memory, program=program: partial(program, *memory) for program in programs]  # type: ignore[misc]
 
     fed, module = ragged(kind), net(kind_like(row, kind))
     slow = one_by_one(row, kind_like(row, kind), torch.float64)
@@ -159,21 +159,28 @@ def test_batch_normalization_records_in_half_precision(chunk: int) -> None:
 
 @pytest.mark.parametrize("row", METHODS)
 def test_a_step_is_built_once(row: str) -> None:
-    """Whatever changes from round to round (rates, cohorts, graphs) goes into the same programs."""
+    """Whatever changes from round to round (rates, cohorts, graphs) goes into the same programs.
+
+    A rehearsal finds those of the round, and leaves everything as it was.
+    """
     built = []
 
-    def counted(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-        built.append(body)
-        return in_place(body, tensors)
+    def counted(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+        built.extend(wanted)
+        return in_place(wanted, begun)
 
     module = net(kind_like(row, "mlp"))
-    e = experiment(
-        module, ragged("mlp"), build(row), Graphed(1, False, torch.device("cpu"), counted, lanes=2), rounds=4
-    )
+    engine = Graphed(1, False, torch.device("cpu"), counted, lanes=2)
+    e = experiment(module, ragged("mlp"), build(row), engine, rounds=4)
     now, counts = e.start(), []
+    before = {name: v.clone() for name, v in e.program.models(now.state).items()}
+    engine.rehearse(lambda: e.run_round(now, 0, evaluate=True))
+    assert_same(e.program.models(now.state), before, 0)
+    expected = len(built)
     for t in range(3):
         now, _ = e.run_round(now, t, evaluate=t != 1)
         counts.append(len(built))
+    assert expected == counts[0] > 0
     assert (counts[2] == counts[1]) != (row in OF[row].rebuilt)
 
 

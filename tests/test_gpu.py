@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,29 +16,22 @@ from coterie.core.schema import Precision
 from coterie.data import Federation
 from coterie.data.batches import Batch
 from coterie.engines import Graphed, Serial
-from coterie.engines.capture import Body, Build, Play, captured, flat, recorded
+from coterie.engines.capture import Build, PlayOver, Wanted, captured, played
 from coterie.models.model import Model, cross_entropy
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose, select_engine
 from laws import METHODS, build, kinds
 from test_engines import assert_same
-from toys import experiment, models, net, ragged
+from toys import experiment, in_pieces, models, net, ragged
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 CUDA = torch.device("cuda")
 COMPILED = [("dfedalt", "batchnorm"), ("dfedsalt", "groupnorm"), ("dfedpgp", "tokens"), ("scaffold", "mlp")]
 
 
-def replayed(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-    """Recorded, but not compiled: every method fits into minutes."""
-    with torch.no_grad():
-        graph = flat(body, tensors)
-
-    def play_over(memory: Sequence[Tensor]) -> Play:
-        with torch.no_grad():
-            return recorded(lambda: graph(*memory))
-
-    return play_over
+def replayed(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+    """Recorded, but not compiled: every method fits into minutes. They are cut into pieces, as if they were."""
+    return [partial(played, in_pieces(body, tensors, 100)) for body, tensors in wanted]
 
 
 def check_agreement(row: str, kind: str, chunk: int, make: Build) -> None:

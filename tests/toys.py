@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.data import Federation
 from coterie.engines import Engine, Serial
-from coterie.engines.capture import Body, Play
+from coterie.engines.capture import Body, PlayOver, Wanted, flat
+from coterie.engines.pieces import cut, in_turn
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
@@ -206,11 +207,27 @@ def computation(flops: int | Sequence[int], participants: int, rounds: int) -> f
     return float(np.mean(flops)) * participants * rounds / 1e12
 
 
-def in_place(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-    """Run it as it is."""
+def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+    """Run programs as they are."""
 
-    def play(memory: Sequence[Tensor]) -> None:
+    def play(body: Body, memory: Sequence[Tensor]) -> None:
         for old, new in zip(memory, [v.clone() for v in body(*memory)], strict=False):
             old.copy_(new)
 
-    return lambda memory: partial(play, memory)
+    def built(number: int, body: Body) -> PlayOver:
+        begun(number)
+        return lambda memory: partial(play, body, memory)
+
+    return [built(number, body) for number, (body, _) in enumerate(wanted, 1)]
+
+
+def in_pieces(body: Body, tensors: Sequence[Tensor], size: int) -> Callable[..., None]:
+    """Trace a program and cut it into pieces, which run as they are."""
+
+    def eager(module: fx.GraphModule, tensors: list[Tensor]) -> Sequence[Tensor]:
+        return module(*tensors)  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        graph = flat(body, tensors)
+    pieces = cut(graph, size)
+    return in_turn(graph, pieces, [partial(eager, piece.module) for piece in pieces])

@@ -90,7 +90,6 @@ class InMemory(ABC):
 
     on_build: Callable[[int, int | None], None] | None = None
     """Whom an engine that builds programs tells before each of them: its number from 1, and how many, where known."""
-    expected: int | None = None  # about how many programs a run needs
 
     @abstractmethod
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:

@@ -1,74 +1,54 @@
 """Programs that run without Python: traced, compiled, and recorded with their launches."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from ..core.files import cache_folder
+from .compiler import Compiler
 from .norms import LayoutKept
+from .pieces import is_free
 
 Body = Callable[..., Sequence[Tensor]]
 """A function of tensors that returns what becomes of the first of them."""
 Play = Callable[[], object]
 """Does it once, in place."""
-Build = Callable[[Body, Sequence[Tensor]], Callable[[Sequence[Tensor]], Play]]
-"""A body, and tensors of the kind it will meet -> what makes a play of it over any such tensors."""
+PlayOver = Callable[[Sequence[Tensor]], Play]
+"""Makes a play of a program over any tensors of the kind it was built for."""
 
-# One launch for small kernels that do not wait for each other: 3.2 instead of 3.5 ms for a step of ResNet-18. Each
-# keeps block sizes of its own: with common ones the reductions among them lose more than the launches gain.
-# Reductions over rows and over columns are not merged: the statistics of BatchNorm make torch 2.11 fail at that, and
-# with GroupNorm a step takes as long without (3.0 ms).
-OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
-    "combo_kernels": True,
-    "combo_kernel_per_subkernel_blocks": True,
-    "triton.mix_order_reduction": False,
-}
-COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
+
+class Wanted(NamedTuple):
+    """A program that is wanted."""
+
+    body: Body
+    tensors: Sequence[Tensor]  # of the kind it will meet
+
+
+Build = Callable[[Sequence[Wanted], Callable[[int], object]], list[PlayOver]]
+"""Builds programs, and tells the number of each, from 1, when it begins with it."""
 
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
 
 
-def captured(body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-    """Compile it once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_folder()))
-    from torch._inductor.async_compile import AsyncCompile  # slow to import, and only needed here
-
-    AsyncCompile.warm_pool()  # the compiler's processes start while the graph is traced
-    with torch.no_grad(), fastest_algorithms(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
-        program = compiled(flat(body, tensors))
-
-    def play_over(memory: Sequence[Tensor]) -> Play:
-        with torch.no_grad(), fastest_algorithms():
-            return recorded(lambda: program(list(memory)))
-
-    return play_over
+def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+    """Compile each once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
+    with torch.no_grad(), Compiler() as compiler:
+        for number, (body, tensors) in enumerate(wanted, 1):
+            begun(number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
+                compiler.begin(flat(body, tensors))
+        return [partial(played, program) for program in compiler.programs()]
 
 
-def compiled(graph: fx.GraphModule) -> Callable[[list[Tensor]], object]:
-    """Compile a graph of plain operations, or take it from the folder of what was compiled before.
-
-    It goes to the second half of ``torch.compile`` at once: the first half, which makes such a graph of Python and of
-    autograd, would do what is done already, and took longer than all the rest.
-    """
-    from torch._guards import TracingContext, tracing  # slow to import, and only needed here
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx_inner
-
-    given = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    with tracing(TracingContext(given[0].fake_mode)), config.patch(OPTIONS):
-        return compile_fx_inner(graph, given, static_input_idxs=list(range(len(given))), is_inference=True)
-
-
-def compiled_folder() -> Path:
-    """Return the folder of the user's that holds compiled programs."""
-    return Path(os.environ.get(COMPILED) or cache_folder() / "compiled")
+def played(program: Callable[..., object], memory: Sequence[Tensor]) -> Play:
+    """Record a compiled program over these tensors."""
+    with torch.no_grad(), fastest_algorithms():
+        return recorded(lambda: program(*memory))
 
 
 @contextmanager
@@ -122,7 +102,7 @@ def written_back(graph: fx.Graph) -> None:
 
 def shown(node: fx.Node) -> fx.Node | None:
     """Return the input that a value shows, unless it is something new."""
-    while node.op == "call_function" and getattr(node.target, "is_view", False):
+    while node.op == "call_function" and is_free(node):
         node = node.args[0]  # type: ignore[assignment]
     return node if node.op == "placeholder" else None
 

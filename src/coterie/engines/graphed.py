@@ -6,8 +6,8 @@ in, one replay per batch, and a copy out.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from ..core.tensors import Tensors, Tree, leaves, pick, rows, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Step, StepInfo
-from .capture import Body, Build, Play, captured
+from .capture import Build, Play, PlayOver, Wanted, captured
+from .lanes import Lanes
 from .serial import Serial, may_be_last
 from .vectorized import Vectorized, lift, write
 
@@ -37,6 +38,7 @@ class Graphed(InMemory):
         self._programs: dict[Hashable, list[RecordedStep]] = {}
         self._gradients: dict[Objective, Grad] = {}
         self._built = 0
+        self._rehearsed: dict[Hashable, Rehearsed] | None = None  # while a round is rehearsed
 
     @property
     def name(self) -> str:
@@ -55,6 +57,8 @@ class Graphed(InMemory):
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """Run ``step`` through all batches of every client, one replay per batch."""
+        if self._rehearsed is not None:
+            return self._rehearsal(step, given, fixed, batches, len(keys), self._rehearsed)
         together: Tree = None
         chunks = list(self._chunks(batches, self.exact and not step.independent))
         common = all(v.stride(0) == 0 for v in leaves(fixed))
@@ -88,48 +92,66 @@ class Graphed(InMemory):
                 full = np.resize(some, self.chunk)
                 yield group[full], len(some), pick(drawn, full), widths
 
+    def rehearse(self, play: Callable[[], object]) -> None:
+        """Build all programs of a round together, before it; ``play`` goes through it, and nobody takes a step."""
+        self._rehearsed = rehearsed = dict[Hashable, Rehearsed]()
+        try:
+            play()
+        finally:
+            self._rehearsed = None
+        made = self._build([one.wanted for one in rehearsed.values()])
+        for one, play_over in zip(rehearsed.values(), made, strict=True):
+            one.built[one.shape] = play_over
+
+    def _rehearsal(
+        self,
+        step: Step,
+        given: Tree,
+        fixed: Tree,
+        batches: Batches,
+        clients: int,
+        rehearsed: "dict[Hashable, Rehearsed]",
+    ) -> Tree:
+        """Note the programs that are wanted; return results of the right shapes, as if all clients were the first."""
+        chunks = list(self._chunks(batches, self.exact and not step.independent))
+        if not chunks:
+            return None
+        carry = over(self.chunk, step.begin)(pick(given, chunks[0][0]))
+        program = self._program(0, step, carry, pick(fixed, chunks[0][0]), batches.samples)
+        for batch in (b for _, _, drawn, widths in chunks for b in each_step(drawn, widths)):
+            shape = shapes(batch)
+            if shape not in program.built and (id(program), shape) not in rehearsed:
+                rehearsed[id(program), shape] = Rehearsed(program.built, shape, program.wanted(batch)[1])
+        done = over(self.chunk, step.end)(carry)
+        return tree_map(lambda v: v[:1].expand(clients, *v.shape[1:]), done)
+
     def _program(self, lane: int, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
         timeless = step.at([0.0] * len(step.rates))
-        shapes = tuple((v.shape, v.dtype) for v in leaves((carry, fixed)))
-        key = (timeless, shapes, id(samples.x))
+        kinds = tuple((v.shape, v.dtype) for v in leaves((carry, fixed)))
+        key = (timeless, kinds, id(samples.x))
         lanes = self._programs.setdefault(key, [])
         while len(lanes) <= lane:
             built = lanes[0].built if lanes else {}
             lanes.append(RecordedStep(step, carry, fixed, samples, self.chunk, self._build, built))
         return lanes[lane]
 
-    def _build(self, body: Body, tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Play]:
-        self._built += 1
-        if self.on_build is not None:
-            self.on_build(self._built, None if self.expected is None else max(self.expected, self._built))
-        return self.build(body, tensors)
+    def _build(self, wanted: Sequence[Wanted]) -> list[PlayOver]:
+        """Build programs, and tell of each."""
+        before, self._built = self._built, self._built + len(wanted)
+
+        def begun(number: int) -> None:
+            if self.on_build is not None:
+                self.on_build(before + number, self._built)
+
+        return self.build(wanted, begun)
 
 
-class Lanes:
-    """Streams of a GPU that take turns; while it is entered, they run beside each other and beside nothing else.
+class Rehearsed(NamedTuple):
+    """A program that a rehearsal has found, and the place where it will be looked for."""
 
-    They wait for what was asked for before, and what is asked for afterwards waits for them. So memory of one stream
-    may be read and written by another one meanwhile.
-    """
-
-    def __init__(self, count: int, device: torch.device) -> None:
-        self.count = count
-        self.streams = [torch.cuda.Stream(device) for _ in range(count)] if device.type == "cuda" else []  # type: ignore[no-untyped-call]
-
-    def __enter__(self) -> None:
-        for stream in self.streams:
-            stream.wait_stream(torch.cuda.current_stream())
-
-    def __exit__(self, *error: object) -> None:
-        for stream in self.streams:
-            torch.cuda.current_stream().wait_stream(stream)
-
-    @contextmanager
-    def turn(self, turn: int) -> Iterator[int]:
-        """Run what is asked for meanwhile in the lane whose turn it is, and yield its number."""
-        lane = turn % self.count
-        with torch.cuda.stream(self.streams[lane]) if self.streams else nullcontext():
-            yield lane
+    built: dict[Hashable, PlayOver]
+    shape: Hashable
+    wanted: Wanted
 
 
 def _gradient(objective: Objective) -> Grad:
@@ -160,8 +182,8 @@ class RecordedStep:
         fixed: Tree,
         samples: Samples,
         chunk: int,
-        build: Build,
-        built: dict[Hashable, Callable[[Sequence[Tensor]], Play]],
+        build: Callable[[Sequence[Wanted]], list[PlayOver]],
+        built: dict[Hashable, PlayOver],
     ) -> None:
         self.step, self.samples, self.chunk, self.build, self.built = step, samples, chunk, build, built
         self.last = chunk == 1 and may_be_last(leaves((carry, fixed)))  # the channels, of one client alone
@@ -178,11 +200,10 @@ class RecordedStep:
     def run(self, carry: Tree, drawn: Tensors, widths: Sequence[int]) -> Tree:
         """Carry clients through all their batches; what comes out is overwritten by the next ones."""
         self._copy(self.carry, carry)
-        for k, width in enumerate(widths):
-            batch = {name: v[:, k, :width] for name, v in drawn.items()}
-            shape = tuple((name, v.shape) for name, v in batch.items())
+        for batch in each_step(drawn, widths):
+            shape = shapes(batch)
             if shape not in self._plays:
-                self._plays[shape] = self._first(shape, tree_map(self._own, batch))
+                self._plays[shape] = self._first(shape, batch)
             seen, replay = self._plays[shape]
             self._copy(seen, batch)
             replay()
@@ -194,9 +215,9 @@ class RecordedStep:
         if leaves(own):
             torch._foreach_copy_(leaves(own), leaves(by_name))
 
-    def _first(self, shape: Hashable, drawn: Tensors) -> tuple[Tensors, Play]:
-        """Build the step as a program; building it runs it, so what is carried is put back."""
-        before = tree_map(self._own, self.carry)
+    def wanted(self, batch: Tensors) -> tuple[Tensors, Wanted]:
+        """Return memory for batches of this shape, and the step over it as a program that is wanted."""
+        drawn = tree_map(self._own, batch)
         memory = (self.carry, self.fixed, self.rates, drawn, self.samples.x, self.samples.y)
 
         def body(*tensors: Tensor) -> list[Tensor]:
@@ -210,9 +231,14 @@ class RecordedStep:
             new = over(self.chunk, one)(carry, fixed, drawn)
             return leaves(tree_map(lambda _, value: value, carry, new))  # in the order of what it takes the place of
 
+        return drawn, Wanted(body, leaves(memory))
+
+    def _first(self, shape: Hashable, batch: Tensors) -> tuple[Tensors, Play]:
+        """Return memory for batches of this shape and a play over it; making it plays, so the carry is put back."""
+        before, (drawn, wanted) = tree_map(self._own, self.carry), self.wanted(batch)
         if shape not in self.built:
-            self.built[shape] = self.build(body, leaves(memory))
-        replay = self.built[shape](leaves(memory))
+            (self.built[shape],) = self.build([wanted])
+        replay = self.built[shape](wanted.tensors)
         self._copy(self.carry, before)
         return drawn, replay
 
@@ -221,6 +247,17 @@ class RecordedStep:
         if self.last and v.dim() == 5:
             return v[0].detach().clone(memory_format=torch.channels_last)[None]
         return v.detach().clone(memory_format=torch.contiguous_format)
+
+
+def each_step(drawn: Tensors, widths: Sequence[int]) -> Iterator[Tensors]:
+    """Yield what is drawn for each step."""
+    for k, width in enumerate(widths):
+        yield {name: v[:, k, :width] for name, v in drawn.items()}
+
+
+def shapes(batch: Tensors) -> Hashable:
+    """Return the names and shapes of tensors."""
+    return tuple((name, v.shape) for name, v in batch.items())
 
 
 def groups(batches: Batches, exact: bool) -> list[Integers]:

@@ -1,5 +1,6 @@
 """The loop: run a round, measure it, save it, until all are done."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -17,7 +18,7 @@ from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors, size_in_bytes
 from ..data import Federation
-from ..engines import Serial
+from ..engines import Graphed, Serial
 from ..engines.base import InMemory
 from ..measure import summarize
 from ..models.model import Loss, Model, cross_entropy
@@ -146,7 +147,7 @@ def fit(
             if chosen is not None and chosen.warning is not None:
                 bar.warn(chosen.warning)
             if isinstance(runs_on, InMemory):
-                runs_on.on_build, runs_on.expected = bar.building, _programs(experiment)
+                runs_on.on_build = bar.building
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
             if continued and folder is not None and folder.finished:
@@ -155,14 +156,6 @@ def fit(
             now, history = _begin(backend, folder, continued, config, bar)
             tracking.begin(config, None if folder is None else folder.path, history)
             return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
-
-
-def _programs(experiment: Experiment) -> int:
-    """Count the kinds of steps of a round: about as many programs are built where an engine builds them."""
-    submodels = experiment.program.submodels
-    shapes = 1 if submodels is None else len({a.submodel.model for a in submodels(experiment.everybody(0))})
-    evaluated = (shapes if submodels is None else shapes + 1) * experiment.measurable  # with the whole model
-    return shapes * sum(1 for phase in experiment.program.phases if phase.trains) + evaluated
 
 
 class Backend(Protocol):
@@ -242,9 +235,11 @@ def _run_rounds(
     rounds = config["rounds"]
     schedule, todo = experiment.schedule, range(len(history), rounds)
     bar.begin(history)
+    building = _built(experiment, now, todo) if backend is experiment else 0.0
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in todo if limited is None or writer is None else limited.rounds(todo, schedule, history, writer):
             now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
+            row["seconds"] += building if t == todo.start else 0.0
             history.append(row)
             if writer is not None:
                 writer.keep(row, backend.saved(now))
@@ -268,6 +263,15 @@ def _share_of_models(experiment: Experiment, saved: Saved) -> float:
     """Return how large the files of all clients' models are, in checkpoints; 1 where that is in other processes."""
     models = experiment.federation.clients * size_in_bytes(experiment.model.start.values())
     return models / max(1, size_in_bytes(saved.values())) if isinstance(saved, dict) else 1.0
+
+
+def _built(experiment: Experiment, now: RunState, todo: range) -> float:
+    """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
+    began = time.perf_counter()
+    if isinstance(experiment.engine, Graphed) and len(todo):
+        plain = replace(experiment, record=())
+        experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
+    return time.perf_counter() - began
 
 
 def _same_engine(asked: str, begun: str) -> str:

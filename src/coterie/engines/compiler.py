@@ -1,0 +1,158 @@
+"""Graphs into programs: several at a time, by processes of their own, once per machine."""
+
+import hashlib
+import os
+import pickle
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, Popen
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import torch
+from torch import fx
+
+from ..core.files import cache_folder
+from .pieces import Piece, Program, cut, in_turn
+
+# One launch for small kernels that do not wait for each other: 3.2 instead of 3.5 ms for a step of ResNet-18. Each
+# keeps block sizes of its own: with common ones the reductions among them lose more than the launches gain.
+# Reductions over rows and over columns are not merged: the statistics of BatchNorm make torch 2.11 fail at that, and
+# with GroupNorm a step takes as long without (3.0 ms).
+OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
+    "combo_kernels": True,
+    "combo_kernel_per_subkernel_blocks": True,
+    "triton.mix_order_reduction": False,
+}
+COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
+KEPT = "TORCHINDUCTOR_CACHE_DIR"  # torch's name for it
+LARGE = 200  # operations, from which on a piece is worth a process: starting one takes some seconds
+AT_ONCE = 8  # processes: each of them takes some of the GPU's memory while it compiles
+
+
+class Compiler:
+    """Compiles graphs while others are still being traced.
+
+    Compiling is mostly Python, so large pieces of graphs go to processes of their own, which leave what they compiled
+    in the folder of compiled programs. Here it is taken from there.
+    """
+
+    def __init__(self) -> None:
+        os.environ.setdefault(KEPT, str(compiled_folder()))
+        self._begun: list[tuple[fx.GraphModule, list[Piece]]] = []
+        self._waiting: list[Path] = []
+        self._workers: dict[Path, Popen[bytes]] = {}
+
+    def __enter__(self) -> "Compiler":
+        self._files = TemporaryDirectory()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers.values():
+            worker.kill()
+            worker.wait()
+        self._files.cleanup()
+
+    def begin(self, graph: fx.GraphModule) -> None:
+        """Begin to compile a graph, unless that was done before on this machine."""
+        pieces = cut(graph)
+        self._begun.append((graph, pieces))
+        for piece in pieces:
+            if len(piece.module.graph.nodes) >= LARGE and not mark(piece.module).exists():
+                file = Path(self._files.name, f"{len(self._waiting) + len(self._workers)}")
+                file.write_bytes(pickle.dumps((rounding(), pickled(piece.module))))
+                self._waiting.append(file)
+        self._start()
+
+    def programs(self) -> list[Callable[..., None]]:
+        """Return functions of the graphs' tensors, in the order in which they were begun."""
+        while self._waiting or self._running():
+            self._start()
+            time.sleep(0.05)  # in short turns, so that Ctrl-C is heard
+        for file, worker in self._workers.items():
+            if worker.returncode != 0:
+                said = file.with_suffix(".log").read_text(errors="replace").strip().splitlines()
+                reason = said[-1] if said else f"status {worker.returncode}"
+                warnings.warn(f"a program is compiled again, since its process failed: {reason}", stacklevel=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
+            return [
+                in_turn(graph, pieces, [compiled(piece.module) for piece in pieces]) for graph, pieces in self._begun
+            ]
+
+    def _start(self) -> None:
+        cores = os.cpu_count() or 1
+        while self._waiting and self._running() < min(cores, AT_ONCE):
+            code = "import sys; from coterie.engines.compiler import compile_file; compile_file(sys.argv[1])"
+            threads = str(max(2, cores // AT_ONCE))  # more than its share: they wait for each other
+            env = {"TORCHINDUCTOR_COMPILE_THREADS": threads, **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            file = self._waiting.pop(0)
+            with file.with_suffix(".log").open("wb") as log:
+                command = [sys.executable, "-c", code, str(file)]
+                self._workers[file] = Popen(command, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=log)
+
+    def _running(self) -> int:
+        return sum(worker.poll() is None for worker in self._workers.values())
+
+
+def compiled(graph: fx.GraphModule) -> Program:
+    """Compile a graph of plain operations, or take it from the folder of what was compiled before.
+
+    It goes to the second half of ``torch.compile`` at once: the first half, which makes such a graph of Python and of
+    autograd, would do what is done already, and took longer than all the rest.
+    """
+    from torch._guards import TracingContext, tracing  # slow to import, and only needed here
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    given, noted = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"], mark(graph)
+    with torch.no_grad(), tracing(TracingContext(given[0].fake_mode)), config.patch(OPTIONS):
+        made = compile_fx_inner(graph, given, static_input_idxs=list(range(len(given))), is_inference=True)
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.touch()
+    return cast(Program, made)
+
+
+def compile_file(file: str) -> None:
+    """Compile the graph of a file into the folder of compiled programs."""
+    torch.backends.cuda.matmul.fp32_precision, graph = pickle.loads(Path(file).read_bytes())
+    compiled(unpickled(graph))
+
+
+def compiled_folder() -> Path:
+    """Return the folder of the user's that holds compiled programs."""
+    return Path(os.environ.get(COMPILED) or cache_folder() / "compiled")
+
+
+def mark(graph: fx.GraphModule) -> Path:
+    """Return the file that says that this graph was compiled on this machine; what it says wrongly costs time only."""
+    given: Sequence[Any] = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    kinds = [(tuple(v.shape), v.stride(), v.dtype, v.device) for v in given]
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    text = repr((torch.__version__, gpu, rounding(), OPTIONS, kinds, graph.code))
+    return Path(os.environ.get(KEPT) or compiled_folder(), "coterie", hashlib.sha256(text.encode()).hexdigest())
+
+
+def rounding() -> str:
+    """Return how matrix products of single precision are rounded, which is a part of a compiled program."""
+    return str(torch.backends.cuda.matmul.fp32_precision)
+
+
+def pickled(graph: fx.GraphModule) -> bytes:
+    """Return a graph as another process can read it."""
+    from torch.fx._graph_pickler import GraphPickler, Options
+
+    return GraphPickler.dumps(graph, Options(ops_filter=None))
+
+
+def unpickled(graph: bytes) -> fx.GraphModule:
+    """Return a graph that another process wrote."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    made: Any = GraphPickler.loads(graph, FakeTensorMode(shape_env=ShapeEnv()))
+    return cast(fx.GraphModule, made)
