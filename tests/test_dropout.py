@@ -18,7 +18,7 @@ from coterie.engines.compiler import compiled
 from coterie.engines.dropout import CounterDropout, hashed
 from coterie.models.model import Model, cross_entropy, draws_randomness, drops_out
 from coterie.training.experiment import Experiment
-from coterie.training.select_engine import _cannot_record
+from coterie.training.select_engine import Candidate, Work
 from laws import build
 from toys import dropping, experiment, in_place, models, net, play, ragged
 
@@ -299,6 +299,11 @@ class Other(nn.Module):
         return out
 
 
+def recording(model: Model, probe: Batch) -> Candidate:
+    """A model that can be lifted, for a GPU."""
+    return Candidate(model, probe, Work(2, 4, 10**6), torch.device("cuda"), lambda engine: None)
+
+
 @pytest.mark.parametrize(
     ("draw", "drops", "draws"),
     [
@@ -317,7 +322,7 @@ def test_who_drops_and_who_draws_is_found_by_trying(draw: Any, drops: bool, draw
     assert drops_out(model, x) is drops
     assert draws_randomness(model, probe) is draws
     assert torch.equal(torch.random.get_rng_state(), before)
-    refused = _cannot_record(model, probe, torch.device("cuda"))
+    refused = recording(model, probe).cannot_record
     assert refused == ("this model draws random numbers, which a recorded step would repeat" if draws else None)
 
 
@@ -327,8 +332,8 @@ def test_built_in_and_torchs_transformers_can_be_recorded() -> None:
     for module, y in ((ours, x), (dropping("tokens first"), torch.tensor([0, 1, 2, 0]))):
         model = Model(module, cross_entropy)
         assert drops_out(model, x)
-        assert _cannot_record(model, Batch(x, y, None, KEY), torch.device("cuda")) is None
-        assert _cannot_record(model, Batch(x, y, None), torch.device("cuda")) is not None
+        assert recording(model, Batch(x, y, None, KEY)).cannot_record is None
+        assert recording(model, Batch(x, y, None)).cannot_record is not None
 
 
 def test_evaluation_ignores_the_key() -> None:

@@ -21,7 +21,7 @@ from coterie.models.model import Model, cross_entropy, padding_matters
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
-from toys import ZOO, experiment, in_pieces, in_place, models, net, ragged
+from toys import ZOO, candidate, experiment, in_pieces, in_place, models, net, ragged
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
 # method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
@@ -307,8 +307,7 @@ class TestChoice:
     """``auto`` decides by cost and says why."""
 
     def choose(self, text: str, module: nn.Module, shape: tuple[int, ...], batch_size: int = 16) -> tuple[str, str]:
-        probe = Batch(torch.zeros(8, *shape), torch.zeros(8, dtype=torch.int64), None)
-        choice = choose(text, Model(module, cross_entropy), probe, Work(20, batch_size, 10**6), torch.device("cpu"))
+        choice = choose(text, candidate(module, torch.zeros(8, *shape), Work(20, batch_size, 10**6)))
         return choice.engine.name, choice.reason
 
     def test_small_models_run_together(self) -> None:
@@ -349,9 +348,9 @@ class TestChoice:
                 return self.layer(x) + torch.rand(len(x), 2)
 
         monkeypatch.setattr("coterie.training.select_engine.free_memory", lambda device: 2**30)
-        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
-        model, there = Model(Noisy(), cross_entropy), torch.device("cuda")
-        long, short = (choose("auto", model, probe, Work(20, 16, steps), there) for steps in (10**6, 10))
+        x, there = torch.zeros(8, 4), torch.device("cuda")  # where nothing can be tried
+        works = (Work(20, 16, steps) for steps in (10**6, 10))
+        long, short = (choose("auto", candidate(Noisy(), x, work, there, lambda engine: None)) for work in works)
         assert long.engine.name == "vectorized:20"
         assert long.warning is not None
         assert re.match(
@@ -359,7 +358,8 @@ class TestChoice:
         )
         assert short.warning is None
         monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: long._replace(engine=Serial()))
-        fed = ct.data.from_tensors(train=[(probe.x, probe.y)] * 2, test=[(probe.x, probe.y)] * 2, classes=2)
+        pairs = [(x, torch.zeros(8, dtype=torch.int64))] * 2
+        fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
         ct.fit(Noisy(), fed, algorithms.fedavg(epochs=1), rounds=1)
         assert capsys.readouterr().err.splitlines()[0] == long.warning
 
@@ -369,21 +369,18 @@ class TestChoice:
             self.choose("vectorized:none", ct.models.build("logreg", classes=10), (1, 28, 28))
 
     def test_few_clients_share_the_cores(self) -> None:
-        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
         with torch_threads(7):
-            engines = {n: self.serial(probe, n) for n in (1, 2, 3, 20)}
+            engines = {n: self.serial(n) for n in (1, 2, 3, 20)}
         assert {n: (e.workers, e.threads) for n, e in engines.items()} == {1: (1, 7), 2: (2, 3), 3: (3, 2), 20: (7, 1)}
 
     def test_less_memory_fewer_workers_and_the_same_numbers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("coterie.training.select_engine.free_memory", lambda device: 2500)
-        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
         with torch_threads(7):
-            few = self.serial(probe, 20)
+            few = self.serial(20)
         assert (few.workers, few.threads) == (2, 1)
 
-    def serial(self, probe: Batch, clients: int) -> Serial:
-        model = Model(nn.Linear(4, 2), cross_entropy)
-        engine = choose("serial", model, probe, Work(clients, 8, 10**6), torch.device("cpu")).engine
+    def serial(self, clients: int) -> Serial:
+        engine = choose("serial", candidate(nn.Linear(4, 2), torch.zeros(8, 4), Work(clients, 8, 10**6))).engine
         assert isinstance(engine, Serial)
         return engine
 

@@ -19,7 +19,8 @@ from coterie.engines import Graphed, Serial
 from coterie.engines.capture import Build, PlayOver, Wanted, captured, played
 from coterie.models.model import Model, cross_entropy
 from coterie.training.experiment import Experiment
-from coterie.training.select_engine import Work, choose, select_engine
+from coterie.training.first_steps import take_first_steps
+from coterie.training.select_engine import Candidate, Work, choose, select_engine
 from laws import METHODS, build, kinds
 from test_engines import assert_same
 from toys import experiment, in_pieces, models, net, ragged
@@ -121,7 +122,7 @@ def test_every_built_in_model_records(name: str, method: str, precision: Precisi
     ends, accuracies = [], []
     for engine in ("serial", "graphed"):
         e = Experiment.of(Model(module, cross_entropy, precision=precision), fed, algorithm, Serial(CUDA), 0, rounds=1)
-        chosen = select_engine(engine, e.model, fed, e.program, 100, fed.clients)
+        chosen = select_engine(engine, e, fed.clients)
         if isinstance(chosen.engine, Graphed):
             chosen.engine.build = replayed
         now, row = replace(e, engine=chosen.engine).run_round(e.start(), 0, evaluate=True)
@@ -146,7 +147,9 @@ def test_every_built_in_model_records(name: str, method: str, precision: Precisi
 def test_the_engine_is_chosen(name: str, steps: int, expected: str) -> None:
     shape = (3, 32, 32) if name.startswith("resnet") else (1, 28, 28)
     module = ct.models.build(name, classes=10, input_shape=shape, seed=0).to(CUDA)
-    probe = Batch(torch.randn(8, *shape, device=CUDA), torch.zeros(8, dtype=torch.long, device=CUDA), None)
-    choice = choose("auto", Model(module, cross_entropy), probe, Work(100, 128, steps), CUDA)
+    fed = of_unequal_size(shape)
+    e = Experiment.of(Model(module, cross_entropy), fed, ct.algorithms.fedavg(), Serial(CUDA), 0, rounds=1)
+    attempt = partial(take_first_steps, e)
+    choice = choose("auto", Candidate(e.model, Batch(fed.x[:8], fed.y[:8], None), Work(100, 128, steps), CUDA, attempt))
     assert choice.engine.name.startswith(expected)
     assert choice.reason

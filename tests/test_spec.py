@@ -115,7 +115,7 @@ def type_in(kind: str, text: str) -> None:
     elif kind == "model":
         ct.models.build(text, classes=2, input_shape=(4,))
     else:
-        choose(text, nothing, nothing, nothing, nothing)  # refused before it looks at a model
+        choose(text, nothing)  # refused before it looks at a model
 
 
 @pytest.mark.parametrize(("mistake", "kind", "text", "parts"), TABLE, ids=[" ".join(row[:2]) for row in TABLE])

@@ -15,7 +15,7 @@ from coterie.engines import Serial
 from coterie.engines.base import StepInfo
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy, draws_randomness
-from coterie.training.select_engine import Work, choose
+from coterie.training.select_engine import Candidate, Work, choose
 
 CLIENTS = 6
 KEYS = list(range(100, 100 + CLIENTS))
@@ -94,7 +94,8 @@ def test_a_model_that_draws_is_found_by_trying(where: str) -> None:
     assert draws_randomness(model, batch) is (where != "nowhere")
     assert torch.equal(before, torch.random.get_rng_state())
     with torch_threads(3):
-        engine = choose("serial", model, batch, Work(5, 4, 10**6), torch.device("cpu")).engine
+        tried = Candidate(model, batch, Work(5, 4, 10**6), torch.device("cpu"), lambda engine: None)
+        engine = choose("serial", tried).engine
     assert isinstance(engine, Serial)
     assert engine.workers == (3 if where == "nowhere" else 1)
 

@@ -9,13 +9,12 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.core.tensors import Tensors
-from coterie.data.batches import Batch
 from coterie.engines import Vectorized, layouts, trace
 from coterie.engines.vectorized import lift
 from coterie.models.model import Model, cross_entropy, runs_known_code
 from coterie.training.select_engine import Work, choose
 from laws import build
-from toys import experiment, models, net, ragged
+from toys import candidate, experiment, models, net, ragged
 
 
 class Counted:
@@ -136,8 +135,7 @@ class TestFamiliar:
 
     @pytest.mark.parametrize(("module", "expected"), [(Own(), False), (nn.Linear(4, 2), True)], ids=["own", "torch's"])
     def test_the_engine_is_told(self, module: nn.Module, expected: bool) -> None:
-        probe = Batch(torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64), None)
-        engine = choose("auto", Model(module, cross_entropy), probe, Work(20, 8, 100), torch.device("cpu")).engine
+        engine = choose("auto", candidate(module, torch.zeros(8, 4), Work(20, 8, 100))).engine
         assert isinstance(engine, Vectorized)
         assert engine.traced is expected
 

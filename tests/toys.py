@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.data import Federation
+from coterie.data.batches import Batch
 from coterie.engines import Engine, Serial
 from coterie.engines.capture import Body, PlayOver, Wanted, flat
 from coterie.engines.pieces import cut, in_turn
@@ -18,11 +19,15 @@ from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
 from coterie.training.experiment import Experiment, RunState
+from coterie.training.first_steps import Attempt, take_first_steps
+from coterie.training.select_engine import Candidate, Work
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
 A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]
 C, D = [2.0, 1.0, 1.0, 2.0], [0.0, 1.0, -1.0, 2.0]
 U0, V0 = [1.0, 0.0, 0.5, -1.0], [1.0, 1.0, 1.0, 1.0]
+CPU = torch.device("cpu")
+FEDAVG = ct.algorithms.fedavg(epochs=1, participation=1.0)
 PLAIN: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -205,6 +210,16 @@ def communication(parameters: int | Sequence[int], participants: int, rounds: in
 def computation(flops: int | Sequence[int], participants: int, rounds: int) -> float:
     """Forward FLOPs, in 1e12, if every participant saw one sample in each round: the unit of FedLMT's tables."""
     return float(np.mean(flops)) * participants * rounds / 1e12
+
+
+def candidate(
+    module: nn.Module, x: Tensor, work: Work, device: torch.device = CPU, attempt: Attempt | None = None
+) -> Candidate:
+    """A model that an engine is wanted for, with samples of one class; it is tried with two clients of FedAvg."""
+    y = torch.zeros(len(x), dtype=torch.int64)
+    fed = ct.data.from_tensors(train=[(x, y)] * 2, test=[(x, y)] * 2, classes=2)
+    model, steps = Model(module, cross_entropy), partial(take_first_steps, experiment(module, fed, FEDAVG))
+    return Candidate(model, Batch(x, y, None), work, device, attempt or steps)
 
 
 def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:

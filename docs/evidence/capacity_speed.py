@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -28,12 +29,12 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.bench import machine
 from coterie.data import Federation
-from coterie.data.batches import Batch
+from coterie.engines import Serial
 from coterie.models.cost import cost
 from coterie.models.model import Model, cross_entropy
 from coterie.submodels import narrow
 from coterie.training.experiment import Experiment
-from coterie.training.select_engine import choose
+from coterie.training.select_engine import select_engine
 
 RATES = (1.0, 0.75, 0.5)
 LIMIT = 1.2  # what unequal widths in one federation may cost above the groups alone
@@ -95,9 +96,9 @@ def settings(w: Work) -> dict[str, Any]:
 def part(name: str, w: Work, module: nn.Module, fed: Federation, algorithm: Algorithm, engine: str) -> Part:
     """An experiment on the engine that fits it, or on the one that is asked for."""
     model = Model(module, cross_entropy)
-    probe = Batch(fed.x[:8], fed.y[:8], None)
-    chosen = choose(engine, algorithm.adapt(model), probe, fed.clients, w.batch_size, torch.device("cpu")).engine
-    return Part(name, Experiment.of(model, fed, algorithm, chosen, SEED, 100), type(chosen).__name__.lower())
+    e = Experiment.of(model, fed, algorithm, Serial(), SEED, 100)
+    chosen = select_engine(engine, e, fed.clients).engine
+    return Part(name, replace(e, engine=chosen), type(chosen).__name__.lower())
 
 
 def unequal(name: str, w: Work, engine: str) -> Comparison:

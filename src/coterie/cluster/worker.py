@@ -111,8 +111,7 @@ class Worker:
         return choice.engine.name, choice.reason
 
     def _choice(self, text: str, clients: int) -> Choice:
-        e = self.experiment
-        return select_engine(text, e.model, e.federation, e.program, e.rounds, clients)
+        return select_engine(text, self.experiment, clients)
 
     def host(self, number: int, shard_of: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
         """Take on a shard: before the first round, or with its state after ``round`` rounds."""

@@ -4,7 +4,8 @@ Every message is one sentence that names the fix. The command line prints it wit
 in Python it is an ordinary ``ValueError``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONGEST = 100  # characters of a name that a sentence repeats
@@ -48,3 +49,24 @@ def no_option(subject: str, key: str, known: Iterable[str]) -> UserError:
     return UserError(
         f"{subject} has no option {key!r}{near and f' ({near})'}: it takes {', '.join(known) or 'no options'}"
     )
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Say where it happened, in a note below whatever is raised meanwhile; the error itself passes as it is.
+
+    A ``UserError`` has none: its sentence names what is to be mended.
+
+    >>> try:
+    ...     with noted("It happened in round 3."):
+    ...         raise KeyError("mine")
+    ... except KeyError as error:
+    ...     error.__notes__
+    ['It happened in round 3.']
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, UserError):
+            error.add_note(note)
+        raise

@@ -23,6 +23,7 @@ from .transform import Masking, Transform
 Integers = NDArray[np.int64]
 DRAWN = 6  # whole numbers for every sample of every batch, those of steps on the way included
 ANSWERS = 256  # the number of answers that are evaluated together
+NAMED = 8  # clients that an error names
 
 
 class Batch(NamedTuple):
@@ -52,6 +53,7 @@ class Samples:
     y: Tensor
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor per client
     transform: Transform | Masking | None = None  # makes inputs of the samples; None: they are inputs
+    pooled: bool = False  # whether the owners are no clients, but parts of what all clients have
 
     @cached_property
     def flat(self) -> Integers:
@@ -85,7 +87,7 @@ class Samples:
         An engine that builds programs then has this one already.
         """
         size = max(1, min(self.evaluation_batch, int(self.sizes.max())))
-        return replace(self, owned=torch.split(torch.arange(len(self.y)), size))
+        return replace(self, owned=torch.split(torch.arange(len(self.y)), size), pooled=True)
 
     def batch(
         self, index: Tensor, mask: Tensor | None = None, draw: Tensor | None = None, dropout: Tensor | None = None
@@ -195,6 +197,16 @@ class Batches:
         """The bytes of all numbers that are drawn for the client with the most batches: they are drawn together."""
         each = self.steps.astype(np.float64) * self.widths  # in floating point, which does not overflow
         return DRAWN * 8 * float(each.max(initial=0))
+
+    def owners(self, which: Integers) -> str:
+        """Say whose batches those at the places ``which`` are."""
+        if self.samples.pooled:
+            return "all clients"
+        names = [str(client) for client in self.clients[which]]
+        if len(names) == 1:
+            return f"client {names[0]}"
+        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+        return f"one of the clients {', '.join(names[:NAMED])}{more}, which run side by side"
 
     def counts(self, which: Integers) -> tuple[Integers, Integers, Integers]:
         """Return, for each step of the clients at the places ``which``, its pass, the samples before it, its own.

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, rows
-from ..data.batches import Batch, Batches, Stream
+from ..data.batches import Batch, Batches, Integers, Stream
 from ..topology.sparse import entries, with_values
 
 
@@ -133,6 +134,12 @@ def statistics(f: Statistic, x: Tensors, heard: Tensors, i: Tensor, j: Tensor) -
         for k in range(0, len(senders), at_once)
     ]
     return torch.cat(found) if found else torch.zeros(0, device=j.device)
+
+
+def name_owners(error: Exception, batches: Sequence[Batches], which: Integers) -> None:
+    """Name those who ran, at the places ``which``, in a note of the error, unless it is a sentence for the user."""
+    if batches and not isinstance(error, UserError):
+        error.add_note(f"It happened with the samples of {batches[0].owners(which)}.")
 
 
 @contextmanager

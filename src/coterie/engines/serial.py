@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.tensors import SIMD_WIDTH, Tensors, Tree, rows, tree_map
 from ..data.batches import Batch, Batches
-from .base import Grad, InMemory, Objective, StepInfo, own_randomness
+from .base import Grad, InMemory, Objective, StepInfo, name_owners, own_randomness
 from .threads import ClientThreads, RandomnessUsed, check, torch_threads
 
 
@@ -28,15 +29,13 @@ class Serial(InMemory):
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """Run ``f`` on every client, in order."""
         stacked: list[Tree] = []  # one tree, made by the first result: what clients come to is never held twice
-        begun = Lock()
+        begun, batches = Lock(), [c for c in clients if isinstance(c, Batches)]
 
         def one(i: int) -> None:
             try:
                 result = f(*(c.one(i) if isinstance(c, Batches) else rows(c, i) for c in clients))
             except Exception as error:
-                for batches in clients:
-                    if isinstance(batches, Batches):
-                        error.add_note(f"It happened to client {batches.clients[i]}.")
+                name_owners(error, batches, np.array([i]))
                 raise
             with begun:
                 if not stacked:

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, tree_map
 from ..data.batches import Batch, Batches, Integers
-from .base import Grad, InMemory, Objective, Step, StepInfo, own_randomness
+from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners, own_randomness
 from .buckets import buckets
 from .layouts import CpuLayouts
 from .trace import TraceCache
@@ -74,7 +74,11 @@ class Vectorized(InMemory):
         with own_randomness(self.device) as seed:
             for which in self._chunks(batches, len(keys)):
                 seed(keys[int(which[0])])
-                part = one_chunk(which)
+                try:
+                    part = one_chunk(which)
+                except Exception as error:
+                    name_owners(error, batches, which)
+                    raise
                 if len(which) == len(keys) and consecutive(which):
                     return part
                 if together is None:

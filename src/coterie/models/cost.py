@@ -59,7 +59,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
         elif isinstance(layer, _POOLS):
             extra += inputs[0].numel()
 
-    leaves = [m for m in module.modules() if not any(m.children())]
+    leaves = [m for m in module.modules() if not list(m.children())]
     hooks = [m.register_forward_hook(count) for m in leaves]
     was_training = module.training
     try:

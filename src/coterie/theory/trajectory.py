@@ -21,10 +21,8 @@ from .quadratic import QuadraticProblem, local_steps
 def experiment_of(model: Model, federation: Federation, algorithm: Algorithm, rounds: int, seed: int) -> Experiment:
     """Return the experiment on the engine that suits it."""
     experiment = Experiment.of(model, federation, algorithm, Serial(), seed, rounds)
-    engine = select_engine("auto", experiment.model, federation, experiment.program, rounds, federation.clients).engine
-    experiment = replace(experiment, engine=engine)
     experiment.check()
-    return experiment
+    return replace(experiment, engine=select_engine("auto", experiment, federation.clients).engine)
 
 
 class PhaseFacts(NamedTuple):

@@ -13,7 +13,7 @@ from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
-from ..core.errors import UserError
+from ..core.errors import UserError, noted
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors, size_in_bytes
@@ -124,12 +124,14 @@ def fit(
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
-    chosen = None if there else select_engine(engine, adapted, federation, program, rounds, federation.clients)
-    runs_on = Serial() if chosen is None else chosen.engine
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
     plan = seed, rounds, drop_messages, record
-    experiment = Experiment(adapted, federation, algorithm, program, runs_on, *plan, offline=offline, first=first)
-    experiment.check()
+    experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
+    with noted("It happened in a trial before the first round."):
+        experiment.check()
+        chosen = None if there else select_engine(engine, experiment, federation.clients)
+    runs_on = experiment.engine if chosen is None else chosen.engine
+    experiment = replace(experiment, engine=runs_on)
     experiment = replace(
         experiment, evaluate_every=_evaluate_every(evaluate_every, experiment, folder if continued else None)
     )
@@ -238,7 +240,8 @@ def _run_rounds(
     building = _built(experiment, now, todo) if backend is experiment else 0.0
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
         for t in todo if limited is None or writer is None else limited.rounds(todo, schedule, history, writer):
-            now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
+            with noted(f"It happened in round {t + 1}."):
+                now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
             row["seconds"] += building if t == todo.start else 0.0
             history.append(row)
             if writer is not None:

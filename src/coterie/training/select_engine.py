@@ -1,24 +1,26 @@
 """Select an engine for a run from the model's cost and the free memory."""
 
+from dataclasses import dataclass
+from functools import cached_property, partial
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
-from ..algorithms.base import Program
 from ..core import memory
 from ..core.arguments import PositiveInt
 from ..core.errors import UserError, unknown
 from ..core.spec import bind, parse
-from ..core.tensors import replicate, size_in_bytes, split
-from ..data import Federation
+from ..core.tensors import size_in_bytes
 from ..data.batches import Batch
 from ..engines.base import Engine
 from ..engines.graphed import Graphed
 from ..engines.serial import Serial
-from ..engines.vectorized import Vectorized, lift
+from ..engines.vectorized import Vectorized
 from ..models.cost import Cost, cost
 from ..models.model import Model, draws_randomness, padding_matters, runs_known_code
+from .experiment import Experiment
+from .first_steps import PROBE, Attempt, take_first_steps
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -43,7 +45,6 @@ BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a min
 # Clients under way at a time where one fills the GPU, but not in every kernel: measured 3.0, 2.5 and 2.4 ms per
 # client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one.
 LANES = 3
-PROBE = 8  # samples to try a model with
 
 
 class Choice(NamedTuple):
@@ -62,124 +63,135 @@ class Work(NamedTuple):
     steps: int  # about how many steps all clients make in the whole run
 
 
-def select_engine(
-    engine: str, model: Model, federation: Federation, program: Program[Any], rounds: int, clients: int
-) -> Choice:
+def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     """Select the engine that a text asks for, to run so many of the clients."""
+    federation, program = experiment.federation, experiment.program
     largest = int(federation.sizes.max())
     batch = min(program.training.batch_size or largest, largest)
     key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
     probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None, key)
-    work = Work(clients, batch, rounds * clients * -(-largest // batch))
-    return choose(engine, model, probe, work, federation.x.device)
+    work = Work(clients, batch, experiment.rounds * clients * -(-largest // batch))
+    attempt = partial(take_first_steps, experiment)
+    return choose(engine, Candidate(experiment.model, probe, work, federation.x.device, attempt))
 
 
-def choose(text: str, model: Model, probe: Batch, work: Work, device: torch.device) -> Choice:
-    """Return the engine a text asks for; ``auto`` decides by the model's cost. ``probe``: a few real samples."""
+def choose(text: str, candidate: "Candidate") -> Choice:
+    """Return the engine a text asks for; ``auto`` decides by the model's cost."""
     spec = parse(text)
     if spec.name not in TAKES:
         raise unknown("engine", spec.name, TAKES)
     given = bind("engine", spec, TAKES[spec.name]).get("chunk")
-    price = cost(model.evaluation, probe.x[:2])
     if spec.name == "serial":
-        return Choice(_serial(model, probe, work, price), "as asked")
+        return candidate.serial("as asked")
     if spec.name == "graphed":
-        return _graphed(model, probe, work, price, device, given)
+        return candidate.graphed(given)
     if spec.name == "vectorized":
-        return _vectorized(model, probe, work, price, device, given)
-    return _automatic(model, probe, work, price, device)
+        return candidate.vectorized(given)
+    return candidate.automatic()
 
 
-def _automatic(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device) -> Choice:
-    refusal, pays = _cannot_record(model, probe, device), work.steps >= BUILDING_PAYS_FROM
-    if refusal is None and pays:
-        return _graphed(model, probe, work, price, device, None)
-    reason = _better_alone(price, work, device) or _cannot_lift(model, probe)
-    found = (
-        Choice(_serial(model, probe, work, price), reason)
-        if reason
-        else _vectorized(model, probe, work, price, device, None)
-    )
-    if device.type == "cuda" and pays:
-        told = f"the GPU is not used well: {refusal}; clients run on the {found.engine.name} engine, which is slower"
-        return found._replace(warning=told)
-    return found
+@dataclass(frozen=True)
+class Candidate:
+    """A model that an engine is wanted for; what is found by trying is found once."""
 
+    model: Model
+    probe: Batch  # a few real samples
+    work: Work
+    device: torch.device
+    attempt: Attempt  # takes the first steps of the run on an engine
 
-def _graphed(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
-    refusal = _cannot_record(model, probe, device)
-    if refusal:
-        raise UserError(f"{refusal}: use the vectorized or the serial engine")
-    alone = price.macs * work.batch_size > FILLS_A_GPU
-    chunk = given or (1 if alone else chunk_for(model, price, work, device))
-    why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
-    lanes = min(LANES, chunk_for(model, price, work, device)) if chunk == 1 else 1
-    return Choice(Graphed(chunk, padding_matters(model, probe), device, lanes=lanes), why)
+    @cached_property
+    def price(self) -> Cost:
+        """The cost of one sample."""
+        return cost(self.model.evaluation, self.probe.x[:2])
 
+    @cached_property
+    def exact(self) -> bool:
+        """Whether batches must not be padded."""
+        return padding_matters(self.model, self.probe)
 
-def _vectorized(model: Model, probe: Batch, work: Work, price: Cost, device: torch.device, given: int | None) -> Choice:
-    refusal = _cannot_lift(model, probe)
-    if refusal:
-        raise UserError(f"{refusal}: use the serial engine")
-    chunk = given or chunk_for(model, price, work, device, WORKING_SET if device.type == "cpu" else None)
-    exact = padding_matters(model, probe)
-    traced = device.type == "cpu" and runs_known_code(model)
-    return Choice(Vectorized(chunk, exact, device, traced), f"{chunk} clients at once fit the memory")
+    @cached_property
+    def cannot_lift(self) -> str | None:
+        """Why the model cannot run for many clients at once, if it cannot: two are tried."""
+        try:
+            self.attempt(Vectorized(2, self.exact, self.device, traced=False))
+        except Exception as error:
+            return f"this model cannot be vectorized ({(str(error) or repr(error)).strip().splitlines()[0][:120]})"
+        return None
 
+    @cached_property
+    def cannot_record(self) -> str | None:
+        """Why a step of the model cannot be recorded, if it cannot."""
+        if self.device.type != "cuda":
+            return "the graphed engine records what a GPU does, and this is a CPU"
+        if self.cannot_lift is None and draws_randomness(self.model, self.probe):
+            return "this model draws random numbers, which a recorded step would repeat"
+        return self.cannot_lift
 
-def _serial(model: Model, probe: Batch, work: Work, price: Cost) -> Serial:
-    """Build an engine for as many clients at a time as cores and memory allow; few clients have several cores each."""
-    device, cores = probe.x.device, torch.get_num_threads()
-    if device.type != "cpu" or draws_randomness(model, probe):
-        return Serial(device)
-    workers = min(cores, chunk_for(model, price, work, device))
-    return Serial(device, workers, max(1, cores // work.clients))
+    def automatic(self) -> Choice:
+        """Return the engine that is the fastest of those that can run the model."""
+        pays = self.work.steps >= BUILDING_PAYS_FROM
+        if self.cannot_record is None and pays:
+            return self.graphed(None)
+        reason = self.better_alone() or self.cannot_lift
+        found = self.serial(reason) if reason else self.vectorized(None)
+        if self.device.type == "cuda" and pays:
+            slower = f"clients run on the {found.engine.name} engine, which is slower"
+            return found._replace(warning=f"the GPU is not used well: {self.cannot_record}; {slower}")
+        return found
 
+    def graphed(self, given: int | None) -> Choice:
+        """Return the graphed engine with the chunk that was given, or one that fits."""
+        if self.cannot_record:
+            self.refuse(f"{self.cannot_record}: use the vectorized or the serial engine")
+        alone, fits = self.price.macs * self.work.batch_size > FILLS_A_GPU, self.chunk()
+        chunk = given or (1 if alone else fits)
+        why = "a client's step fills the GPU" if chunk == 1 else f"{chunk} clients at once fit the free memory"
+        return Choice(Graphed(chunk, self.exact, self.device, lanes=min(LANES, fits) if chunk == 1 else 1), why)
 
-def _better_alone(price: Cost, work: Work, device: torch.device) -> str | None:
-    """Say why a loop is faster, if it is."""
-    macs = price.macs * work.batch_size
-    if work.clients == 1:
-        return "there is one client"
-    if device.type == "cpu" and price.convolutional and macs > CONVOLUTIONS_PAY_BELOW:
-        return "large convolutions run faster one client to a core on a CPU"
-    if device.type == "cuda" and price.convolutional and macs > FILLS_A_GPU:
-        return "a client's step fills the GPU, and the run is too short to build a program"
-    return None
+    def vectorized(self, given: int | None) -> Choice:
+        """Return the vectorized engine with the chunk that was given, or one that fits."""
+        if self.cannot_lift:
+            self.refuse(f"{self.cannot_lift}: use the serial engine")
+        chunk = given or self.chunk(WORKING_SET if self.device.type == "cpu" else None)
+        traced = self.device.type == "cpu" and runs_known_code(self.model)
+        return Choice(Vectorized(chunk, self.exact, self.device, traced), f"{chunk} clients at once fit the memory")
 
+    def serial(self, reason: str) -> Choice:
+        """Return an engine for as many clients at a time as cores and memory allow; few have several cores each."""
+        self.attempt(Serial(self.device))
+        cores = torch.get_num_threads()
+        if self.device.type != "cpu" or draws_randomness(self.model, self.probe):
+            return Choice(Serial(self.device), reason)
+        return Choice(Serial(self.device, min(cores, self.chunk()), max(1, cores // self.work.clients)), reason)
 
-def _cannot_record(model: Model, probe: Batch, device: torch.device) -> str | None:
-    """Say why a step of this model cannot be recorded, if it cannot."""
-    if device.type != "cuda":
-        return "the graphed engine records what a GPU does, and this is a CPU"
-    if draws_randomness(model, probe):
-        return "this model draws random numbers, which a recorded step would repeat"
-    return _cannot_lift(model, probe)
+    def refuse(self, sentence: str) -> NoReturn:
+        """Refuse an engine; what a plain loop raises too is an error of the model or of the loss, and is raised."""
+        self.attempt(Serial(self.device))
+        raise UserError(sentence)
 
+    def better_alone(self) -> str | None:
+        """Say why a loop is faster, if it is."""
+        macs = self.price.macs * self.work.batch_size
+        if self.work.clients == 1:
+            return "there is one client"
+        if self.device.type == "cpu" and self.price.convolutional and macs > CONVOLUTIONS_PAY_BELOW:
+            return "large convolutions run faster one client to a core on a CPU"
+        if self.device.type == "cuda" and self.price.convolutional and macs > FILLS_A_GPU:
+            return "a client's step fills the GPU, and the run is too short to build a program"
+        return None
 
-def _cannot_lift(model: Model, probe: Batch) -> str | None:
-    """Say why this model cannot run for many clients at once, if it cannot: two are tried."""
-    grad = Vectorized(2).gradient(model.objective)
-    params, frozen = split(replicate(model.start, 2), model.parameters)
-    try:
-        with torch.random.fork_rng(devices=[probe.x.device] if probe.x.is_cuda else []):
-            lift(lambda x, h: grad(x, h, probe), params, frozen)
-    except RuntimeError as error:
-        return f"this model cannot be vectorized ({str(error).strip().splitlines()[0][:120]})"
-    return None
+    def chunk(self, limit: int | None = None) -> int:
+        """Return how many clients fit half of the free memory, and the limit, in bytes.
 
-
-def chunk_for(model: Model, price: Cost, work: Work, device: torch.device, limit: int | None = None) -> int:
-    """Return how many clients fit half of the free memory, and the limit, in bytes.
-
-    A client holds its model about six times over (weights, gradient, momentum, the next of each) and the
-    activations of a batch about three times (forward, backward, scratch).
-    """
-    weights = size_in_bytes(model.start.values())
-    width = next(iter(model.start.values())).element_size()
-    need = 6 * weights + 3 * width * price.activations * work.batch_size
-    room = free_memory(device) // 2
-    return max(1, min(work.clients, (room if limit is None else min(room, limit)) // max(need, 1)))
+        A client holds its model about six times over (weights, gradient, momentum, the next of each) and the
+        activations of a batch about three times (forward, backward, scratch).
+        """
+        tensors = self.model.start.values()
+        width = next(iter(tensors)).element_size()
+        need = 6 * size_in_bytes(tensors) + 3 * width * self.price.activations * self.work.batch_size
+        room = free_memory(self.device) // 2
+        return max(1, min(self.work.clients, (room if limit is None else min(room, limit)) // max(need, 1)))
 
 
 def free_memory(device: torch.device) -> int:

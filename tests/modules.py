@@ -1,0 +1,246 @@
+"""Modules of many kinds, as people write them: each takes six numbers and has scores for three classes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import checkpoint
+
+
+class Recurrent(nn.Module):
+    """A sequence of three steps with two numbers each."""
+
+    def __init__(self, kind: Callable[..., nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(2, 5, batch_first=True, **options)
+        self.head = nn.Linear(10 if options.get("bidirectional") else 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x.view(-1, 3, 2))[0][:, -1])
+        return out
+
+
+class Cells(nn.Module):
+    """The same, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(2, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for step in x.view(-1, 3, 2).unbind(1):
+            state = self.cell(step, state)
+        assert state is not None
+        out: Tensor = self.head(state[0])
+        return out
+
+
+class Applied(nn.Module):
+    """A hidden layer, a head, and what happens in between."""
+
+    def __init__(self, between: Callable[["Applied", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.hidden, self.head, self.between = nn.Linear(6, 6), nn.Linear(6, 3), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.between(self, x))
+        return out
+
+
+class TwoBranches(nn.Module):
+    """Python decides by the samples which layer computes; the other one gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.one(x) if x[:, 0].mean() > 0 else self.other(x)
+        return out
+
+
+class SharedSubmodule(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.second(torch.relu(self.first(x))))
+        return out
+
+
+class TiedWeights(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.decode(torch.relu(self.encode(x))))
+        return out
+
+
+class Unused(nn.Module):
+    """A layer that the loss does not reach, behind the one that it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.extra = nn.Linear(6, 3), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out
+
+
+class Embedded(nn.Module):
+    """Six numbers as words of a vocabulary of five."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(5, 4, **options), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.embed((2 * x.abs()).long().clamp(max=4)).flatten(1))
+        return out
+
+
+class Counting(nn.Module):
+    """A buffer of whole numbers, which every forward pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        out: Tensor = self.layer(x)
+        return out
+
+
+class Remembering(nn.Module):
+    """An attribute that holds the last outputs, with their graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.last = self.layer(torch.zeros(1, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.layer(x)
+        return self.last
+
+
+class OwnFunction(torch.autograd.Function):
+    """A rectifier with a derivative of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        out: Tensor = g * (x > 0)
+        return out
+
+
+class Scaled(nn.Module):
+    """Parameters without dimensions and without entries, and a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.nothing = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.zeros(0))
+        self.weights = nn.ParameterList([nn.Parameter(torch.full((6, 3), 0.1 * i)) for i in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * (x @ self.weights[0] + x @ self.weights[1])
+
+
+def two_layers(*between: nn.Module) -> nn.Module:
+    """Two linear layers with something between them."""
+    return nn.Sequential(nn.Linear(6, 6), *between, nn.Linear(6, 3))
+
+
+def hooked(**hooks: Callable[..., Any]) -> nn.Module:
+    """Two layers; the first has these hooks."""
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    for name, hook in hooks.items():
+        getattr(module[0], f"register_{name}_hook")(hook)
+    return module
+
+
+def written_into(module: Applied, x: Tensor) -> Tensor:
+    """Values that are written into a new tensor."""
+    out = torch.zeros(len(x), 6)
+    out[:] = module.hidden(x)
+    return out
+
+
+VECTORIZED, SERIAL = "vectorized", "serial"
+# What trains, and on which engine ``auto`` trains it.
+TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "a linear layer": (lambda: nn.Linear(6, 3), VECTORIZED),
+    "two layers": (lambda: two_layers(nn.ReLU()), VECTORIZED),
+    "an LSTM": (lambda: Recurrent(nn.LSTM), SERIAL),
+    "an LSTM of two layers, both ways": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), SERIAL),
+    "a GRU": (lambda: Recurrent(nn.GRU), SERIAL),
+    "an RNN": (lambda: Recurrent(nn.RNN), SERIAL),
+    "cells of an LSTM": (Cells, SERIAL),
+    "a layer used twice": (lambda: Applied(lambda m, x: m.hidden(torch.relu(m.hidden(x)))), VECTORIZED),
+    "a submodule with two names": (SharedSubmodule, VECTORIZED),
+    "tied weights": (TiedWeights, VECTORIZED),
+    "Python decides by a weight": (
+        lambda: Applied(lambda m, x: m.hidden(x) * (2 if m.hidden.weight.mean().item() > 0 else 1)),
+        SERIAL,
+    ),
+    "as many numbers as there are": (
+        lambda: Applied(lambda m, x: m.hidden(x) + x[x > 0].mean()),
+        SERIAL,
+    ),
+    "numpy": (lambda: Applied(lambda m, x: m.hidden(x) * float(x.numpy().mean())), SERIAL),
+    "written into a tensor": (lambda: Applied(written_into), SERIAL),
+    "in place": (lambda: Applied(lambda m, x: F.relu_(m.hidden(x))), VECTORIZED),
+    "a function of one's own": (lambda: Applied(lambda m, x: OwnFunction.apply(m.hidden(x))), SERIAL),
+    "a checkpoint of activations": (
+        lambda: Applied(lambda m, x: checkpoint.checkpoint(m.hidden, x, use_reentrant=False)),
+        SERIAL,
+    ),
+    "an embedding": (Embedded, VECTORIZED),
+    "an embedding with padding": (lambda: Embedded(padding_idx=0), VECTORIZED),
+    "an embedding scaled by frequency": (lambda: Embedded(scale_grad_by_freq=True), VECTORIZED),
+    "batch normalization": (lambda: two_layers(nn.BatchNorm1d(6)), VECTORIZED),
+    "batch normalization, cumulative": (lambda: two_layers(nn.BatchNorm1d(6, momentum=None)), SERIAL),
+    "batch normalization without memory": (
+        lambda: two_layers(nn.BatchNorm1d(6, track_running_stats=False)),
+        VECTORIZED,
+    ),
+    "layer normalization": (lambda: two_layers(nn.LayerNorm(6)), VECTORIZED),
+    "instance normalization": (
+        lambda: two_layers(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()),
+        VECTORIZED,
+    ),
+    "weight normalization": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 3)),
+        VECTORIZED,
+    ),
+    "spectral normalization": (
+        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)), nn.Linear(6, 3)),
+        SERIAL,
+    ),
+    "a counter": (Counting, VECTORIZED),
+    "a forward hook": (lambda: hooked(forward=lambda module, inputs, out: 2 * out), VECTORIZED),
+    "a backward hook": (lambda: hooked(full_backward=lambda module, given, got: None), SERIAL),
+    "parameters of odd shapes": (Scaled, VECTORIZED),
+    "half of it is frozen": (lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 3)), VECTORIZED),
+}

@@ -1,0 +1,137 @@
+"""Any module: it trains as a plain loop of PyTorch trains it, or one sentence refuses it before anything is written."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from coterie.data import Federation
+from modules import SERIAL, TRAINED, Recurrent
+
+RATES = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+ROUNDS, STEPS = 2, 2
+
+
+@cache
+def federation() -> Federation:
+    """Two clients with eight and five samples, which one batch holds: their order makes no difference."""
+    g = torch.Generator().manual_seed(0)
+    drawn = []
+    for count in (8, 5, 4, 3):
+        y = torch.randint(0, 3, (count,), generator=g)
+        drawn.append((torch.randn(count, 6, generator=g) + y[:, None], y))
+    return ct.data.from_tensors(train=drawn[:2], test=drawn[2:], classes=3)
+
+
+def built(build: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build()
+
+
+def trained(module: nn.Module, engine: str, out: Path | None = None) -> ct.Run:
+    alone = ct.algorithms.local(epochs=STEPS, batch_size=None, clip=None, lr_decay=1.0, **RATES)
+    return ct.fit(module, federation(), alone, rounds=ROUNDS, engine=engine, out=out, progress=False)
+
+
+def plain_loop(build: Callable[[], nn.Module], client: int) -> dict[str, Tensor]:
+    """What ``torch.optim`` makes of a client's model; its momentum begins anew in every round."""
+    module, fed = built(build), federation()
+    x, y = fed.x[fed.train[client]], fed.y[fed.train[client]]
+    for _ in range(ROUNDS):
+        optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], **RATES)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
+    return {k: v.detach() for k, v in (*module.named_parameters(), *module.named_buffers())}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Full backward hook is firing")
+@pytest.mark.parametrize("engine", ["auto", SERIAL])
+@pytest.mark.parametrize("kind", TRAINED)
+def test_it_trains_like_a_plain_loop(kind: str, engine: str) -> None:
+    build, expected = TRAINED[kind]
+    run = trained(built(build), engine)
+    used, reason = run.config["engine"], run.config["engine_reason"]
+    if engine == "auto":
+        assert used.partition(":")[0] == expected
+        assert reason.startswith("this model cannot be vectorized (") == (expected == SERIAL), reason
+    for i, client in enumerate(run.clients):
+        found = client.shared | client.personal
+        for k, wanted in plain_loop(build, i).items():
+            torch.testing.assert_close(found[k], wanted, rtol=1e-4, atol=1e-6, msg=lambda m, k=k: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_an_engine_that_cannot_is_refused_by_a_sentence(kind: type[nn.Module], tmp_path: Path) -> None:
+    with pytest.raises(ct.UserError, match=r"^this model cannot be vectorized \(.*\): use the serial engine$"):
+        trained(Recurrent(kind), "vectorized", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class MyError(Exception):
+    """An error that only the code of a user raises."""
+
+
+class Raising(nn.Module):
+    """Raises one and the same error where a test tells it to; it counts the calls with a gradient."""
+
+    def __init__(self, error: Exception, when: Callable[["Raising", Tensor], bool]) -> None:
+        super().__init__()
+        self.layer, self.error, self.when, self.calls = nn.Linear(6, 3), [error], when, [0]
+
+    def __deepcopy__(self, memo: object) -> "Raising":
+        again = Raising(self.error[0], self.when)
+        again.layer.load_state_dict(self.layer.state_dict())
+        again.calls = self.calls
+        return again.train(self.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls[0] += self.training and torch.is_grad_enabled()
+        if self.when(self, x):
+            raise self.error[0]
+        out: Tensor = self.layer(x)
+        return out
+
+
+# When it happens, and what the notes below the error say.
+RAISED: dict[str, tuple[Callable[[Raising, Tensor], bool], tuple[str, ...]]] = {
+    "in training": (lambda m, x: m.training, ("trial before the first round",)),
+    "in a gradient": (lambda m, x: m.training and torch.is_grad_enabled(), ("client 0", "trial")),
+    "with client 1": (lambda m, x: m.training and torch.is_grad_enabled() and len(x) == 5, ("client 1", "trial")),
+    "later": (lambda m, x: m.training and torch.is_grad_enabled() and m.calls[0] > 4, ("client", "in round")),
+}
+
+
+@pytest.mark.parametrize("engine", ["auto", SERIAL])
+@pytest.mark.parametrize("kind", RAISED)
+def test_an_error_of_the_module_passes_with_its_place(kind: str, engine: str, tmp_path: Path) -> None:
+    when, told = RAISED[kind]
+    error = MyError("mine")
+    with pytest.raises(MyError) as caught:
+        trained(Raising(error, when), engine, tmp_path / "run")
+    assert caught.value is error
+    notes = " ".join(error.__notes__)
+    assert all(words in notes for words in told), notes
+    assert (tmp_path / "run").exists() == (kind == "later")
+
+
+@pytest.mark.parametrize("engine", ["auto", SERIAL])
+def test_an_error_of_the_loss_passes_with_its_place(engine: str) -> None:
+    error = MyError("mine")
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.requires_grad:
+            raise error
+        return nn.functional.cross_entropy(outputs, targets)
+
+    alone = ct.algorithms.local(epochs=1)
+    with pytest.raises(MyError) as caught:
+        ct.fit(nn.Linear(6, 3), federation(), alone, rounds=1, engine=engine, loss=loss, progress=False)
+    assert caught.value is error
+    assert "client 0" in error.__notes__[0]
