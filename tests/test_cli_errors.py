@@ -341,7 +341,7 @@ def test_a_config_that_is_not_complete(cli: Cli, whole: Path, tmp_path: Path, ke
     del config[key]
     (tmp_path / "mine.json").write_text(json.dumps(config))
     before = contents(tmp_path)
-    cli.refuse("run", "mine.json", "--out", "b", cwd=tmp_path, names=("not complete", key, "config.json"))
+    cli.refuse("run", "mine.json", "--out", "b", cwd=tmp_path, names=("mine.json", f"{key} is missing"))
     assert contents(tmp_path) == before
 
 

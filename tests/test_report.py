@@ -486,7 +486,7 @@ WRONG = {
     "no accuracy": (("empty", "--target", "0"), ("--target 0", "above 0", "100")),
     "no page": (("empty", "--out", "page.pdf"), ("page.html",)),
     "a damaged configuration": (("damaged",), ("damaged/config.json", "JSON")),
-    "half a configuration": (("half",), ("half/config.json", "not complete")),
+    "half a configuration": (("half",), ("half/config.json", "settings is missing")),
     "no round yet": (("begun",), ("begun", "no finished round")),
 }
 

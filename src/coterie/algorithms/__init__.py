@@ -92,7 +92,7 @@ def build(name: str, **settings: Any) -> Algorithm:
     return builder(name)(**settings)
 
 
-def rebuild(name: str, trusted: Collection[str] = (), **settings: Any) -> Algorithm:
+def rebuild(name: str, trusted: Collection[str] = (), /, **settings: Any) -> Algorithm:
     """Build the method that a file names: one of these, or code of one's own that the person has typed as well."""
     if not is_method(name) and name not in trusted:
         raise unknown("method", name, BUILDERS)

@@ -3,20 +3,21 @@
 No locks and no notices of the system: neither crosses a network mount. What is half written counts when it is whole.
 """
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..core.custom import folder_name
 from ..core.errors import UserError
-from ..core.schema import Row
-from ..report.collect import COMPARISON, RECIPE, history_so_far, planned_runs
+from ..core.schema import Config, Row
+from ..report.collect import COMPARISON, RECIPE, planned_runs
+from ..store import RunFolder
 from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
 from ..track.progress import LatestMeasures, Pace, clock
 
 WAITING, STARTING, RUNNING, STALLED, FINISHED = "waiting", "starting", "running", "stalled", "finished"
+DAMAGED = "damaged"
 STILL = 60.0  # seconds in which no run is called stalled
 PATIENCE = 10  # times the usual length of a round
 BUILDING = 600.0  # seconds until the first round is over, engines built
@@ -50,7 +51,8 @@ class Followed:
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder, self.now = folder, now
-        self.config: dict[str, Any] | None = None
+        self.config: Config | None = None
+        self.trouble = ""  # what cannot be read, as of the last look
         self.measured = LatestMeasures()
         self.rows: list[Row] = []
         self.pace: Pace | None = None
@@ -61,18 +63,27 @@ class Followed:
     @property
     def name(self) -> str:
         """The name of its folder, and the method where that does not tell."""
-        name, method = self.folder.absolute().name, "" if self.config is None else str(self.config["method"])
+        name, method = self.folder.absolute().name, "" if self.config is None else self.config["method"]
         return name if folder_name(method) in name else f"{name} ({method})"
 
     def look(self) -> Snapshot:
         """Read the files and return how the run stands now."""
-        self._read_config()
-        self._read_rows()
+        try:
+            self.trouble = ""
+            self._read_config()
+            self._read_rows()
+            if self.over:
+                RunFolder(self.folder).summary()
+        except UserError as error:
+            self.trouble = str(error)
         self.looked = True
-        if self.config is None:
+        rounds = None if self.config is None else self.config["rounds"]
+        if self.trouble and (self.over or rounds is not None):  # else the configuration may be half copied
+            return Snapshot(DAMAGED, len(self.rows), rounds, None, False, None)
+        if rounds is None:
             return Snapshot(WAITING, 0, None, None, False, None)
-        done, rounds = len(self.rows), int(self.config["rounds"])
-        if (self.folder / SUMMARY).exists():
+        done = len(self.rows)
+        if self.over:
             return Snapshot(FINISHED, done, rounds, None, False, None)
         age = max(0.0, self.now() - self.changed)
         each, at_least = self._seconds_a_round()
@@ -81,23 +92,23 @@ class Followed:
         state = STALLED if age > limit else RUNNING if done else STARTING
         return Snapshot(state, done, rounds, left, at_least, age)
 
+    @property
+    def over(self) -> bool:
+        """Whether the last file of the run is there."""
+        return (self.folder / SUMMARY).exists()
+
     def _read_config(self) -> None:
-        if self.config is None:
-            try:
-                found = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
-                self.config = found if isinstance(found, dict) and {"method", "rounds"} <= found.keys() else None
-                self.changed = self._time_of((self.folder / CONFIG).stat().st_mtime)
-            except (OSError, ValueError):  # not there yet, or half of it
-                return
+        if self.config is None and (self.folder / CONFIG).exists():
+            self.config = RunFolder(self.folder).config()
+            self.changed = self._time_of((self.folder / CONFIG).stat().st_mtime)
 
     def _read_rows(self) -> None:
         """Read all rows where the file has changed: a run that was continued may have been cut first."""
         path = self.folder / METRICS
-        try:
-            about = path.stat()
-            rows = self.rows if self.stamp == (about.st_mtime_ns, about.st_size) else history_so_far(path)
-        except (OSError, UserError):
+        if not path.exists():
             return
+        about = path.stat()
+        rows = self.rows if self.stamp == (about.st_mtime_ns, about.st_size) else RunFolder(self.folder).rows()
         if self.stamp is not None and len(rows) == len(self.rows):
             return
         self.changed = self._time_of(about.st_mtime)
@@ -144,7 +155,7 @@ class Folder:
         """Return whether nothing is left to wait for; several runs end with a file about all of them."""
         whole = (self.path / CONFIG).exists() or not self._planned()
         ended = whole or any((self.path / name).exists() for name in (COMPARISON, RECIPE))
-        return bool(seen) and ended and all(run.state == FINISHED for run in seen.values())
+        return bool(seen) and ended and all(how.state in (FINISHED, DAMAGED) and run.over for run, how in seen.items())
 
     def _folders(self) -> list[Path]:
         if (self.path / CONFIG).exists():
@@ -155,5 +166,5 @@ class Folder:
     def _planned(self) -> list[str]:
         try:
             return planned_runs(self.path)
-        except (UserError, KeyError):  # half of it
+        except UserError:  # half of it
             return []

@@ -16,7 +16,7 @@ from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
 from ..core.custom import display_name
 from ..core.errors import UserError
-from ..core.schema import Init
+from ..core.schema import Config, Init
 from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
@@ -147,7 +147,7 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
             raise UserError(f"{', '.join(methods)} has no {needed}: leave {flag(name)} out")
 
 
-def refuse_beside_config(options: RunOptions, config: dict[str, Any]) -> None:
+def refuse_beside_config(options: RunOptions, config: Config) -> None:
     """Refuse options beside a saved configuration, which already says everything.
 
     It does not say where the data and the results are, nor the cluster, nor for how long; a run that goes on may change
@@ -158,6 +158,6 @@ def refuse_beside_config(options: RunOptions, config: dict[str, Any]) -> None:
     other = [flag(k) for k, v in vars(options).items() if v not in (None, []) and k not in apart]
     if other:
         raise UserError(
-            f"{' '.join(other)} cannot be combined with a saved configuration of {config.get('method')}: "
+            f"{' '.join(other)} cannot be combined with a saved configuration of {config['method']}: "
             "leave it out, or name the method instead of the folder"
         )

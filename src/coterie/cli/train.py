@@ -10,16 +10,18 @@ from typing import NoReturn
 
 from .. import algorithms
 from ..algorithms import Algorithm
+from ..core.checked_json import read_json
 from ..core.custom import folder_name, is_own, trust_options
 from ..core.errors import UserError
 from ..core.files import path_problem, write_json
+from ..core.schema import Config
 from ..core.tensors import entries
 from ..engines import Serial
 from ..measure.compare import Comparison, MethodRuns, RunData
 from ..models.model import Model, cross_entropy
-from ..report.collect import COMPARISON, history_so_far, planned_runs
-from ..store import RunFolder, read_json
-from ..store.folder import CONFIG, METRICS
+from ..report.collect import COMPARISON, planned_runs
+from ..store import RunFolder
+from ..store.folder import CONFIG
 from ..track import Tracker
 from ..training.cluster import Cluster
 from ..training.config import rebuild
@@ -63,9 +65,9 @@ def _saved_config(text: str) -> Path | None:
 
 
 def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:
-    config = read_json(config_path)
+    config = read_json(config_path, Config)
     refuse_beside_config(options, config)
-    module, federation, algorithm = rebuild(config, trusted, options.data_dir)
+    module, federation, algorithm = rebuild(config, trusted, options.data_dir, str(config_path))
     again = config_path.parent if options.resume else fresh_folder(f"{folder_name(algorithm.name)}-again")
     folder = options.out or again
     trackers = output.trackers()
@@ -76,7 +78,7 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             module,
             federation,
             algorithm,
-            **{key: config[key] for key in SAVED},
+            **{key: config[key] for key in SAVED},  # type: ignore[literal-required]
             engine=options.engine or config["engine"],
             out=folder,
             resume=options.resume,
@@ -260,7 +262,7 @@ def _done(folder: Path) -> str:
         finished = len(begun) - len(unfinished)
         said = [f"{finished} of {len(runs)} runs are finished, {_left(len(runs) - finished)}"]
     for run in unfinished:
-        done, rounds = len(history_so_far(run.path / METRICS)), run.config()["rounds"]
+        done, rounds = len(run.rows()), run.config()["rounds"]
         of = f" of {run.path.name}" if runs else ""
         rest = _left(rounds - done) if done < rounds else "the clients' models are not written yet"
         said.append(f"{done} of {rounds} rounds{of} are done, {rest}")

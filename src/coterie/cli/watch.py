@@ -12,14 +12,14 @@ from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
-from ..core.errors import UserError, in_one_line
+from ..core.errors import DamagedFileError, UserError, in_one_line
 from ..core.files import write_text
 from ..core.spec import scaled
 from ..report import html
 from ..report.library import compressed_library
 from ..track.progress import LineThrottle
 from .console import plain_console, table
-from .follow import FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
+from .follow import DAMAGED, FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from .report import PAGE
 from .train import INTERRUPTED
 
@@ -30,7 +30,7 @@ NUMBERS = (
 )
 SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one
 SHARE = 0.1  # of the time may be spent on making pages
-COLORS = {RUNNING: "green", STALLED: "red", FINISHED: "blue", WAITING: "dim"}
+COLORS = {RUNNING: "green", STALLED: "red", DAMAGED: "red", FINISHED: "blue", WAITING: "dim"}
 NOTHING = "nothing is there yet; waiting for a run to begin"
 
 
@@ -52,6 +52,9 @@ def watch_runs(path: Path, every: float, out: Path | None, once: bool) -> None:
         page.stop()
         sys.exit(INTERRUPTED)
     print(f"page: {page.path}" if page.text else f"no page: {page.trouble}", file=sys.stderr)
+    damages = [*(run.trouble for run in seen if run.trouble), page.damage]
+    if damages[0]:
+        raise UserError(damages[0])
 
 
 class Page:
@@ -59,7 +62,7 @@ class Page:
 
     def __init__(self, folder: Folder, path: Path, every: float) -> None:
         self.folder, self.path, self.every = folder, path, every
-        self.text, self.trouble = "", ""
+        self.text, self.trouble, self.damage = "", "", ""
         self.of: list[tuple[str, int]] = []  # the states and rounds it shows
         self.due = 0.0
         try:
@@ -82,7 +85,7 @@ class Page:
         try:
             self.text = html([self.folder.path], reload=reload)
         except UserError as error:
-            self.trouble = str(error)
+            self.trouble, self.damage = str(error), str(error) if isinstance(error, DamagedFileError) else ""
             return False
         self._put()
         return True
@@ -114,7 +117,8 @@ class _Lines:
             new = self.states.get(run) != now.state
             self.states[run] = now.state
             if new or (now.done > throttle.told and throttle.due(now.done, time.monotonic())):
-                parts = [now.state, "" if now.rounds is None else f"round {now.done}/{now.rounds}", run.measured.said]
+                state = run.trouble if now.state == DAMAGED else now.state
+                parts = [state, "" if now.rounds is None else f"round {now.done}/{now.rounds}", run.measured.said]
                 times = {"ETA": now.left_text, "since the last round": now.age_text}
                 said = [*filter(None, parts), *(f"{k} {v}" for k, v in times.items() if v)]
                 print(f"{in_one_line(run.name)}: {', '.join(said)}", flush=True)

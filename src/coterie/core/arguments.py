@@ -51,11 +51,15 @@ class Range(NamedTuple):
     def check(self, name: str, value: Any) -> None:
         """Refuse a number outside; of several numbers each one."""
         for one in value if isinstance(value, list | tuple) else (value,):
-            inside = self.low <= one <= min(self.high, LARGEST)
-            if not inside or (self.above and one == self.low) or (self.below and one == self.high):
+            if not self.holds(one):
                 raise UserError(f"{name}={shown(one)} is out of range: it must be a number {self}")
             if isinstance(one, int) and one > MOST:
                 raise UserError(f"{name}={shown(one)} is out of range: it must be at most {MOST:,}")
+
+    def holds(self, one: float) -> bool:
+        """Return whether a number is inside."""
+        inside = self.low <= one <= min(self.high, LARGEST)
+        return inside and not (self.above and one == self.low) and not (self.below and one == self.high)
 
     def __str__(self) -> str:
         if self.high < math.inf and not self.above and not self.below:

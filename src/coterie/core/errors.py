@@ -15,6 +15,14 @@ class UserError(ValueError):
     """A request that cannot be carried out as it stands; the message says what to change."""
 
 
+class DamagedFileError(UserError):
+    """A file of a run that is not as a run writes it."""
+
+    def __init__(self, where: object, why: str) -> None:
+        self.found = f"{where} is damaged, because {why}"
+        super().__init__(f"{self.found}: restore the file, or start the run again")
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Return an error that offers the nearest names, or all of them when none is near.
 

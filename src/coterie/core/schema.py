@@ -1,7 +1,15 @@
-"""What a run says of itself, as plain data: the rows, the summary, the clients and the configuration of its folder."""
+"""What a run says of itself, as plain data: all files of its folder, and of the folder of several runs.
 
-from typing import Any, Literal, NotRequired, TypedDict
+Who writes a file and who reads it have one type for it; ``core/checked_json`` holds what is read against it, ranges
+included. A type behind that of a dict says which keys it always has.
+"""
 
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from .arguments import MOST, Fraction, NonNegative, PositiveInt, Range
+from .bounds import Edges, EqualRows, FolderName
+
+Count = Annotated[int, Range()]
 Init = Literal["common", "per-client"]
 """What clients begin with: one model for all, or a draw of each one's own."""
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -13,94 +21,105 @@ MeasureName = Literal[
 
 
 class Row(TypedDict):
-    """One round: one line of metrics.jsonl. None: the round has not measured it.
+    """One round: one line of metrics.jsonl. None: the round has not measured it, or it is beyond all numbers.
 
     ``singular-values`` also has one ``smallest_singular_value_block_N`` per block of the model, counted from 1.
     """
 
-    round: int  # counted from 1
+    round: PositiveInt  # counted from 1
     # The accuracy of each client's own model on its own test samples: mean, spread, lowest and 10th percentile.
-    personal_accuracy_after_mix: float | None
-    personal_accuracy_after_mix_std: float | None
-    personal_accuracy_after_mix_worst: float | None
-    personal_accuracy_after_mix_p10: float | None
-    personal_accuracy_after_train: float | None
-    personal_accuracy_after_train_std: float | None
-    personal_accuracy_after_train_worst: float | None
-    personal_accuracy_after_train_p10: float | None
-    personal_accuracy_after_finetune: NotRequired[float | None]  # of methods that fine-tune for the measurement
-    personal_accuracy_after_finetune_std: NotRequired[float | None]
-    personal_accuracy_after_finetune_worst: NotRequired[float | None]
-    personal_accuracy_after_finetune_p10: NotRequired[float | None]
-    global_accuracy: float | None  # of the one model that all agree on, on all test samples
-    global_accuracy_local: float | None  # the same on each client's own, mean over the clients
+    personal_accuracy_after_mix: Fraction | None
+    personal_accuracy_after_mix_std: Fraction | None
+    personal_accuracy_after_mix_worst: Fraction | None
+    personal_accuracy_after_mix_p10: Fraction | None
+    personal_accuracy_after_train: Fraction | None
+    personal_accuracy_after_train_std: Fraction | None
+    personal_accuracy_after_train_worst: Fraction | None
+    personal_accuracy_after_train_p10: Fraction | None
+    personal_accuracy_after_finetune: NotRequired[Fraction | None]  # of methods that fine-tune for the measurement
+    personal_accuracy_after_finetune_std: NotRequired[Fraction | None]
+    personal_accuracy_after_finetune_worst: NotRequired[Fraction | None]
+    personal_accuracy_after_finetune_p10: NotRequired[Fraction | None]
+    global_accuracy: Fraction | None  # of the one model that all agree on, on all test samples
+    global_accuracy_local: Fraction | None  # the same on each client's own, mean over the clients
     train_loss: float | None
     consensus_distance: float | None  # (1/n) sum_i |u_i - mean u|^2
-    gradient_norm_shared: NotRequired[float]  # gradients: G_u
-    gradient_norm_personal: NotRequired[float]  # gradients: G_v
-    sharpness: NotRequired[float]
-    sharpness_worst: NotRequired[float]
-    smallest_singular_value: NotRequired[float]  # singular-values
-    perplexity: NotRequired[float]
-    perplexity_chunks: NotRequired[float]
-    global_perplexity: NotRequired[float]
-    global_perplexity_chunks: NotRequired[float]
-    global_accuracy_train: NotRequired[float]  # train-accuracy
-    objective: NotRequired[float]  # constants: F
-    smoothness: NotRequired[float]  # constants: L
-    dissimilarity: NotRequired[float]  # constants: b^2
-    noise_shared: NotRequired[float]  # constants: sigma_u^2
-    noise_personal: NotRequired[float]  # constants: sigma_v^2
-    mass_least: NotRequired[float]  # mass
-    mass_greatest: NotRequired[float]
-    delta_u: NotRequired[float]  # deltas
-    delta_v: NotRequired[float]
-    bytes_sent: int  # by all nodes together
-    parameters_sent: int
-    messages_sent: int
-    busiest_bytes_up: int  # by the node that sends most
-    busiest_bytes_down: int  # to the node that gets most
-    flops: int  # of the training
-    forward_flops: int  # of one sample through every participant's own model
-    seconds: float  # of training and mixing; the first round also builds what the engine runs
-    evaluation_seconds: float  # of all that was measured of the round
+    gradient_norm_shared: NotRequired[float | None]  # gradients: G_u
+    gradient_norm_personal: NotRequired[float | None]  # gradients: G_v
+    sharpness: NotRequired[float | None]
+    sharpness_worst: NotRequired[float | None]
+    smallest_singular_value: NotRequired[float | None]  # singular-values
+    perplexity: NotRequired[float | None]
+    perplexity_chunks: NotRequired[float | None]
+    global_perplexity: NotRequired[float | None]
+    global_perplexity_chunks: NotRequired[float | None]
+    global_accuracy_train: NotRequired[Fraction | None]  # train-accuracy
+    objective: NotRequired[float | None]  # constants: F
+    smoothness: NotRequired[float | None]  # constants: L
+    dissimilarity: NotRequired[float | None]  # constants: b^2
+    noise_shared: NotRequired[float | None]  # constants: sigma_u^2
+    noise_personal: NotRequired[float | None]  # constants: sigma_v^2
+    mass_least: NotRequired[float | None]  # mass
+    mass_greatest: NotRequired[float | None]
+    delta_u: NotRequired[float | None]  # deltas
+    delta_v: NotRequired[float | None]
+    bytes_sent: Count  # by all nodes together
+    parameters_sent: Count
+    messages_sent: Count
+    busiest_bytes_up: Count  # by the node that sends most
+    busiest_bytes_down: Count  # to the node that gets most
+    flops: Count  # of the training
+    forward_flops: Count  # of one sample through every participant's own model
+    seconds: NonNegative  # of training and mixing; the first round also builds what the engine runs
+    evaluation_seconds: NonNegative  # of all that was measured of the round
 
 
 class TrackedRow(Row):
     """A row as trackers get it."""
 
-    bytes_sent_total: int  # in all rounds so far
+    bytes_sent_total: Count  # in all rounds so far
 
 
 class AccuracySummary(TypedDict):
     """A personal accuracy over the evaluated rounds of a run."""
 
-    final: float
-    best: float
-    last_tenth: float  # mean over the last tenth of them
-    worst: float  # client of the last one
-    std: float  # over the clients, in the last one
+    final: Fraction
+    best: Fraction
+    last_tenth: Fraction  # mean over the last tenth of them
+    worst: Fraction  # client of the last one
+    std: Fraction  # over the clients, in the last one
+
+
+class Protocols(TypedDict):
+    """When every run measures the clients' accuracies; others fine-tune for it as well."""
+
+    after_mix: Any
+    after_train: Any
 
 
 class Summary(TypedDict):
     """summary.json: what a finished run comes to."""
 
     method: str
-    rounds: int
+    rounds: Count
     seed: int
     engine: str
-    personal_accuracy: dict[str, AccuracySummary | None]  # by protocol: after_mix, after_train, after_finetune
-    global_accuracy: float | None
-    global_accuracy_local: float | None
+    personal_accuracy: Annotated[dict[str, AccuracySummary | None], Protocols]
+    global_accuracy: Fraction | None
+    global_accuracy_local: Fraction | None
     train_loss: float | None
     consensus_distance: float | None
-    bytes_sent: int
-    parameters_sent: int
-    flops: int
-    seconds: float
-    busiest_bytes_up: int  # in any round
-    busiest_bytes_down: int
-    rounds_to: dict[str, int | None]  # by the mean personal accuracy after mixing in %
+    bytes_sent: Count
+    parameters_sent: Count
+    flops: Count
+    seconds: NonNegative
+    busiest_bytes_up: Count  # in any round
+    busiest_bytes_down: Count
+    rounds_to: dict[str, PositiveInt | None]  # by the mean personal accuracy after mixing in %
+
+
+Labels = Annotated[list[list[Count]], EqualRows()]
+"""[client][class] training samples."""
 
 
 class Graph(TypedDict):
@@ -109,21 +128,52 @@ class Graph(TypedDict):
     name: str
     fixed: bool
     stochastic: Literal["doubly", "row", "column"]
-    round: int
-    messages: int
-    edges: list[list[Any]] | None  # [sender, receiver, weight]; None where they are too many
+    round: PositiveInt
+    messages: Count
+    edges: Annotated[list[list[Any]], Edges()] | None  # [sender, receiver, weight]; None where they are too many
 
 
 class ClientSummary(TypedDict, total=False):
     """clients.json: every client after the last round; empty as long as a run is not finished."""
 
-    round: int
-    train_samples: list[int]
-    test_samples: list[int]
-    parameters: list[int]  # of each client's own model
-    labels: list[list[int]] | None  # [client][class] training samples; None where there are no classes, or too many
-    accuracy: dict[str, list[float | None]]  # by protocol
+    round: Count
+    train_samples: list[Count]
+    test_samples: list[Count]
+    parameters: list[Count]  # of each client's own model
+    labels: Labels | None  # None where there are no classes, or too many
+    accuracy: dict[str, list[Fraction | None]]  # by protocol
     graph: Graph | None  # None with a server, and where nobody is heard
+
+
+class DataOrigin(TypedDict):
+    """What is always known of the data, and what names those that can be made again."""
+
+    clients: PositiveInt
+    source: NotRequired[str]
+    partition: NotRequired[str]
+
+
+class ModelOrigin(TypedDict):
+    """A model by its name, with its options, or a module of one's own."""
+
+    name: NotRequired[str]
+    module: NotRequired[str]
+    classes: NotRequired[PositiveInt]
+    input_shape: NotRequired[list[PositiveInt]]
+
+
+class Normalization(TypedDict):
+    """What images are normalized with; the rest is for training."""
+
+    mean: list[float]
+    std: list[float]
+
+
+class Fingerprints(TypedDict):
+    """Short hashes of what a run began with."""
+
+    data: str
+    model: str
 
 
 class Repeatable(TypedDict):
@@ -131,15 +181,15 @@ class Repeatable(TypedDict):
 
     method: str
     settings: dict[str, Any]
-    data: dict[str, Any]
-    model: dict[str, Any]
+    data: Annotated[dict[str, Any], DataOrigin]
+    model: Annotated[dict[str, Any], ModelOrigin]
     loss: str
-    rounds: int
+    rounds: Annotated[int, Range(0, MOST)]
     seed: int
     init: Init
-    drop_messages: float
-    offline: float
-    evaluate_every: int
+    drop_messages: Fraction
+    offline: Fraction
+    evaluate_every: PositiveInt
     record: list[MeasureName]
     precision: Precision
     device: str
@@ -149,11 +199,65 @@ class Repeatable(TypedDict):
 class Config(Repeatable):
     """config.json: all of that, and what it was done with."""
 
-    transform: dict[str, Any] | None
+    transform: Annotated[dict[str, Any], Normalization] | None
     engine_reason: str
     machine: str  # the GPU, or the processor and its threads
-    fingerprints: dict[str, str]
+    fingerprints: Annotated[dict[str, str], Fingerprints]
     versions: dict[str, str]
+
+
+class CheckpointFile(TypedDict):
+    """The JSON file of a checkpoint: the hashes of its other files, which it makes valid."""
+
+    round: Count
+    sha256: NotRequired[str]  # of the one file of a run in one process
+    parts: NotRequired[dict[str, str]]  # of the files of all shards, by name
+
+
+class Plan(TypedDict):
+    """plan.json: what a comparison or a recipe is going to run."""
+
+    runs: list[Annotated[str, FolderName()]]
+    target: Annotated[float, Range(0, 100, above=True)]  # accuracy in % that rounds are counted to
+
+
+class ComparedMethod(TypedDict):
+    """One entry of compare.json."""
+
+    method: str
+    runs: list[Summary]
+
+
+class SavedResult(TypedDict):
+    """One number of recipe.json, ours for every seed and the published one."""
+
+    case: str
+    method: str
+    metric: str
+    protocol: str
+    published: float | None
+    certainty: str | None
+    ours: list[float | None]
+    difference: float | None
+
+
+class SavedSplit(TypedDict):
+    """Who holds what in one case of a recipe that draws it."""
+
+    case: str
+    labels: Labels
+
+
+class SavedRecipe(TypedDict):
+    """recipe.json: what a recipe's runs came to, beside what was published."""
+
+    recipe: str
+    reading: str
+    seeds: PositiveInt
+    shortened: list[str]  # what keeps the numbers from being comparable
+    draws: str | None
+    results: list[SavedResult]
+    splits: NotRequired[list[SavedSplit]]
 
 
 def number(row: Row, column: str) -> float | None:

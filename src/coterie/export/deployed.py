@@ -17,6 +17,7 @@ from ..core.errors import UserError, unknown
 from ..core.schema import ClientSummary, Config
 from ..data import Transform
 from ..measure.rows import FINETUNED
+from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.run import Client, Modules, Run, client_of, finished, model_of
 
@@ -118,7 +119,8 @@ class Opened:
                 f"{run} was made with a module of its own: give coterie.export.save the run that "
                 "coterie.load(path, model=...) returns"
             )
-        modules = Modules(config, model_of(config))
+        where = str(folder.path / CONFIG)
+        modules = Modules(config, model_of(config, where=where), where)
         return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules.of))
 
     @property

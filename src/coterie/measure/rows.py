@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arguments import LARGEST
 from ..core.schema import AccuracySummary, Config, Row, Summary, number
 from ..core.tensors import Tensors
 from ..data import Federation
@@ -79,8 +80,9 @@ def joined(
         "round": t + 1,
         **(unmeasured(finetuned) if accuracies is None else _accuracy_columns(parts, accuracies, federation)),
         "train_loss": float(known.mean()) if len(known) else None,
-        "consensus_distance": distance,
-        **{k: v for p in parts for k, v in p.recorded.items()},
+        "consensus_distance": distance if distance is not None and distance <= LARGEST else None,
+        # As a perplexity may, a measure can grow beyond all numbers that a file holds.
+        **{k: v if abs(v) <= LARGEST else None for p in parts for k, v in p.recorded.items()},
         "bytes_sent": sent.bytes,
         "parameters_sent": sent.parameters,
         "messages_sent": sent.messages,

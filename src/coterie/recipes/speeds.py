@@ -12,8 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from ..core.checked_json import made_of, read_json, read_rows
 from ..core.errors import UserError
 from ..core.files import config_folder, write_text
+from ..core.schema import Config
 from ..core.spec import parse
 from .sources import source
 
@@ -160,11 +162,11 @@ def measure_speed(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], 
 def read_run(folder: Path) -> Speed:
     """Return what a run folder says about the speed of its machine."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return measure_speed(config, [json.loads(line) for line in lines], folder.name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        config, rows = read_json(folder / "config.json", Config), read_rows(folder / "metrics.jsonl")
+    except UserError as error:
         raise UserError(f"{folder} is no folder of a run that tells its times ({error}): give one") from error
+    with made_of(str(folder / "config.json"), "settings"):
+        return measure_speed(config, rows, folder.name)
 
 
 def own_file() -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import UserError
 from ..core.files import write_text
 from ..measure.compare import check_target
-from .collect import Source, collect
+from .collect import collect
 from .library import compressed_library
 from .page import page
 
@@ -33,6 +33,8 @@ def write(
 ) -> Path:
     """Write the page of some runs, or of folders that hold a run, a comparison or a recipe's runs.
 
+    Runs whose files are damaged are left out; the page says so, and when it is written a ``ValueError`` does.
+
     Args:
         runs: Runs or folders.
         path: The HTML file.
@@ -44,7 +46,14 @@ def write(
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
-    write_text(file, html(runs, say, landscape=landscape, target=target, data_dir=data_dir))
+    if target is not None:
+        check_target(target)
+    collected = collect(list(runs), data_dir)
+    write_text(file, page(collected, compressed_library(), say or (lambda _: None), None, landscape, target))
+    if collected.left_out:
+        number = len(collected.left_out)
+        lacking = "a run" if number == 1 else f"{number} runs, the first of them"
+        raise UserError(f"{file} is written without {lacking}: {collected.left_out[0]}")
     return file
 
 
@@ -59,6 +68,5 @@ def html(
     """Return the page as a text; ``reload``: the seconds after which the page of unfinished runs loads itself again."""
     if target is not None:
         check_target(target)
-    library = compressed_library()
-    sources: list[Source] = list(runs)
-    return page(collect(sources, data_dir), library, say or (lambda _: None), reload, landscape, target)
+    collected = collect(list(runs), data_dir)
+    return page(collected, compressed_library(), say or (lambda _: None), reload, landscape, target)

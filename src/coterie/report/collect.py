@@ -1,19 +1,19 @@
 """Runs and folders as plain data. Models are not loaded."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
+from ..core.checked_json import read_json, read_text
 from ..core.custom import folder_name, is_own
 from ..core.errors import UserError
-from ..core.schema import Row, Summary
+from ..core.schema import ComparedMethod, Plan, SavedRecipe
 from ..measure import summarize
-from ..measure.compare import TARGET, RunData
-from ..store import RunFolder, read_json
-from ..store.folder import CONFIG, METRICS, SUMMARY
+from ..measure.compare import RunData
+from ..store import RunFolder
+from ..store.folder import CONFIG
 from ..training.run import Run, load
 
 COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
@@ -22,7 +22,6 @@ PLAN = "plan.json"  # the run folders that will be made
 Source = Run | str | Path
 
 _NAME = re.compile(r"(?:case(?P<case>\d+)-)?(?P<method>.+)-seed(?P<seed>\d+)$")
-_NEEDED = ("method", "settings", "data", "model", "rounds", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +46,10 @@ class Collected(NamedTuple):
     """Everything that a page is made of."""
 
     records: list[Record]
-    recipes: list[dict[str, Any]]  # what ``coterie recipe run`` saved beside the runs
+    recipes: list[SavedRecipe]  # what ``coterie recipe run`` saved beside the runs
     commands: list[str]  # as somebody typed them
     target: float | None = None  # the accuracy that rounds are counted to, where the comparisons agree on one
+    left_out: Sequence[str] = ()  # why runs beside these cannot be shown
 
 
 @dataclass
@@ -57,7 +57,8 @@ class _Collection:
     """What is gathered folder by folder; a run that is named twice counts once."""
 
     records: dict[Path | int, Record] = field(default_factory=dict)
-    recipes: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    recipes: dict[Path, SavedRecipe] = field(default_factory=dict)
+    left_out: dict[Path, str] = field(default_factory=dict)
     commands: dict[str, None] = field(default_factory=dict)
     targets: set[float] = field(default_factory=set)
 
@@ -72,9 +73,13 @@ def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Co
             collection.records[id(run)] = Record(run.config, run.history, run.summary, run.client_summary, loaded=run)
         else:
             _add_folder(Path(run), collection)
+    if collection.left_out and not collection.records:
+        raise UserError(next(iter(collection.left_out.values())))
     target = collection.targets.pop() if len(collection.targets) == 1 else None
     records = [replace(record, data_dir=data_dir) for record in collection.records.values()]
-    return Collected(records, list(collection.recipes.values()), list(collection.commands), target)
+    return Collected(
+        records, list(collection.recipes.values()), list(collection.commands), target, [*collection.left_out.values()]
+    )
 
 
 def _add_folder(path: Path, into: _Collection) -> None:
@@ -85,17 +90,20 @@ def _add_folder(path: Path, into: _Collection) -> None:
         folders, home = [path], path.absolute().parent
     else:
         folders, home = ([] if _trains_nothing(path) else _run_folders(path)), path
-    recipe = read_json(home / RECIPE) if (home / RECIPE).exists() else None
+    recipe = read_json(home / RECIPE, SavedRecipe) if (home / RECIPE).exists() else None
     if recipe is not None:
         into.recipes[home.resolve()] = recipe
     if (path / COMMAND).exists():
-        into.commands[(path / COMMAND).read_text(encoding="utf-8").strip()] = None
+        into.commands[read_text(path / COMMAND).strip()] = None
     if (home / PLAN).exists():
-        into.targets.add(float(read_json(home / PLAN).get("target", TARGET)))
+        into.targets.add(read_json(home / PLAN, Plan)["target"])
     for folder in folders:
-        if len(folders) == 1 or history_so_far(folder / METRICS):  # the next of several runs may just have begun
-            into.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
-    if folders and not any(folder.resolve() in into.records for folder in folders):
+        try:
+            if len(folders) == 1 or RunFolder(folder).rows():  # the next of several runs may just have begun
+                into.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
+        except UserError as error:
+            into.left_out[folder.resolve()] = str(error)
+    if folders and not any(folder.resolve() in into.records | into.left_out for folder in folders):
         raise UserError(f"{path} holds no run with a finished round yet: wait for one")
 
 
@@ -124,50 +132,31 @@ def _run_folders(path: Path) -> list[Path]:
 
 def _method_names(path: Path) -> list[str]:
     if (path / RECIPE).exists():
-        return [str(result["method"]) for result in read_json(path / RECIPE)["results"]]
+        return [result["method"] for result in read_json(path / RECIPE, SavedRecipe)["results"]]
     if (path / COMPARISON).exists():
-        return [str(result["method"]) for result in json.loads((path / COMPARISON).read_text())]
+        return [result["method"] for result in read_json(path / COMPARISON, list[ComparedMethod])]
     return [match["method"] for name in planned_runs(path) if (match := _NAME.match(name))]
 
 
 def planned_runs(path: Path) -> list[str]:
     """Return the names of the run folders that a comparison or a recipe makes in this one."""
-    return [str(name) for name in read_json(path / PLAN)["runs"]] if (path / PLAN).exists() else []
+    return read_json(path / PLAN, Plan)["runs"] if (path / PLAN).exists() else []
 
 
 def _record(folder: Path, from_recipe: bool) -> Record:
-    config = RunFolder(folder).config()
-    lacking = [key for key in _NEEDED if key not in config]
-    if lacking:
-        raise UserError(f"{folder / CONFIG} is not complete ({lacking[0]!r}): give the folder of a run")
-    history = history_so_far(folder / METRICS)
+    run = RunFolder(folder)
+    config, history = run.config(), run.rows()
     if not history:
         raise UserError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
     match = _NAME.match(folder.name)
     method = config["method"] if is_own(config["method"]) else match and match["method"]
-    finished = (folder / SUMMARY).exists()
     return Record(
         config,
         history,
-        cast(Summary, read_json(folder / SUMMARY)) if finished else summarize(config, history),
-        RunFolder(folder).client_summary(),
-        finished,
+        run.summary() if run.finished else summarize(config, history),
+        run.client_summary(),
+        run.finished,
         folder,
         method if from_recipe and match else None,
         match["case"] if from_recipe and match else None,
     )
-
-
-def history_so_far(path: Path) -> list[Row]:
-    """Return the finished rows; a run that is under way may just be writing its last one."""
-    rows: list[Row] = []
-    try:
-        whole, end, _ = path.read_text(errors="replace").rpartition("\n")  # what has no end yet does not count
-        for line in (whole + end).splitlines():
-            rows.append(json.loads(line))
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        if not rows:
-            raise UserError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
-    return rows

@@ -1,6 +1,7 @@
 """How close the factors of low-rank models came to losing a rank: block by block, and layer by layer at the end."""
 
 from ..measure.convergence import smallest_of_layer
+from ..store.folder import CONFIG
 from ..submodels.lowrank import factor_pairs
 from ..training.run import model_of
 from .charts import LOG, Chart, Figure, Measure, axis, line, line_style
@@ -41,7 +42,8 @@ def factors(setup: Setup) -> Chart | None:
 def _smallest_by_layer(method: Method) -> dict[str, float]:
     """Return {layer: smallest singular value}; empty for ordinary models and those that cannot be built."""
     record = method.first
-    model = model_of(record.config) if record.finished else None
+    where = "the configuration" if record.folder is None else str(record.folder / CONFIG)
+    model = model_of(record.config, where=where) if record.finished else None
     pairs = factor_pairs(model.module) if model is not None else ()
     clients = [c.shared | c.personal for c in record.run().clients[:CLIENTS]] if pairs else []
     return {pair.weight.removesuffix(".weight"): smallest_of_layer(pair, clients) for pair in pairs}

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.custom import trust_options
+from ..core.errors import UserError
 from ..core.schema import Config
 from ..measure.compare import TARGET, Comparison
 from ..training.config import repeatable
@@ -48,7 +49,7 @@ def page(
     parts = {
         "title": escape(title),
         "style": (_FILES / "page.css").read_text(encoding="utf-8"),
-        "live": _live(collected.records, reload),
+        "live": _live(collected.records, reload) + _left_out(collected.left_out),
         "contents": _contents(every),
         "setups": "\n".join(bodies),
         "published": _recipes(collected, charts),
@@ -91,6 +92,11 @@ def _live(records: Sequence[Record], reload: float | None) -> str:
     )
 
 
+def _left_out(why: Sequence[str]) -> str:
+    """Name the runs that cannot be shown."""
+    return "".join(f'<p class="caption" role="alert">A run is left out: {_prose(each)}.</p>' for each in why)
+
+
 def _contents(every: Sequence[Setup]) -> str:
     if len(every) < 2:
         return ""
@@ -111,7 +117,7 @@ def _setup(
     notes = comparison.protocol(comparison.columns, "★")
     clients = [distribution(setup), labels(setup), topology(setup)]
     around = [] if say is None else landscapes(setup, say, together)
-    rank = None if say is None else factors(setup)
+    rank, no_rank = (None, "") if say is None else _factors(setup)
     over_rounds = (traffic(setup), consensus(setup), recorded_measures(setup), blocks(setup))
 
     def plots(*wanted: Chart | None) -> str:
@@ -127,11 +133,19 @@ def _setup(
 <ul class="verdict">{_items(comparison.verdict)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
-{plots(*progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}
+{plots(*progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}{no_rank}
 {slices}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>
 </section>"""
+
+
+def _factors(setup: Setup) -> tuple[Chart | None, str]:
+    """Return the chart of what is computed from the models, or why there is none."""
+    try:
+        return factors(setup), ""
+    except UserError as error:
+        return None, f'<p class="caption">The smallest singular values are left out: {_prose(str(error))}.</p>'
 
 
 def _items(sentences: Sequence[str]) -> str:

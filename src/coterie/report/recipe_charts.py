@@ -11,7 +11,8 @@ from .clients import heat_map
 from .collect import Record
 
 SPLITS, GRID, LANDSCAPE, EXCHANGES = "splits", "grid", "landscape", "exchanges"
-_AXES = re.compile(r"(?P<data>\S+) (?P<across>\w+)=(?P<x>\S+) (?P<along>\w+)=(?P<y>\S+)")
+_NUMBER = r"\d+(?:\.\d+)?"
+_AXES = re.compile(rf"(?P<data>\S+) (?P<across>\w+)=(?P<x>{_NUMBER}) (?P<along>\w+)=(?P<y>{_NUMBER})", re.ASCII)
 
 
 def recipe_charts(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Chart]:
@@ -108,6 +109,7 @@ def exchanges(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Char
 
 
 def _line_over_exchanges(name: str, place: int, record: Record) -> dict[str, Any]:
-    steps = record.config["settings"].get("gossip_steps", 1)  # a run folder has no program to ask
+    given = record.config["settings"].get("gossip_steps")  # a run folder has no program to ask
+    steps = given if isinstance(given, int) else 1
     known = [(steps * row["round"], 100 * v) for row in record.history if (v := row["global_accuracy"]) is not None]
     return line(name, line_style(place), [x for x, _ in known], [y for _, y in known])

@@ -1,6 +1,6 @@
 """Run folders that survive interruption."""
 
 from .checkpoint import flatten, unflatten
-from .folder import RunFolder, Writer, client_file, read_json
+from .folder import RunFolder, Writer, client_file
 
-__all__ = ["RunFolder", "Writer", "client_file", "flatten", "read_json", "unflatten"]
+__all__ = ["RunFolder", "Writer", "client_file", "flatten", "unflatten"]

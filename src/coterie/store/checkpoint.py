@@ -4,8 +4,8 @@ A run on a cluster writes one part per shard, with the rows of the shard's clien
 all, and reading puts them together, so that a run goes on with other shards or without any.
 """
 
-import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,8 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..core.errors import UserError
+from ..core.bounds import FolderName
+from ..core.checked_json import read_json
+from ..core.errors import DamagedFileError, UserError
 from ..core.files import digest, write_json
+from ..core.schema import CheckpointFile
 from ..core.tensors import Tensors
 from .safetensors import save_tensors
 
@@ -66,8 +69,8 @@ def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
 
 def save(folder: Path, round: int, state: Saved) -> None:
     """Write a checkpoint; its small JSON file comes last and makes it count, all of its parts at once."""
-    stem = f"round-{round:06d}"
-    about: dict[str, Any] = {"round": round}
+    stem = _stem(round)
+    about: CheckpointFile = {"round": round}
     if isinstance(state, dict):
         about["sha256"] = save_tensors(folder / f"{stem}.safetensors", state)
     else:
@@ -100,21 +103,27 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
             f"the checkpoint of {folder.parent} was left out of its pack: go on where it was packed, or start again "
             "with another --out"
         )
-    found = _found(folder)
-    for path in found:
-        checkpoint = _read(path)
-        if checkpoint is not None:
-            return checkpoint
-        say(f"checkpoint {path.with_suffix('.safetensors')} is damaged: going back to the one before it")
-    if found:
-        raise UserError(f"every checkpoint in {folder} is damaged: start again with another --out")
+    damages: dict[Path, str] = {}
+    for path in _found(folder):
+        try:
+            checkpoint = _read(path)
+        except DamagedFileError as error:
+            damages[path.with_suffix(".safetensors")] = error.found
+            continue
+        for file, found in damages.items():
+            say(f"checkpoint {file} is damaged ({found}): going back to the one before it")
+        return checkpoint
+    for found in damages.values():
+        raise UserError(f"every checkpoint in {folder} is damaged ({found}): start again with another --out")
     return None
 
 
 def newest_files(folder: Path) -> list[Path]:
     """Return the files of the newest whole checkpoint, none where there is no such."""
-    whole = ((path, _whole(path)) for path in _found(folder))
-    return next(([path, *files] for path, files in whole if files), [])
+    for path in _found(folder):
+        with suppress(DamagedFileError):
+            return [path, *_whole(path)]
+    return []
 
 
 def _found(folder: Path) -> list[Path]:
@@ -122,30 +131,37 @@ def _found(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
-def _whole(path: Path) -> list[Path] | None:
-    """Return the files that the JSON file of a checkpoint names, None if anything of them is damaged."""
-    try:
-        round, about = int(path.stem.removeprefix("round-")), json.loads(path.read_text())
-        files = about.get("parts") or {path.with_suffix(".safetensors").name: about["sha256"]}
-        if about["round"] != round or any(digest(path.parent / name) != sha for name, sha in files.items()):
-            return None
-        return [path.parent / name for name in files]
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
+def _whole(path: Path) -> list[Path]:
+    """Return the files that the JSON file of a checkpoint names; refuse it if anything of them is damaged."""
+    about = read_json(path, CheckpointFile)
+    if path.name != f"{_stem(about['round'])}.json":
+        raise DamagedFileError(path, f"round is {about['round']}")
+    hashes = about.get("parts") or {path.with_suffix(".safetensors").name: about.get("sha256", "")}
+    for name, sha in hashes.items():
+        file = path.parent / name
+        if not name.startswith(path.stem) or not FolderName().holds(name):
+            raise DamagedFileError(path, f"parts names {name!r}")
+        if not file.is_file():
+            raise DamagedFileError(file, f"it is missing, and {path.name} names it")
+        if digest(file) != sha:
+            raise DamagedFileError(file, f"its SHA-256 is another than {path.name} says")
+    return [path.parent / name for name in hashes]
 
 
-def _read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a JSON file, None if anything of it is damaged."""
+def _read(path: Path) -> Checkpoint:
+    """Return the checkpoint of a JSON file; refuse it if anything of it is damaged."""
     files = _whole(path)
-    if files is None:
-        return None
     try:
-        round, parts = int(path.stem.removeprefix("round-")), [load_file(file) for file in files]
+        parts = [load_file(file) for file in files]
         tensors = parts[0] if files == [path.with_suffix(".safetensors")] else _merge(parts)
-    except (OSError, ValueError, KeyError, SafetensorError):
-        return None
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise DamagedFileError(files[0], f"it cannot be read ({error})") from error
     # In memory of torch's own: kernels sum in an order that depends on where numbers begin, which a file decides.
-    return Checkpoint(round, {k: v.clone() for k, v in tensors.items()})
+    return Checkpoint(int(path.stem.removeprefix("round-")), {k: v.clone() for k, v in tensors.items()})
+
+
+def _stem(round: int) -> str:
+    return f"round-{round:06d}"
 
 
 def _merge(parts: Sequence[Tensors]) -> Tensors:

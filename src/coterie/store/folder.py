@@ -5,16 +5,17 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from typing import Any, get_type_hints
 
 import torch
 
-from ..core.errors import UserError
+from ..core.checked_json import read_json, read_lines, read_rows
+from ..core.errors import DamagedFileError, UserError
 from ..core.files import append_line, disk, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
@@ -63,7 +64,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """Return the configuration that the run was begun with."""
-        return cast(Config, read_json(self.path / CONFIG))
+        return read_json(self.path / CONFIG, Config)
 
     def check_same(self, config: Config) -> None:
         """Refuse to continue with another configuration, and show the difference."""
@@ -76,19 +77,24 @@ class RunFolder:
 
     def history(self, rounds: int) -> list[Row]:
         """Return the first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
-        path = self.path / METRICS
-        lines: list[str] = []
+        rows, why = [], ""
         try:
-            lines = path.read_text().splitlines()[:rounds] if path.exists() else []
-            rows = [json.loads(line) for line in lines]
-            found: list[Any] | None = [row["round"] for row in rows]
-        except (ValueError, TypeError, KeyError):
-            rows, found = [], None
-        if found != list(range(1, rounds + 1)):
-            raise UserError(f"{path} does not hold rounds 1 to {rounds}: start again with another --out")
-        text = "".join(line + "\n" for line in lines)
-        write_text(path, text)
+            rows = self.rows(rounds)
+        except DamagedFileError as error:
+            why = f" ({error.found})"
+        if len(rows) < rounds:
+            lacking = f"{self.path / METRICS} does not hold rounds 1 to {rounds}{why}"
+            raise UserError(f"{lacking}: start again with another --out")
+        write_text(self.path / METRICS, "".join(line + "\n" for line in read_lines(self.path / METRICS, rounds)))
         return rows
+
+    def rows(self, most: int | None = None) -> list[Row]:
+        """Return the rows of all finished rounds, or of so many."""
+        return read_rows(self.path / METRICS, most)
+
+    def summary(self) -> Summary:
+        """Return what a finished run came to."""
+        return read_json(self.path / SUMMARY, Summary)
 
     def append(self, row: Row) -> None:
         """Add the row of one more round."""
@@ -109,7 +115,12 @@ class RunFolder:
     def client_summary(self) -> ClientSummary:
         """Return what is known of every client after the last round; nothing before that."""
         path = self.path / CLIENTS
-        return cast(ClientSummary, read_json(path)) if path.exists() else {}
+        if not path.exists():
+            return {}
+        found = read_json(path, ClientSummary)
+        for problem in _client_problems(found, self.config()["data"]["clients"]):
+            raise DamagedFileError(path, problem)
+        return found
 
     def finish(self, summary: Summary, clients: Sequence[Tensors], client_summary: ClientSummary) -> None:
         """Write the clients' models, what is known of them, then the summary that says the run is complete."""
@@ -125,17 +136,19 @@ def client_file(path: Path, client: int) -> Path:
     return path / MODELS / f"client-{client:04d}.safetensors"
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a file, or refuse it with a sentence."""
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}): give the path of a run folder") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error}): restore it or start the run again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} does not describe a run: give the config.json of a run folder")
-    return value
+def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
+    """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
+    yield from (f"{key} is missing" for key in get_type_hints(ClientSummary) if key not in summary)
+    each: dict[str, Sequence[object] | None] = {
+        **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
+        **{f"accuracy.{protocol}": values for protocol, values in summary["accuracy"].items()},
+    }
+    for key, values in each.items():
+        if values is not None and len(values) != clients:
+            yield f"{key} has {len(values)} entries for {clients} clients"
+    edges = None if summary["graph"] is None else summary["graph"]["edges"]
+    if any(not 0 <= end < clients for edge in edges or () for end in edge[:2]):
+        yield f"graph.edges has other clients than 0 to {clients - 1}"
 
 
 def _differences(there: Any, here: Any, at: str = "") -> list[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Protocol
 
+from ..core.checked_json import read_json
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..core.schema import Config, Row, Summary, TrackedRow
-from ..store import read_json
 from .progress import Progress
 
 MARKS = "trackers.json"  # in a run folder: under which id each tracker knows the run
@@ -133,11 +133,11 @@ def name_of(config: Config, folder: Path | None) -> str:
 def mark(folder: Path | None, name: str) -> str | None:
     """Return the id under which a tracker knows the run of this folder."""
     path = None if folder is None else folder / MARKS
-    return read_json(path).get(name) if path is not None and path.exists() else None
+    return read_json(path, dict[str, str]).get(name) if path is not None and path.exists() else None
 
 
 def remember(folder: Path | None, name: str, known_as: str) -> None:
     """Keep that id, so that a continued run is the same one there, too."""
     if folder is not None:
         path = folder / MARKS
-        write_json(path, {**(read_json(path) if path.exists() else {}), name: known_as})
+        write_json(path, {**(read_json(path, dict[str, str]) if path.exists() else {}), name: known_as})

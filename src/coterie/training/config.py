@@ -2,18 +2,20 @@
 
 import hashlib
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any
 
 import torch
 
 from .. import __version__, algorithms, data, models
 from ..algorithms.base import Algorithm
-from ..core.custom import check_trusted, is_own
+from ..core.checked_json import made_of
+from ..core.custom import check_trusted, is_own, own_code
 from ..core.errors import UserError
-from ..core.schema import Config, Repeatable
+from ..core.schema import Config
 from ..data import Federation
 from ..models.model import Model, cross_entropy
 from ..topology import Topology
@@ -56,37 +58,48 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
 
 
 def rebuild(
-    config: Mapping[str, Any], trusted: Collection[str] = (), data_dir: str | Path | None = None
+    config: Config,
+    trusted: Collection[str] = (),
+    data_dir: str | Path | None = None,
+    where: str = "the configuration",
 ) -> tuple[Any, Federation, Algorithm]:
     """Return the (module, federation, algorithm) that a configuration describes.
 
-    ``trusted``: the code it may run; ``data_dir``: where its data are, as in ``federate``.
+    ``trusted``: the code it may run; ``data_dir``: where its data are, as in ``federate``; ``where``: its file.
     """
-    for key, hint in get_type_hints(Repeatable).items():
-        if not isinstance(config.get(key), _kind(hint)):
-            raise UserError(f"the configuration is not complete ({key!r}): give the config.json of a run")
-    try:
-        if not repeatable(config):
-            raise UserError(
-                "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
-            )
-        check_trusted(config, trusted)
-        federation = data.federate(**config["data"], data_dir=data_dir)
-        if config.get("transform"):
-            federation = replace(federation, transform=data.Transform(**config["transform"]))
-        module = models.rebuild_trusted(config["model"])
-        algorithm = algorithms.rebuild(config["method"], trusted, **config["settings"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"the configuration is not complete ({error}): give the config.json of a run") from error
-    if list(federation.input_shape) != config["model"]["input_shape"]:
+    if not repeatable(config):
         raise UserError(
-            f"the model takes samples of shape {config['model']['input_shape']}, the data have "
-            f"{list(federation.input_shape)}: make data and model of the configuration fit"
+            "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
         )
+    check_trusted(config, trusted)
+
+    def made(field: str) -> AbstractContextManager[None]:
+        return nullcontext() if own_code(config) else made_of(where, field)  # one's own code says itself what is wrong
+
+    with made_of(where, "data"):
+        federation = data.federate(**config["data"], data_dir=data_dir)
+    if config["transform"]:
+        with made_of(where, "transform"):
+            federation = replace(federation, transform=data.Transform(**config["transform"]))
+    with made("model"):
+        module = models.rebuild_trusted(config["model"])
+    with made("settings"):
+        algorithm = algorithms.rebuild(config["method"], trusted, **config["settings"])
+    with made_of(where, "model.input_shape"):
+        _check_shape(federation, config["model"].get("input_shape"))
     return module, federation, algorithm
 
 
-def repeatable(config: Mapping[str, Any]) -> bool:
+def _check_shape(federation: Federation, shape: Any) -> None:
+    """Refuse a model for other samples than the data have."""
+    if list(federation.input_shape) != shape:
+        raise UserError(
+            f"the model takes samples of shape {shape}, the data have {list(federation.input_shape)}: make data and "
+            "model of the configuration fit"
+        )
+
+
+def repeatable(config: Config) -> bool:
     """Return whether a configuration names its method, model (or the functions that make them), data and loss."""
     modeled = "name" in config["model"] or is_own(config["model"].get("module", ""))
     method = algorithms.is_method(config["method"]) or is_own(config["method"])
@@ -118,11 +131,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Topology):
         return value.name
     return list(value) if isinstance(value, tuple) else value if not callable(value) else _name(value)
-
-
-def _kind(hint: Any) -> Any:
-    """Return what a value of a configuration is checked against: JSON writes a float without a point as an int."""
-    return str if get_origin(hint) is Literal else int | float if hint is float else get_origin(hint) or hint
 
 
 def _name(f: Any) -> str:

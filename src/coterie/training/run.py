@@ -1,12 +1,11 @@
 """A finished run: the history, the summary, and every client's own model."""
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
@@ -15,13 +14,14 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
+from ..core.checked_json import made_of
 from ..core.custom import trust_options
-from ..core.errors import UserError
+from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
-from ..store import RunFolder, client_file, read_json
-from ..store.folder import METRICS, SUMMARY
+from ..store import RunFolder, client_file
+from ..store.folder import CONFIG, METRICS
 from . import render
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     Without the clients' models, which ``coterie pack`` leaves out, ``clients`` and ``final`` are empty.
     """
     folder = finished(path)
-    config = folder.config()
-    modules = Modules(config, model_of(config, model))
+    config, where = folder.config(), str(folder.path / CONFIG)
+    modules = Modules(config, model_of(config, model, where), where)
     return read_finished(folder, config, modules.of, say=print)
 
 
@@ -121,10 +121,13 @@ def read_finished(
     """Return a finished run from its files; ``model(i, tensors)``: of a client. A pack may have left models out."""
     checkpoint = folder.latest(say)
     clients = range(config["data"]["clients"] if folder.has_models else 0)
+    history = folder.rows()
+    if len(history) != config["rounds"]:
+        raise DamagedFileError(folder.path / METRICS, f"it holds {len(history)} of {config['rounds']} rounds")
     return Run(
         config=config,
-        history=_history(folder.path / METRICS),
-        summary=cast(Summary, read_json(folder.path / SUMMARY)),
+        history=History(history),
+        summary=folder.summary(),
         clients=[client_of(folder.path, i, model) for i in clients],
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
@@ -141,14 +144,22 @@ def finished(path: str | Path) -> RunFolder:
     return folder
 
 
-def model_of(config: Config, model: nn.Module | Callable[[], nn.Module] | None = None) -> Model | None:
-    """Return the module of a run, as its method trained it."""
+def model_of(
+    config: Config, model: nn.Module | Callable[[], nn.Module] | None = None, where: str = "the configuration"
+) -> Model | None:
+    """Return the module of a run, as its method trained it; ``where``: the file of the configuration."""
     if model is None and "name" not in config["model"]:
         return None
-    module = models.rebuild(config["model"]) if model is None else model if isinstance(model, nn.Module) else model()
+    if model is None:
+        with made_of(where, "model"):
+            module = models.rebuild(config["model"])
+    else:
+        module = model if isinstance(model, nn.Module) else model()
+    given = Model(module, cross_entropy)
     if not algorithms.is_method(config["method"]):  # the module that it trained is the one to pass
-        return Model(module, cross_entropy)
-    return algorithms.rebuild(config["method"], **config["settings"]).adapt(Model(module, cross_entropy))
+        return given
+    with made_of(where, "settings"):
+        return algorithms.rebuild(config["method"], **config["settings"]).adapt(given)
 
 
 @dataclass(frozen=True)
@@ -157,6 +168,7 @@ class Modules:
 
     config: Config
     common: Model | None
+    where: str  # the file of the configuration
 
     def of(self, client: int, tensors: Tensors) -> Model | None:
         """Return the module that these tensors of a client are for."""
@@ -169,20 +181,14 @@ class Modules:
         """The modules by client, found only where a file holds something else than the common form."""
         assert self.common is not None
         c = self.config
-        method = algorithms.rebuild(c["method"], **c["settings"])
-        return final_models(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
+        with made_of(self.where, "settings"):
+            method = algorithms.rebuild(c["method"], **c["settings"])
+            return final_models(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
 
 
 def shapes(tensors: Tensors) -> dict[str, torch.Size]:
     """Return the shapes of named tensors."""
     return {k: v.shape for k, v in tensors.items()}
-
-
-def _history(path: Path) -> History:
-    try:
-        return History(json.loads(line) for line in path.read_text().splitlines())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path} ({error}): repeat the run from its config.json") from error
 
 
 def client_of(path: Path, i: int, model: Callable[[int, Tensors], Model | None]) -> Client:

@@ -1,0 +1,97 @@
+"""Folders that anybody may have written: what is damaged is named by file and field, and never ends in a traceback."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from coterie.core.checked_json import parse_json, read_json, read_rows, read_text
+from coterie.core.errors import DamagedFileError, UserError
+from coterie.core.schema import ClientSummary, Config, Plan, Protocols
+
+GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}
+# The kind of file, what it holds, and the field and the reason that the sentence must name.
+WRONG: dict[str, tuple[Any, str, str]] = {
+    "missing": (Plan, '{"runs": []}', "target is missing"),
+    "another type": (Plan, '{"runs": "a", "target": 80}', "runs is 'a' and should be a list"),
+    "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] is 3 and should be a text"),
+    "true is no number": (Plan, '{"runs": [], "target": true}', "target is True and should be a number"),
+    "out of range": (Plan, '{"runs": [], "target": -1}', "target is -1 and should be above 0 and at most 100"),
+    "not a number": (Plan, '{"runs": [], "target": NaN}', "target is nan and should be a finite number"),
+    "infinite": (Plan, '{"runs": [], "target": 1e999}', "target is inf and should be a finite number"),
+    "huge": (Plan, f'{{"runs": [], "target": {10**400}}}', r"target is 10+\.\.\.0+ and should be a finite number"),
+    "where a type knows nothing": (Plan, '{"runs": [], "target": 80, "x": [[1e999]]}', r"x\[0\]\[0\] is inf"),
+    "nested": (Plan, '{"runs": [], "target": 80, "x": ' + "[" * 99 + "]" * 99 + "}", r"x(\[0\])+ is nested too deep"),
+    "nested deeper": (Plan, "[" * 100_000, "nested too deep"),
+    "not whole": (Plan, '{"runs": [', "not valid JSON"),
+    "no object": (Plan, "3", "all of it is 3 and should be an object"),
+    "leads elsewhere": (Plan, '{"runs": ["../a"], "target": 80}', r"runs\[0\] is '../a' and should be the name of"),
+    "half a character": (Plan, r'{"runs": ["\ud800"], "target": 80}', r"runs\[0\] is '.ud800', with a control"),
+    "an escape sequence": (Plan, r'{"runs": ["\u001b[2J"], "target": 80}', r"runs\[0\] is '.x1b\[2J', with a control"),
+    "a name of a key": (Plan, r'{"runs": [], "target": 80, "\u001b": 1}', r"'.x1b' is '.x1b', with a control"),
+    "a choice": (
+        ClientSummary,
+        json.dumps({"graph": {**GRAPH, "stochastic": "x"}}),
+        "stochastic is 'x' and should be doubly",
+    ),
+    "inside a union": (
+        ClientSummary,
+        json.dumps({"graph": {**GRAPH, "round": 0}}),
+        "graph.round is 0 and should be at",
+    ),
+    "an edge": (
+        ClientSummary,
+        json.dumps({"graph": {**GRAPH, "edges": [[0, 1]]}}),
+        "graph.edges is a list and should be",
+    ),
+    "unequal rows": (ClientSummary, '{"labels": [[1], [1, 2]]}', "labels is a list and should be rows of equal length"),
+    "keys of a dict": (Annotated[dict[str, Any], Protocols], '{"after_mix": 1}', "after_train is missing"),
+    "long": (Config, json.dumps({"method": "x" * 100_000}), "settings is missing"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_one_sentence_names_file_and_field(wrong: str) -> None:
+    kind, text, names = WRONG[wrong]
+    with pytest.raises(DamagedFileError, match=f"^a/plan.json is damaged, because .*{names}") as error:
+        parse_json(text, kind, "a/plan.json")
+    assert len(str(error.value)) < 400
+    assert str(error.value).isprintable()
+    assert str(error.value).endswith(": restore the file, or start the run again")
+
+
+def test_what_is_whole_is_read(tmp_path: Path) -> None:
+    """Whole numbers are numbers, and keys that a later version adds are no damage."""
+    written = {"runs": ["a b", "ä"], "target": 80, "more": {"x": [1, None, "line\nline"]}}
+    (tmp_path / "plan.json").write_text(json.dumps(written))
+    assert read_json(tmp_path / "plan.json", Plan) == written
+    parse_json(json.dumps({"graph": GRAPH, "labels": [[1, 0], [0, 2]]}), ClientSummary, "clients.json")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin").write_bytes(b'{"runs": ["\xe4"], "target": 80}')
+    for name, names in {
+        "device": "plain file",
+        "folder": "plain file",
+        "latin": "UTF-8 .byte 11.",
+        "none": "cannot",
+    }.items():
+        with pytest.raises(UserError, match=names):
+            read_json(tmp_path / name, Plan)
+    (tmp_path / "command.txt").write_text("coterie run \x1b[2J")
+    with pytest.raises(UserError, match=r"command.txt is damaged, because it is 'coterie run .x1b"):
+        read_text(tmp_path / "command.txt")
+
+
+def test_rows_are_those_of_rounds_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_rows(path) == []
+    path.write_bytes(b'{"round": 1')  # it is just being written
+    assert read_rows(path) == []
+    path.write_bytes(b"\xff\n")
+    assert read_rows(path, 0) == []  # what a crash left behind the rows that are asked for
+    with pytest.raises(DamagedFileError, match=r"metrics.jsonl, line 1, is damaged, because it is not text"):
+        read_rows(path)
