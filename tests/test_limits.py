@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import coterie as ct
 from coterie.algorithms.capacities import levels
@@ -117,3 +119,28 @@ def test_numbers_beyond_reason_are_refused_before_anything_is_written(name: str,
 def test_a_capacity_is_a_finite_number(capacity: str) -> None:
     with pytest.raises(UserError, match=r"unknown capacity '(inf|nan)'"):
         levels(capacity, {"b4": 1.0})
+
+
+class Made(TorchFunctionMode):
+    """Writes down how many numbers every tensor has that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is torch.empty:
+            self.sizes.append(made.numel())
+        return made
+
+
+def test_a_model_is_counted_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of 16 MB each: the second one is too much, and it is never made."""
+    monkeypatch.setattr("coterie.core.memory.free_memory", lambda: 20_000_000)
+    words = "model mlp:width=2000 would take at least 32 MB of memory, and 20 MB are free"
+    with Made() as made, pytest.raises(UserError, match=words):
+        ct.models.build("mlp:width=2000", classes=10, input_shape=(2000,))
+    assert made.sizes == [2000 * 2000, 2000]
+    with torch.device("meta"):  # where nothing is made, as for counting parameters
+        assert ct.models.build("mlp:width=2000", classes=10, input_shape=(2000,))

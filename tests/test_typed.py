@@ -7,6 +7,7 @@ import pytest
 from in_process import answer
 
 RUN = ("run", "dfedavg", "--clients", "4", "--rounds", "1", "--out", "o", "--quiet")
+LINEAR = "torch.nn:Linear,in_features=64"
 LONG, DEEP = "x" * 5000, "a/" * 500
 
 REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -28,6 +29,21 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "another encoding": (("report", "a\udcff"), ("'a\\udcff' is no text in UTF-8",)),
     "data of 745 GiB": ((*RUN, "--data", "synthetic:size=999999999"), ("616 GB of memory", "free", "fewer")),
     "a width without bounds": ((*RUN, "--model", "mlp:width=99999999999"), ("width=99999999999", "1,000,000,000")),
+    "a model of 4 TB": (
+        (*RUN, "--model", "mlp:width=999999"),
+        ("mlp:width=999999", "at least 4 TB", "smaller"),
+    ),
+    "a layer of 26 YB": ((*RUN, "--model", f"{LINEAR},out_features={'9' * 23}"), ("at least 25.6 YB",)),
+    "a layer that cannot be": ((*RUN, "--model", f"{LINEAR},out_features=-1"), ("torch.nn:Linear fails", "options")),
+    "a model without a signature": ((*RUN, "--model", "builtins:dict"), ("builtins:dict", "torch.nn.Module")),
+    "a function that is no model": ((*RUN, "--model", "torch:zeros"), ("torch:zeros does not say", "torch.nn.Module")),
+    "a command that is no model": ((*RUN, "--model", "subprocess:getoutput,cmd=true"), ("subprocess:getoutput fails",)),
+    "a model without a module": ((*RUN, "--model", ":foo"), ("unknown model",)),
+    "a model in a folder above": ((*RUN, "--model", "..:foo"), ("unknown model '..'",)),
+    "a graph of a billion": (("topology", "ring", "--clients", "999999999"), ("999,999,999 clients", "2,000 or fewer")),
+    "a sample of 30 PB": (("capacity", "--shape", "3,99999999,99999999"), ("--shape 3,99999999,99999999", "3,32,32")),
+    "a problem without bounds": (("theory", "dfedsam", "--problem", "dim=9999999"), ("dim=9999999", "10000")),
+    "no end of tries": ((*RUN, "--partition", "dirichlet-by-class:1,max_tries=99999"), ("max_tries=99999", "10000")),
     "a padding without bounds": ((*RUN, "--model", "cnn:padding=99"), ("padding=99", "takes 0 or 2 or none")),
 }
 

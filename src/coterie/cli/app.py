@@ -169,8 +169,8 @@ def theory(
     method: Annotated[
         str, typer.Argument(help="A method whose paper has a theorem; the answer to any other lists them.")
     ],
-    clients: Annotated[int, typer.Option(help="How many clients.", min=2, max=MOST)] = 8,
-    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1, max=MOST)] = 100,
+    clients: Annotated[int, typer.Option(help="How many clients.", min=2, max=10_000)] = 8,
+    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1, max=100_000)] = 100,
     topology: TopologyText = None,
     problem: Annotated[
         str,

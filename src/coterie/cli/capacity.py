@@ -1,6 +1,7 @@
 """``coterie capacity``: what the smaller forms of a model cost."""
 
 from collections.abc import Sequence
+from math import prod
 
 from rich.table import Table
 
@@ -20,7 +21,7 @@ def typed_shape(text: str) -> tuple[int, ...]:
     (1, 28, 28)
     """
     shape = tuple(whole_number(part.strip()) or 0 for part in text.split(","))
-    if not all(0 < size <= MOST for size in shape):
+    if not 0 < min(shape) <= prod(shape) <= MOST:
         raise UserError(f"--shape {text} is no shape: write whole numbers with commas, as in 3,32,32")
     return shape
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.spec import scaled
 from ..topology import Topology, build, degree, diameter, edges, in_neighbors, spectral_gap
+from ..topology.facts import check_dense
 from .console import INK, picture, plain_console
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def show_topology(
                          8 messages x 1,000,000 parameters of a model x 4 bytes
     ...
     """
+    check_dense(clients)
     topology = build(text, clients, seed)
     if round < 0:
         raise UserError(f"the round must be 0 or more, not {round}")

@@ -13,11 +13,13 @@ UNTOLD = 4 * 2**30  # bytes that are taken as free where the system does not say
 UNLIMITED = 2**60  # what control groups of version 1 have where nothing is limited is more than this
 
 
-def check_fits(need: float, what: str, fix: str) -> None:
-    """Refuse what would take more bytes than are free, before anything of it is made."""
+def check_fits(need: float, what: str, fix: str, how: str = "") -> None:
+    """Refuse what would take more bytes than are free, before anything of it is made; ``how``: "at least "."""
     free = free_memory()
     if need > free:
-        raise UserError(f"{what} would take {scaled(need, 'B')} of memory, and {scaled(free, 'B')} are free: {fix}")
+        raise UserError(
+            f"{what} would take {how}{scaled(need, 'B')} of memory, and {scaled(free, 'B')} are free: {fix}"
+        )
 
 
 def free_memory(root: Path = Path("/")) -> int:

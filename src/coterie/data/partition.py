@@ -5,11 +5,11 @@ Every partition takes ``(labels, clients, argument, rng)`` and returns one sorte
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from ..core.arguments import Positive
+from ..core.arguments import Positive, Range
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
 from ..core.spec import bind, parameters, parse
@@ -37,8 +37,8 @@ def dirichlet_by_class(
     alpha: Positive,
     rng: np.random.Generator,
     balance: bool = True,
-    min_size: int = 10,
-    max_tries: int = 100,
+    min_size: Annotated[int, Range()] = 10,
+    max_tries: Annotated[int, Range(1, 10_000)] = 100,
 ) -> Parts:
     """Cut every class k among the clients by its own p_k ~ Dir(alpha, ..., alpha) over the clients; sizes differ.
 

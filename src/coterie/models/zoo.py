@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -13,6 +14,7 @@ from ..core.arguments import PositiveInt
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import Spec, bind, parameters, parse
+from .allocation import AllocationCheck
 from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
 from .split import split_logreg
@@ -104,6 +106,9 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+_LIBRARIES = {"torch", *sys.stdlib_module_names}  # whose functions nobody here can mend
+
+
 def build(
     name: str,
     federation: Described | None = None,
@@ -131,7 +136,7 @@ def build(
     if classes is None:
         raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), AllocationCheck(f"model {spec}"):
         torch.manual_seed(rng.key(seed, "init"))
         module, described = _build(spec, shape, classes)
     # A description for config.json, not a submodule.
@@ -165,9 +170,29 @@ def _build(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, d
         return make(shape, classes, **options), {"name": spec.name, **options}
     name = f"{spec.name}:{spec.args[0]}"
     make, offered = import_function(name, "model"), {"shape": shape, "input_shape": shape, "classes": classes}
-    asked = {k: v for k, v in offered.items() if k in inspect.signature(make).parameters}
-    options = bind("model", Spec(name, spec.args[1:], spec.options), parameters(make, filled=asked))
-    module = make(**asked, **options)
+    takes = _signature(name, make)
+    asked = {k: v for k, v in offered.items() if k in takes}
+    options = bind("model", Spec(name, spec.args[1:], spec.options), {k: p for k, p in takes.items() if k not in asked})
+    module = _called(name, make, {**asked, **options})
     if not isinstance(module, nn.Module):
         raise UserError(f"{name} returned {type(module).__name__}: it must return a torch.nn.Module")
     return module, {"module": name, **options}
+
+
+def _signature(name: str, make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function of one's own."""
+    try:
+        return parameters(make)
+    except ValueError as error:
+        raise UserError(f"{name} does not say what it takes: name a function that returns a torch.nn.Module") from error
+
+
+def _called(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """Call a function of one's own, whose errors are its author's to see; those of libraries are about the options."""
+    try:
+        return make(**options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, UserError) or name.partition(":")[0].partition(".")[0] not in _LIBRARIES:
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} fails ({said}): give it other options, or name another function") from error

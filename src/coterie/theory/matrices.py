@@ -7,7 +7,7 @@ being told. A sample adds -<Xi, W>, as in ``quadratic``. Both matrices are squar
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
 from ..core import rng
-from ..core.arguments import NonNegative, Positive, PositiveInt, checked
+from ..core.arguments import NonNegative, Positive, Range, checked
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model
@@ -79,7 +79,7 @@ def matrices(
     clients: int,
     seed: int = 0,
     *,
-    dim: PositiveInt = 4,
+    dim: Annotated[int, Range(1, 10_000)] = 4,
     noise: NonNegative = 0.1,
     spread: NonNegative = 0.1,
     smoothness: Positive = 1.0,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
-from ..core.arguments import NonNegative, Positive, PositiveInt, Range, checked
+from ..core.arguments import NonNegative, Positive, Range, checked
 from ..core.errors import UserError
 from ..data import Federation, from_tensors
 from ..data.batches import Amount
@@ -99,7 +99,7 @@ def quadratic(
     clients: int,
     seed: int = 0,
     *,
-    dim: PositiveInt = 4,
+    dim: Annotated[int, Range(1, 10_000)] = 4,
     noise: NonNegative = 0.5,
     spread: NonNegative = 1.0,
     coupling: Annotated[float, Range(0, 1, below=True)] = 0.2,

@@ -53,9 +53,14 @@ def spectral_gap(W: Tensor) -> float:
 
 def dense(W: Tensor) -> Tensor:
     """Return a dense W; refuse one that is too large for that."""
-    if not W.is_sparse:
-        return W
-    raise UserError(f"a graph of {len(W):,} clients is too large for this: look at one of {DENSE:,} or fewer")
+    check_dense(len(W))
+    return W
+
+
+def check_dense(clients: int) -> None:
+    """Refuse so many clients that their W is sparse."""
+    if clients > DENSE:
+        raise UserError(f"a graph of {clients:,} clients is too large for this: look at one of {DENSE:,} or fewer")
 
 
 def _links(W: Tensor) -> Tensor:
