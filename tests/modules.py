@@ -200,6 +200,8 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a layer used twice": (lambda: Applied(lambda m, x: m.hidden(torch.relu(m.hidden(x)))), VECTORIZED),
     "a submodule with two names": (SharedSubmodule, VECTORIZED),
     "tied weights": (TiedWeights, VECTORIZED),
+    "Python decides by the samples": (TwoBranches, SERIAL),
+    "a layer that the loss does not reach": (Unused, VECTORIZED),
     "Python decides by a weight": (
         lambda: Applied(lambda m, x: m.hidden(x) * (2 if m.hidden.weight.mean().item() > 0 else 1)),
         SERIAL,
@@ -219,6 +221,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "an embedding": (Embedded, VECTORIZED),
     "an embedding with padding": (lambda: Embedded(padding_idx=0), VECTORIZED),
     "an embedding scaled by frequency": (lambda: Embedded(scale_grad_by_freq=True), VECTORIZED),
+    "an embedding with sparse gradients": (lambda: Embedded(sparse=True), SERIAL),
     "batch normalization": (lambda: two_layers(nn.BatchNorm1d(6)), VECTORIZED),
     "batch normalization, cumulative": (lambda: two_layers(nn.BatchNorm1d(6, momentum=None)), SERIAL),
     "batch normalization without memory": (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.data import Federation
-from modules import SERIAL, TRAINED, Recurrent
+from modules import SERIAL, TRAINED, Recurrent, Unused
 
 RATES = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 ROUNDS, STEPS = 2, 2
@@ -47,6 +47,8 @@ def plain_loop(build: Callable[[], nn.Module], client: int) -> dict[str, Tensor]
         for _ in range(STEPS):
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(x), y).backward()
+            for p in module.parameters():  # which torch's decay refuses to add to
+                p.grad = p.grad.to_dense() if p.grad is not None and p.grad.is_sparse else p.grad
             optimizer.step()
     return {k: v.detach() for k, v in (*module.named_parameters(), *module.named_buffers())}
 
@@ -135,3 +137,16 @@ def test_an_error_of_the_loss_passes_with_its_place(engine: str) -> None:
         ct.fit(nn.Linear(6, 3), federation(), alone, rounds=1, engine=engine, loss=loss, progress=False)
     assert caught.value is error
     assert "client 0" in error.__notes__[0]
+
+
+@pytest.mark.parametrize("engine", ["auto", SERIAL, "vectorized:1"])
+def test_a_personal_part_that_the_loss_does_not_reach_stays(engine: str) -> None:
+    """The last linear layer is the personal one; the phase that trains it has no gradient at all."""
+    module, extra = built(Unused), {"extra.weight", "extra.bias"}
+    start = {k: v.detach().clone() for k, v in module.named_parameters()}
+    alg = ct.algorithms.dfedalt(topology="full", epochs=1, momentum=0.9, weight_decay=0.1)
+    run = ct.fit(module, federation(), alg, rounds=2, engine=engine, progress=False)
+    for client in run.clients:
+        found = client.shared | client.personal
+        assert client.personal.keys() == extra
+        assert {k for k, v in found.items() if torch.equal(v, start[k])} == extra

@@ -36,7 +36,8 @@ class Mixture(Correction):
             g, at_w = grad(w, rest, batch)
             h, at_m = grad(mixed(w, v, alpha), rest | seen, batch)
             renewed = at_m.buffers | {ALPHA: (alpha - self.alpha_lr * dot(sub(v, w), h)).clamp(0, 1)}
-            return g | second(mul(h, alpha)), StepInfo(at_m.loss, at_w.buffers | second(renewed))
+            still = at_w.unreached | second_names(at_m.unreached)
+            return g | second(mul(h, alpha)), StepInfo(at_m.loss, at_w.buffers | second(renewed), still)
 
         return both
 

@@ -21,6 +21,7 @@ class StepInfo(NamedTuple):
 
     loss: Tensor
     buffers: Tensors  # running statistics after the forward pass
+    unreached: frozenset[str] = frozenset()  # parameters that the loss does not depend on: they do not move
 
 
 Grad = Callable[[Tensors, Tensors, Batch], tuple[Tensors, StepInfo]]

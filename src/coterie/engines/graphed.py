@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from ..core.tensors import Tensors, Tree, leaves, pick, rows, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
-from .base import Grad, InMemory, Objective, Step, StepInfo
+from .base import Grad, InMemory, Objective, Step
 from .capture import Build, Play, PlayOver, Wanted, captured
 from .lanes import Lanes
 from .serial import Serial, may_be_last
-from .vectorized import Vectorized, lift, write
+from .vectorized import Gradient, Vectorized, lift, write
 
 
 class Graphed(InMemory):
@@ -36,7 +36,6 @@ class Graphed(InMemory):
         self.lanes = Lanes(lanes, device)
         self._once = Vectorized(chunk, exact, device) if chunk > 1 else Serial(device)
         self._programs: dict[Hashable, list[RecordedStep]] = {}
-        self._gradients: dict[Objective, Grad] = {}
         self._built = 0
         self._rehearsed: dict[Hashable, Rehearsed] | None = None  # while a round is rehearsed
 
@@ -50,10 +49,8 @@ class Graphed(InMemory):
         return self._once.map(f, *clients, keys=keys)
 
     def gradient(self, objective: Objective) -> Grad:
-        """Return the same function for the same objective, so that equal steps are equal in every round."""
-        if objective not in self._gradients:
-            self._gradients[objective] = _gradient(objective)
-        return self._gradients[objective]
+        """Differentiate as the vectorized engine does, in a way that can be traced and lifted."""
+        return Gradient(objective)
 
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """Run ``step`` through all batches of every client, one replay per batch."""
@@ -152,14 +149,6 @@ class Rehearsed(NamedTuple):
     built: dict[Hashable, PlayOver]
     shape: Hashable
     wanted: Wanted
-
-
-def _gradient(objective: Objective) -> Grad:
-    def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
-        g, seen = torch.func.grad(lambda params: objective(params, frozen, batch), has_aux=True)(x)
-        return g, seen
-
-    return grad
 
 
 def over(chunk: int, f: Callable[..., Tree]) -> Callable[..., Tree]:

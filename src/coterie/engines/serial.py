@@ -62,10 +62,12 @@ class Serial(InMemory):
         def grad(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
             leaves = {k: v.detach().requires_grad_() for k, v in fastest(x, frozen).items()}
             loss, info = objective(leaves, frozen, batch)
-            g = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+            g = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True) if loss.requires_grad else ()
+            found = {k: v.to_dense() if v.is_sparse else v for k, v in zip(leaves, g, strict=False) if v is not None}
             if self.workers > 1:
                 check()
-            return dict(zip(leaves, g, strict=True)), StepInfo(info.loss.detach(), info.buffers)
+            whole = {k: found[k] if k in found else torch.zeros_like(v) for k, v in x.items()}
+            return whole, StepInfo(info.loss.detach(), info.buffers, frozenset(x.keys() - found.keys()))
 
         return grad
 

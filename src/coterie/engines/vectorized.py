@@ -110,14 +110,16 @@ class Gradient:
     def __call__(self, x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
         """Return the gradient in ``x``, and loss and buffers."""
 
-        def value(params: Tensors) -> tuple[Tensor, tuple[Tensors, StepInfo]]:
+        def value(params: Tensors) -> tuple[Tensor, tuple[Tensors, Tensor, Tensors]]:
             loss, info = self.objective(params, frozen, batch)
-            g = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
-            return loss, (dict(zip(params, g, strict=True)), info)
+            g = torch.autograd.grad(loss, list(params.values()), allow_unused=True) if loss.requires_grad else ()
+            found = {k: v for k, v in zip(params, g, strict=False) if v is not None}
+            return loss, (found, info.loss, info.buffers)
 
         answer: Any = torch.func.vjp(value, x, has_aux=True)
-        g, info = answer[2]
-        return g, info
+        found, loss, buffers = answer[2]
+        g = {k: found[k] if k in found else torch.zeros_like(v) for k, v in x.items()}
+        return g, StepInfo(loss, buffers, frozenset(x.keys() - found.keys()))
 
 
 def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: Integers) -> Tree:

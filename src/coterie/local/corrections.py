@@ -139,8 +139,8 @@ class FewSamples(Correction):
             size = self.size
             mask = None if batch.mask is None else batch.mask[:size]
             few = batch._replace(x=batch.x[:size], y=batch.y[:size], mask=mask)
-            noisy, _ = grad(u, frozen | v, few)
-            return {k: (noisy | exact)[k] for k in x}, info
+            noisy, seen = grad(u, frozen | v, few)
+            return {k: (noisy | exact)[k] for k in x}, info._replace(unreached=info.unreached | seen.unreached)
 
         return both
 

@@ -157,6 +157,8 @@ class Descent(NamedTuple):
             direction = correction.direction(direction, frozen.aux)
         g, info = direction(carry.x, frozen.rest | carry.running, batch)
         x, buffer = self.sgd.step(carry.x, g, carry.buffer)
+        if info.unreached:  # as in ``torch.optim``: without a gradient, neither decay nor momentum moves a parameter
+            x, buffer = (new | split(old, info.unreached)[0] for new, old in ((x, carry.x), (buffer, carry.buffer)))
         for correction in self.phase.corrections:
             x = correction.after_step(x, frozen.aux, self.sgd.lr)
         return Carry(x, carry.running | info.buffers, buffer, carry.loss + info.loss)
