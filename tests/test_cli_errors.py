@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "init-of-a-server": ("run fedavg --init per-client", ("init=per-client", "fedavg", "leave init out")),
     "init-of-servers": ("compare fedavg fedsam --init per-client", ("fedavg, fedsam", "leave --init out")),
-    "init-unknown": ("run dfedavg --init own", ("unknown init 'own'", "common", "per-client")),
+    "init-unknown": ("run dfedavg --init own", ("init='own'", "common", "per-client")),
     "silence-of-a-server": ("run fedavg --drop-messages 0.2", ("fedavg", "no topology", "leave --drop-messages out")),
     "offline-of-a-server": ("run fedavg --offline 0.2", ("offline=0.2", "fedavg", "participation")),
     "offline-of-servers": ("compare fedavg fedsam --offline 0.2", ("fedavg, fedsam", "participation")),

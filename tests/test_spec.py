@@ -7,7 +7,8 @@ import pytest
 
 import coterie as ct
 from coterie.algorithms.settings import parse_settings
-from coterie.core.arguments import Range, checked, in_words
+from coterie.core.annotations import Range, in_words
+from coterie.core.arguments import checked
 from coterie.core.errors import UserError
 from coterie.core.spec import Spec, bind, convert, parameters, parse
 from coterie.data.partition import split

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+from ..core.arguments import checked
 from ..core.errors import unknown
 from ..core.custom import is_own
 from .custom import custom_builder
@@ -68,6 +69,7 @@ def is_method(name: str) -> bool:
     return name.replace("_", "-") in BUILDERS
 
 
+@checked("function")
 def builder(name: str) -> Callable[..., Algorithm]:
     """Return the builder of that name; ``-`` and ``_`` are the same.
 
@@ -83,6 +85,7 @@ def builder(name: str) -> Callable[..., Algorithm]:
     return BUILDERS[name.replace("_", "-")]
 
 
+@checked("function")
 def build(name: str, **settings: Any) -> Algorithm:
     """Build the method of that name with these settings.
 

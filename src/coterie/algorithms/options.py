@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast, get_type_hints
 
-from ..core.arguments import LARGEST, accept
-from ..core.arguments import Fraction as Fraction
-from ..core.arguments import Positive as Positive
-from ..core.arguments import Range as Range
+from ..core.annotations import LARGEST
+from ..core.annotations import Fraction as Fraction
+from ..core.annotations import Positive as Positive
+from ..core.annotations import Range as Range
+from ..core.arguments import accept
 from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local.steps import Phase, Sgd

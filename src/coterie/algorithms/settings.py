@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, get_type_hints
 
-from ..core.arguments import in_words, plain_types
+from ..core.annotations import in_words, plain_types
 from ..core.errors import UserError, no_option
 from ..core.spec import Spec, bind, given_twice, parameters
 from .base import Algorithm

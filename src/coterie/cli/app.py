@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..core.arguments import MOST
+from ..core.annotations import MOST
 from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
 from .recipe import recipe
 from .typed import Commands

@@ -8,7 +8,7 @@ from rich.table import Table
 from ..algorithms import BUILDERS
 from ..algorithms.costs import CapacityRow, capacity_table
 from ..algorithms.method import facts
-from ..core.arguments import MOST
+from ..core.annotations import MOST
 from ..core.errors import UserError
 from ..core.spec import whole_number
 from .console import plain_console, table

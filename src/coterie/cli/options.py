@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..core.arguments import MOST
+from ..core.annotations import MOST
 from ..core.errors import UserError
 from ..training.time_limit import TimeLimit
 

@@ -14,6 +14,7 @@ from ..algorithms.method import facts
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
+from ..core.arguments import accept
 from ..core.custom import display_name
 from ..core.errors import UserError
 from ..core.schema import Config, Init
@@ -25,7 +26,7 @@ from ..models.model import Model, cross_entropy
 from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
-from ..training.first import COMMON, PER_CLIENT, check_init, first_models
+from ..training.first import COMMON, PER_CLIENT, first_models
 from .options import RunOptions, flag
 from .presets import PRESETS, Preset
 
@@ -103,7 +104,7 @@ class RunPlan:
     def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
         """Refuse first models of their own where clients of no method have a use for them."""
         names = [a.name for a in chosen]
-        check_init(wanted := self.options.init or COMMON)
+        wanted = accept("the command", "init", self.options.init or COMMON, Init)
         if wanted not in [self.init(module, federation, a, names) for a in chosen]:
             raise UserError(f"with {', '.join(names)} all begin with the server's model: leave --init out")
 

@@ -5,8 +5,6 @@ in Python are refused by it in the same words. NumPy's numbers become Python's a
 """
 
 import inspect
-import math
-import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Callable as AnyCallable
 from functools import cache, wraps
@@ -14,139 +12,51 @@ from inspect import Parameter
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import UserError, no_option
+from .annotations import LARGEST, UNIONS, Range, in_python, is_list, leaves, plain_types, shown
+from .errors import UserError, did_you_mean, no_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
-LARGEST = 3e38  # the largest number that single precision holds
-MOST = 10**9  # of anything that is counted: rounds, steps, clients, widths
 MISFIT = object()
-_WORDS: dict[Any, str] = {
-    tuple[int, ...]: "whole numbers with commas",
-    tuple[float, ...]: "numbers with commas",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    NoneType: "none",
-}
-_UNIONS = (Union, UnionType)
-_SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 60
-
-
-class Range(NamedTuple):
-    """The numbers that an annotation allows, as in ``Annotated[float, Range(0, 1)]``."""
-
-    low: float = 0.0
-    high: float = math.inf
-    above: bool = False  # whether ``low`` itself is outside
-    below: bool = False  # whether ``high`` itself is outside
-
-    def check(self, name: str, value: Any) -> None:
-        """Refuse a number outside; of several numbers each one."""
-        for one in value if isinstance(value, list | tuple) else (value,):
-            if not self.holds(one):
-                raise UserError(f"{name}={shown(one)} is out of range: it must be a number {self}")
-            if isinstance(one, int) and one > MOST:
-                raise UserError(f"{name}={shown(one)} is out of range: it must be at most {MOST:,}")
-
-    def holds(self, one: float) -> bool:
-        """Return whether a number is inside."""
-        inside = self.low <= one <= min(self.high, LARGEST)
-        return inside and not (self.above and one == self.low) and not (self.below and one == self.high)
-
-    def __str__(self) -> str:
-        if self.high < math.inf and not self.above and not self.below:
-            return f"between {self.low:g} and {self.high:g}"
-        least = f"{'above' if self.above else 'at least'} {self.low:g}"
-        return f"{least} and {'below' if self.below else 'at most'} {self.high:g}" if self.high < math.inf else least
-
-
-NonNegative = Annotated[float, Range()]
-Positive = Annotated[float, Range(above=True)]
-Fraction = Annotated[float, Range(0, 1)]
-PositiveInt = Annotated[int, Range(1)]
-
-
-def plain_types(hint: Any) -> tuple[type, ...]:
-    """Return the types of an annotation that can be typed as text.
-
-    >>> plain_types(Annotated[int, Range(1)] | None)
-    (<class 'int'>, <class 'NoneType'>)
-    """
-    if get_origin(hint) is Literal:
-        return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
-    if get_origin(hint) is Annotated:  # first, because what stands behind the type may have no hash
-        return plain_types(get_args(hint)[0])
-    if hint in _WORDS:
-        return (hint,)
-    members = get_args(hint) if get_origin(hint) in _UNIONS else ()
-    return tuple(dict.fromkeys(t for member in members for t in plain_types(member)))
-
-
-def in_words(hint: Any) -> str:
-    """Say which texts an annotation takes; where there are few choices, those.
-
-    >>> in_words(int | None), in_words(Literal["size", "uniform"])
-    ('a whole number or none', 'size or uniform')
-    """
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    return " or ".join(_WORDS[t] for t in plain_types(hint)) or "nothing that can be typed"
-
-
-def in_python(hint: Any) -> str:
-    """Say which values an annotation takes.
-
-    >>> in_python(str | Path | None), in_python(Sequence[Literal["a", "b"]]), in_python(Callable[[int], float])
-    ('a text or a Path or none', 'a list of (a or b)', 'a function of 1 argument')
-    """
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return in_python(args[0])
-    if origin in _UNIONS:
-        return " or ".join(dict.fromkeys(map(in_python, args)))
-    if plain_types(hint):
-        return in_words(hint)
-    if origin is AnyCallable:
-        count = "" if args[0] is ... else f" of {len(args[0])} argument{'s' * (len(args[0]) != 1)}"
-        return f"a function{count}"
-    if inspect.isclass(origin) and issubclass(origin, Sequence):
-        return f"a list of {' and '.join(f'({in_python(a)})' for a in args if a is not ...)}"
-    name: str = getattr(origin or hint, "__name__", str(hint))
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-
-
-def shown(value: Any) -> str:
-    """Write a value in as many characters as a sentence bears."""
-    return " ".join(_SHOWN.repr(value).split())
 
 
 def accept(subject: str, key: str, value: Any, hint: Any, *, required: bool = False) -> Any:
     """Return a value as an annotation has it, NumPy's numbers as Python's; refuse one that it does not allow.
 
-    >>> accept("method fedavg", "lr", 1, Positive)
+    >>> accept("method fedavg", "lr", 1, float)
     1.0
-    >>> accept("function fit", "rounds", "3", PositiveInt)
+    >>> accept("function fit", "rounds", "3", int)
     Traceback (most recent call last):
     coterie.core.errors.UserError: rounds='3' does not fit function fit: rounds takes a whole number
     """
     found = _fitted(key, value, hint)
     if isinstance(found, float) and not abs(found) <= LARGEST:
         raise UserError(f"{key}={found} is out of range: it must be a finite number, at most {LARGEST:g}")
-    if found is not MISFIT:
-        return found
-    if get_origin(hint) is Literal and value is not None:
-        raise UserError(f"{key}={shown(value)} is not a choice: use {in_words(hint)}")
+    if found is MISFIT:
+        raise _refusal(subject, key, value, hint, required)
+    return found
+
+
+def _refusal(subject: str, key: str, value: Any, hint: Any, required: bool) -> UserError:
+    """Return the sentence about a misfit; in a list, about its first item that is one."""
+    members = list(leaves(hint))
+    choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+    if isinstance(value, str) and choices:
+        near = did_you_mean(value, filter(lambda choice: isinstance(choice, str), choices))
+        return UserError(f"{key}={shown(value)} is not a choice: {near or f'use {in_python(hint)}'}")
     if value is None and not required:
-        raise UserError(f"{key} cannot be none: leave it out, and it has its usual value")
-    raise UserError(f"{key}={shown(value)} does not fit {subject}: {key} takes {in_python(hint)}")
+        return UserError(f"{key} cannot be none: leave it out, and it has its usual value")
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in (get_args(member)[0] for member in members if is_list(member)):
+            for i, one in enumerate(value):
+                if _fitted(key, one, item) is MISFIT:
+                    return _refusal(subject, f"{key}[{i}]", one, item, required=True)
+    return UserError(f"{key}={shown(value)} does not fit {subject}: {key} takes {in_python(hint)}")
 
 
 def _fitted(key: str, value: Any, hint: Any) -> Any:
@@ -160,7 +70,7 @@ def _fitted(key: str, value: Any, hint: Any) -> Any:
             if isinstance(bound, Range):  # code of one's own may say other things there
                 bound.check(key, found)
         return found
-    if origin in _UNIONS:  # a whole number is a number as well, but only where it can be nothing else
+    if origin in UNIONS:  # a whole number is a number as well, but only where it can be nothing else
         each = (_fitted(key, value, m) for m in sorted(args, key=lambda m: plain_types(m) == (float,)))
         return next((found for found in each if found is not MISFIT), MISFIT)
     value = _python_number(value)
@@ -238,7 +148,7 @@ def checked(kind: str, own: Collection[str] = ()) -> Callable[[Callable[P, R]], 
     """Make a function refuse arguments in the words with which typed ones are refused; ``own``: it checks these itself.
 
     >>> @checked("function")
-    ... def wait(seconds: NonNegative) -> float:
+    ... def wait(seconds: Annotated[float, Range()]) -> float:
     ...     return seconds
     >>> wait(-1)
     Traceback (most recent call last):

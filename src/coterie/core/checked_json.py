@@ -25,7 +25,7 @@ from typing import (
     is_typeddict,
 )
 
-from .arguments import LARGEST, shown
+from .annotations import LARGEST, shown
 from .errors import DamagedFileError, UserError
 from .schema import Row
 

@@ -6,7 +6,7 @@ included. A type behind that of a dict says which keys it always has.
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from .arguments import MOST, Fraction, NonNegative, PositiveInt, Range
+from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
 from .bounds import Edges, EqualRows, FolderName
 
 Count = Annotated[int, Range()]

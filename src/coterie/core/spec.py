@@ -12,7 +12,8 @@ from inspect import Parameter
 from types import NoneType
 from typing import Any, NamedTuple, get_type_hints
 
-from .arguments import LARGEST, accept, in_words, plain_types
+from .annotations import LARGEST, in_words, plain_types
+from .arguments import accept
 from .errors import UserError, no_option
 
 _LISTS: dict[Any, type[int] | type[float]] = {tuple[int, ...]: int, tuple[float, ...]: float}
@@ -138,7 +139,7 @@ def parameters(function: Callable[..., object], filled: Collection[str] = ()) ->
 def bind(kind: str, spec: Spec, takes: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return what was typed as keyword arguments for these parameters, each of the type that its annotation has.
 
-    >>> from coterie.core.arguments import Fraction
+    >>> from coterie.core.annotations import Fraction
     >>> def ring(n: int, weight: Fraction = 0.5) -> None: ...
     >>> bind("shape", parse("ring:1"), parameters(ring, filled=["n"]))
     {'weight': 1.0}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..core import rng
-from ..core.arguments import NonNegative, PositiveInt
+from ..core.annotations import NonNegative, PositiveInt
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from .federation import Federation, Pool, quarter

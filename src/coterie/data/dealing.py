@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.arguments import Positive
+from ..core.annotations import Positive
 from ..core.errors import UserError
 from .batches import Integers
 

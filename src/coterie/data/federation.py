@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked, checked_class
 from ..core.errors import UserError
 from .transform import Masking, Transform
 
@@ -18,6 +20,7 @@ Pair = tuple[Array, Array]
 Rows = tuple[NDArray[np.int64], ...]
 
 
+@checked_class("class")
 @dataclass(frozen=True, eq=False)
 class Federation:
     """The data of n clients: client i trains on the rows ``train[i]`` and is tested on the rows ``test[i]``.
@@ -36,7 +39,7 @@ class Federation:
     test_y: Tensor  # [M, ...]
     train: tuple[Tensor, ...]  # per client: int64 rows of x
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
-    classes: int | None  # None for floating targets
+    classes: PositiveInt | None  # None for floating targets
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds the same federation
     transform: Transform | Masking | None = None  # makes inputs of stored samples; None: they are inputs
 
@@ -105,8 +108,9 @@ class Federation:
         return digest.hexdigest()
 
 
+@checked("function", own=("train", "test"))
 def from_tensors(
-    train: Sequence[Pair], test: Sequence[Pair], classes: int | None = None, transform: Transform | None = None
+    train: Sequence[Pair], test: Sequence[Pair], classes: PositiveInt | None = None, transform: Transform | None = None
 ) -> Federation:
     """Make a federation of one pair (samples, targets) per client, tensors or arrays.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ..core.arguments import Positive, Range
+from ..core.annotations import Positive, Range
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
 from ..core.spec import bind, parameters, parse

@@ -1,12 +1,13 @@
 """The sources of data by name, and the call that makes a federation of one of them."""
 
 from collections.abc import Callable
-from operator import index
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked
 from ..core.errors import unknown
 from ..core.spec import Spec, bind, parameters, parse
 from .builtin import digits, synthetic
@@ -38,9 +39,10 @@ SOURCES: dict[str, Callable[..., Pool]] = {
 }
 
 
+@checked("function")
 def federate(
     source: str,
-    clients: int | None = None,
+    clients: PositiveInt | None = None,
     partition: str = "dirichlet:0.1",
     seed: int = 0,
     data_dir: str | Path | None = None,
@@ -58,12 +60,11 @@ def federate(
     >>> federate("synthetic:classes=4", clients=3, partition="iid", size=400).sizes.tolist()
     [100, 100, 100]
     """
-    seed = index(seed)  # a plain int: JSON has no NumPy integers
     spec = parse(source).with_options(options)
     if spec.name not in SOURCES:
         raise unknown("source", spec.name, SOURCES)
     pool, chosen = _loaded(spec, seed, data_dir)
-    parts, test = _divided(pool, spec.name, None if clients is None else index(clients), partition, seed)
+    parts, test = _divided(pool, spec.name, clients, partition, seed)
     federation = Federation(
         pool.x,
         pool.y,

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from ..core.errors import UserError, unknown
+from ..core.annotations import Range
+from ..core.arguments import checked_class
+from ..core.errors import UserError
 
 Border = Literal["black", "mean"]
 _GOLDEN, _FIRST, _SECOND = (  # splitmix64's constants as signed numbers, which wrap around as unsigned ones do
@@ -16,6 +18,7 @@ _GOLDEN, _FIRST, _SECOND = (  # splitmix64's constants as signed numbers, which 
 )
 
 
+@checked_class("class", own=("mean", "std"))
 @dataclass(frozen=True)
 class Transform:
     """The normalization of uint8 images [B, C, H, W], (x / 255 - mean) / std, and a random crop and flip in training.
@@ -28,7 +31,7 @@ class Transform:
 
     mean: tuple[float, ...]  # one number per channel, of values scaled to [0, 1]
     std: tuple[float, ...]
-    pad: int = 0  # pixels added on each side; a random crop brings the image back to its size
+    pad: Annotated[int, Range()] = 0  # pixels added on each side; a random crop brings the image back to its size
     flip: bool = False  # whether half of the images are mirrored
     border: Border = "black"  # the added pixels: black, or the "mean", which is 0 in a normalized image
 
@@ -39,10 +42,6 @@ class Transform:
             raise UserError(
                 f"mean={self.mean} and std={self.std} do not fit: give one mean and one positive std a channel"
             )
-        if not isinstance(self.pad, int) or self.pad < 0:
-            raise UserError(f"pad={self.pad!r} is no number of pixels: give a whole number, 0 for no crop")
-        if self.border not in get_args(Border):
-            raise unknown("border", str(self.border), get_args(Border))
         if not self.pad and self.border != "black":
             raise UserError(f"border={self.border} is for images that get one: give pad, or leave border out")
 

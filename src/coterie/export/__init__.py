@@ -7,6 +7,7 @@ Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that a
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..core.arguments import checked
 from ..core.errors import UserError, unknown
 from ..training.run import Run
 from .deployed import Form, Opened
@@ -16,6 +17,7 @@ from .restore import load
 __all__ = ["Form", "FormatName", "load", "save", "save_all"]
 
 
+@checked("function")
 def save(
     run: Run | str | Path,
     client: int,
@@ -50,6 +52,7 @@ def save(
     return path
 
 
+@checked("function")
 def save_all(
     run: Run | str | Path,
     folder: str | Path,

@@ -9,12 +9,14 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
+from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
 from ..training.run import shapes
 
 
+@checked("function")
 def load(path: str | Path) -> nn.Module:
     """Return the module of a safetensors file that ``save`` has written, in evaluation mode."""
     try:

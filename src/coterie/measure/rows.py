@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.arguments import LARGEST
+from ..core.annotations import LARGEST
 from ..core.schema import AccuracySummary, Config, Row, Summary, number
 from ..core.tensors import Tensors
 from ..data import Federation

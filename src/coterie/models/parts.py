@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import nn
 
-from ..core.arguments import Range
+from ..core.annotations import Range
 from ..core.errors import UserError
 
 WidthRate = Annotated[float, Range(0, 1, above=True)]

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.arguments import PositiveInt
+from ..core.annotations import PositiveInt
 from .parts import WidthRate, group_norm, need_images, scaled_width
 
 Norm = Callable[[int], nn.Module]

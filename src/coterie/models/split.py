@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from ..core.arguments import Range
+from ..core.annotations import Range
 from ..core.errors import UserError
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.arguments import PositiveInt, Range
+from ..core.annotations import PositiveInt, Range
 from ..core.errors import UserError
 from .parts import WidthRate, scaled_width
 

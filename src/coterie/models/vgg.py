@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..core.arguments import PositiveInt
+from ..core.annotations import PositiveInt
 from .parts import WidthRate, group_norm, need_images, scaled_width
 
 PLAN = ((64,), (128,), (256, 256), (512, 512), (512, 512))

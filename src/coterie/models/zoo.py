@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from ..core import rng
-from ..core.arguments import PositiveInt
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import Spec, bind, parameters, parse
@@ -109,12 +110,13 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 _LIBRARIES = {"torch", *sys.stdlib_module_names}  # whose functions nobody here can mend
 
 
+@checked("function")
 def build(
     name: str,
     federation: Described | None = None,
     *,
-    classes: int | None = None,
-    input_shape: Sequence[int] | None = None,
+    classes: PositiveInt | None = None,
+    input_shape: Sequence[PositiveInt] | None = None,
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:

@@ -8,23 +8,22 @@ All figures are plain data for plotly.js, whose bundle is taken from the package
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.files import write_text
 from ..measure.compare import check_target
+from ..training.run import Run
 from .collect import collect
 from .library import compressed_library
 from .page import page
 
-if TYPE_CHECKING:
-    from ..training.run import Run
-
 __all__ = ["html", "write"]
 
 
+@checked("function")
 def write(
-    runs: "Sequence[Run | str | Path]",
+    runs: Sequence[Run | str | Path],
     path: str | Path,
     say: Callable[[str], object] | None = None,
     landscape: bool = False,
@@ -57,8 +56,9 @@ def write(
     return file
 
 
+@checked("function")
 def html(
-    runs: "Sequence[Run | str | Path]",
+    runs: Sequence[Run | str | Path],
     say: Callable[[str], object] | None = None,
     reload: float | None = None,
     landscape: bool = False,

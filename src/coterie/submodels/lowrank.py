@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
+from ..core.arguments import checked
 from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
 from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
@@ -48,6 +49,7 @@ class Pair(NamedTuple):
         return matrices(tensors[self.U], tensors[self.V])
 
 
+@checked("function")
 def factorize(
     module: nn.Module,
     rank_ratio: float,
@@ -98,6 +100,7 @@ def factorize(
     return replace_layers(module, new)
 
 
+@checked("function")
 def recover(module: nn.Module) -> nn.Module:
     """Return a module of ordinary layers that computes the same as one in low-rank form.
 
@@ -108,6 +111,7 @@ def recover(module: nn.Module) -> nn.Module:
     return replace_layers(module, {id(layer): layer.ordinary() for _, layer in _low_rank(module)})
 
 
+@checked("function")
 def factor_pairs(module: nn.Module) -> tuple[Pair, ...]:
     """Return the names of the factors of a module in low-rank form, in the order of its layers.
 

@@ -7,6 +7,7 @@ from ..algorithms import BUILDERS, builder
 from ..algorithms.base import Problem
 from ..algorithms.method import facts
 from ..algorithms.settings import settings_of
+from ..core.arguments import checked
 from ..core.errors import UserError, unknown
 from ..core.spec import bind, parameters, parse
 from ..topology import build
@@ -47,6 +48,7 @@ PLAIN: dict[str, Any] = {"lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, 
 MOVING = tuple(f"{part}{name}" for part in ("", "personal_") for name in ("lr", "outer_lr", "steps", "epochs"))
 
 
+@checked("function")
 def examine(
     method: str,
     *,

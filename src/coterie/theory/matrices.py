@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ..algorithms import builder
 from ..algorithms.base import Algorithm
 from ..core import rng
-from ..core.arguments import NonNegative, Positive, Range, checked
+from ..core.annotations import NonNegative, Positive, Range
+from ..core.arguments import checked
 from ..core.tensors import Tensors
 from ..data import Federation, from_tensors
 from ..models.model import Model

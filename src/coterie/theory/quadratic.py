@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
-from ..core.arguments import NonNegative, Positive, Range, checked
+from ..core.annotations import NonNegative, Positive, Range
+from ..core.arguments import checked
 from ..core.errors import UserError
 from ..data import Federation, from_tensors
 from ..data.batches import Amount

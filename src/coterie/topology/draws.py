@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.arguments import PositiveInt, checked
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.rng import generator
 from .graphs import Topology

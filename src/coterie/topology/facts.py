@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..core.arguments import checked
 from ..core.errors import UserError
 from .sparse import DENSE, links
 
@@ -16,6 +17,7 @@ Stochastic = Literal["doubly", "row", "column"]
 _TOLERANCE = 1e-6
 
 
+@checked("function")
 def stochasticity(W: Tensor) -> Stochastic:
     """Return which sums are one: those of the rows (W1 = 1), of the columns (1ᵀW = 1ᵀ), or both.
 
@@ -31,6 +33,7 @@ def stochasticity(W: Tensor) -> Stochastic:
     raise UserError("neither the rows nor the columns of the mixing matrix sum to 1: divide each row by its sum")
 
 
+@checked("function")
 def spectral_gap(W: Tensor) -> float:
     """Return how fast mixing brings everybody together: 1 - λ, between 0 (never) and 1 (at once).
 
@@ -70,6 +73,7 @@ def _links(W: Tensor) -> Tensor:
     return links
 
 
+@checked("function")
 def in_neighbors(W: Tensor) -> list[list[int]]:
     """Return for every client those whose messages it receives, ascending and without itself.
 
@@ -79,6 +83,7 @@ def in_neighbors(W: Tensor) -> list[list[int]]:
     return [row.nonzero().flatten().tolist() for row in _links(W)]
 
 
+@checked("function")
 def degree(W: Tensor) -> tuple[int, float, int]:
     """Return the least, mean and greatest number of in-neighbors.
 
@@ -90,6 +95,7 @@ def degree(W: Tensor) -> tuple[int, float, int]:
     return int(counts.min()), float(counts.double().mean()), int(counts.max())
 
 
+@checked("function")
 def edges(W: Tensor) -> int:
     """Return the number of messages of one round, one for every directed link.
 
@@ -100,6 +106,7 @@ def edges(W: Tensor) -> int:
     return len(links(W)[0])
 
 
+@checked("function")
 def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return ([n] how many messages each client sends in one round, [n] how many it gets).
 
@@ -111,6 +118,7 @@ def degrees(W: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.bincount(senders, minlength=len(W)), np.bincount(receivers, minlength=len(W))
 
 
+@checked("function")
 def diameter(W: Tensor) -> int | None:
     """Return after how many exchanges over W everybody has heard from everybody, directly or not; None if never.
 

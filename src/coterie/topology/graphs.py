@@ -9,12 +9,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.arguments import PositiveInt, Range, checked
+from ..core.annotations import Example, PositiveInt, Range
+from ..core.arguments import checked, checked_class
 from ..core.errors import UserError
 from .facts import Stochastic
 from .sparse import DENSE, circle, from_links, sparse, with_diagonal
 
 
+@checked_class("class")
 @dataclass(frozen=True)
 class Topology:
     """A function from the round to the mixing matrix W[n, n] in float64, rows for receivers; sparse for many clients.
@@ -37,7 +39,7 @@ class Topology:
         return self.matrix(t)
 
 
-TopologyLike = str | Topology | Callable[[int], Tensor]
+TopologyLike = Annotated[str | Topology | Callable[[int], Tensor], Example('"ring" or lambda t: W')]
 """What a topology is made of: a text such as "ring", a Topology, or a function from the round to its matrix."""
 
 
@@ -142,6 +144,7 @@ def none(n: PositiveInt) -> Topology:
     return _fixed("none", circle(n, ()))
 
 
+@checked("function")
 def metropolis(adjacency: Tensor) -> Tensor:
     """Return Metropolis-Hastings weights, which make any undirected graph symmetric and doubly stochastic.
 

@@ -6,9 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..core.arguments import PositiveInt
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked
 from ..core.errors import UserError, unknown
-from ..core.spec import bind, convert, parameters, parse
+from ..core.spec import bind, parameters, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, TopologyLike, exponential, full, grid, none, ring, star
@@ -29,6 +30,7 @@ BUILDERS: dict[str, Callable[..., Topology]] = {
 }
 
 
+@checked("function")
 def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
     """Return the topology for n clients that a text, a Topology or a function round -> W stands for.
 
@@ -40,7 +42,6 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
     >>> build(lambda t: torch.eye(2), n=2).stochastic
     'doubly'
     """
-    n = convert("a topology", "n", n, PositiveInt)
     if isinstance(topology, str):
         return _from_text(topology, n, seed)
     if isinstance(topology, Topology):
@@ -49,11 +50,6 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
                 f"the topology {topology.name} is made for {topology.n} clients, there are {n}: make it with n={n}"
             )
         return topology
-    if not callable(topology):
-        raise UserError(
-            f"a topology cannot be of type {type(topology).__name__}: "
-            "pass a text such as 'ring', or a function from the round to the matrix such as lambda t: W"
-        )
     kind = stochasticity(_checked(topology, n, 0))
     return Topology("custom", n, kind, False, partial(_same_kind, topology, n, kind))
 

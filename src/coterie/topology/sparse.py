@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.annotations import Fraction
+from ..core.arguments import checked
 from ..data.batches import Integers
 
 DENSE = 2000  # clients up to which a matrix is dense
@@ -111,7 +113,8 @@ def support(W: Tensor) -> Tensor:
     return with_diagonal(with_values(W, torch.ones_like(values)), values.new_ones(len(W)))
 
 
-def drop_messages(W: Tensor, probability: float, weight_stays_with: str, rng: np.random.Generator) -> Tensor:
+@checked("function")
+def drop_messages(W: Tensor, probability: Fraction, weight_stays_with: str, rng: np.random.Generator) -> Tensor:
     """Return W of a round in which every message is dropped with that probability.
 
     weight_stays_with "receiver": a receiver gives the missing weight to itself, so rows still sum to 1;

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
 from .base import dotted, import_extra, mark, name_of, reason, remember, scalars
@@ -14,6 +15,7 @@ AT_ONCE = 100  # parameters per request
 SUMMARY = "summary."
 
 
+@checked_class("class")
 class MLflow:
     """Logs the configuration as parameters and every number of every round as a metric.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
 from .base import import_extra, name_of, scalars
@@ -13,6 +14,7 @@ from .base import import_extra, name_of, scalars
 FOLDER = "tensorboard"  # in a run folder
 
 
+@checked_class("class")
 class TensorBoard:
     """Writes every number of every round as a scalar: one folder per run in ``folder``, else in each run's own."""
 

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Config, Row, Summary
 from .base import dotted, import_extra, mark, name_of, reason, remember, scalars
 
 
+@checked_class("class")
 class WandB:
     """Logs the configuration and every number of every round; ``project``: else WANDB_PROJECT, else "coterie".
 

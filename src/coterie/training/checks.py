@@ -70,7 +70,7 @@ def begins_apart(e: "Experiment") -> bool:
     return any(not torch.equal(v, common[k]) for k, v in apart.items())
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str | torch.device) -> torch.device:
     """Return the device of that name; ``auto`` is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from ..core.annotations import NonNegative, PositiveInt
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.spec import parse
 
 RAY = "ray"
 
 
+@checked_class("class")
 @dataclass(frozen=True)
 class Cluster:
     """Where ``engine="ray"`` trains the clients.
@@ -18,18 +21,15 @@ class Cluster:
         gpus_per_worker: How many GPUs each worker has; fractions share one.
     """
 
-    workers: int | None = None
+    workers: PositiveInt | None = None
     address: str | None = None
-    gpus_per_worker: float = 0.0
+    gpus_per_worker: NonNegative = 0.0
 
 
 def check_cluster(engine: str, given: Cluster | None) -> Cluster | None:
     """Return the cluster of a run, None if it trains in this process; refuse one that the engine has no use for."""
     if parse(engine).name == RAY:
-        wanted = given or Cluster()
-        if (wanted.workers is not None and wanted.workers < 1) or wanted.gpus_per_worker < 0:
-            raise UserError("workers must be at least 1 and gpus_per_worker at least 0: choose larger numbers")
-        return wanted
+        return given or Cluster()
     if given is not None:
         options = {
             "--workers": given.workers,

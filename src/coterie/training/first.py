@@ -9,7 +9,7 @@ from torch import nn
 from .. import models
 from ..algorithms.base import Algorithm
 from ..core import rng
-from ..core.errors import UserError, unknown
+from ..core.errors import UserError
 from ..core.schema import Init
 from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
@@ -19,12 +19,6 @@ INITS: tuple[Init, ...] = get_args(Init)
 COMMON, PER_CLIENT = INITS
 First = Callable[[int], Tensors]
 """client -> the values it begins with, in the form that the method trains."""
-
-
-def check_init(init: str) -> None:
-    """Refuse another word."""
-    if init not in INITS:
-        raise unknown("init", init, INITS)
 
 
 def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:

@@ -5,14 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
+from ..core.annotations import Example, Fraction, PositiveInt
+from ..core.arguments import checked
 from ..core.errors import UserError, noted
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
@@ -33,7 +36,7 @@ from .cluster import Cluster, check_cluster
 from .config import describe
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
-from .first import COMMON, PER_CLIENT, check_init, drawn, first_models
+from .first import COMMON, PER_CLIENT, drawn, first_models
 from .run import Client, History, Run, client_tensors, read_finished
 from .select_engine import Choice, select_engine
 from .time_limit import LimitedRun, TimeLimit
@@ -44,28 +47,32 @@ EVERY_N_NOTE = (
 )
 
 
+ModelLike = Annotated[nn.Module | Callable[[], nn.Module], Example('coterie.models.build("mlp", federation)')]
+
+
+@checked("function")
 def fit(
-    model: nn.Module | Callable[[], nn.Module],
-    federation: Federation,
-    algorithm: Algorithm,
+    model: ModelLike,
+    federation: Annotated[Federation, Example('coterie.data.federate("digits")')],
+    algorithm: Annotated[Algorithm, Example("coterie.algorithms.fedavg()")],
     *,
-    rounds: int,
+    rounds: PositiveInt,
     seed: int = 0,
     engine: str = "auto",
-    device: str = "auto",
-    loss: Loss | None = None,
+    device: str | torch.device = "auto",
+    loss: Annotated[Loss, Example("torch.nn.functional.cross_entropy")] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
-    evaluate_every: int | Literal["auto"] = 1,
+    evaluate_every: PositiveInt | Literal["auto"] = 1,
     init: Init = COMMON,
-    drop_messages: float = 0.0,
-    offline: float = 0.0,
+    drop_messages: Fraction = 0.0,
+    offline: Fraction = 0.0,
     record: Sequence[MeasureName] = (),
     precision: Precision = "fp32",
-    trackers: Sequence[Tracker] = (),
+    trackers: Sequence[Annotated[Tracker, Example("coterie.track.TensorBoard()")]] = (),
     cluster: Cluster | None = None,
-    time_limit: TimeLimit | None = None,
+    time_limit: Annotated[TimeLimit, Example('coterie.TimeLimit("25m")')] | None = None,
 ) -> Run:
     """Train one model per client and return them with everything that was measured.
 
@@ -102,9 +109,6 @@ def fit(
     >>> len(run.history), len(run.clients), sorted(run.clients[0].shared)
     (2, 4, ['1.bias', '1.weight'])
     """
-    if rounds < 0:
-        raise UserError("rounds must be at least 0: choose a larger number")
-    check_init(init)
     if resume and out is None:
         raise UserError("resume goes on with a run that was written: give out, the folder it is in")
     if time_limit is not None and out is None:
@@ -284,9 +288,7 @@ def _same_engine(asked: str, begun: str) -> str:
 
 def _evaluate_every(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
     """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
-    if asked == AUTO:
+    if isinstance(asked, str):  # auto
         known = None if begun is None else begun.config().get("evaluate_every")
         return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
-    if not isinstance(asked, int) or asked < 1:
-        raise UserError(f"evaluate_every={asked!r} is not a number of rounds: use 1 or more, or auto")
     return asked

@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
+from ..core.arguments import checked
 from ..core.checked_json import made_of
 from ..core.custom import trust_options
 from ..core.errors import DamagedFileError, UserError
@@ -83,6 +84,7 @@ class Run:
         """Return what Jupyter shows."""
         return render.card(self)
 
+    @checked("function")
     def save(self, path: str | Path) -> Path:
         """Write the run folder; refuse one that exists."""
         folder = RunFolder(Path(path))
@@ -93,6 +95,7 @@ class Run:
         folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.client_summary)
         return folder.path
 
+    @checked("function")
     def report(self, path: str | Path) -> Path:
         """Write one HTML page that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
         return render.write([self], path)
@@ -104,6 +107,7 @@ def client_tensors(client: Client) -> Tensors:
     return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
 
 
+@checked("function")
 def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
     """Return a finished run from its folder; ``model``: the module, where the run used one of its own.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, NoReturn
 import torch
 
 from ..core import memory
-from ..core.arguments import PositiveInt
+from ..core.annotations import PositiveInt
 from ..core.errors import UserError, unknown
 from ..core.spec import bind, parse
 from ..core.tensors import size_in_bytes

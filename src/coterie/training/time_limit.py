@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Row, number
 from ..core.spec import parse_seconds
@@ -26,6 +27,7 @@ class OutOfTime(Exception):  # noqa: N818 (no error: the run goes on later)
     """The time limit of ``fit`` is over. What was trained is saved, and ``resume`` goes on with it."""
 
 
+@checked_class("class")
 class TimeLimit:
     """The time for the runs that get it, from now on; ``time``: seconds, or a text such as 90s, 25m, 1.5h or 1h30m."""
 

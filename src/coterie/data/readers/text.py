@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...core import rng
-from ...core.arguments import Fraction, PositiveInt
+from ...core.annotations import Fraction, PositiveInt
 from ...core.errors import UserError
 from ...core.files import write_text
 from ..catalog import located
