@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 from torch.utils import checkpoint
 
 
@@ -155,6 +156,33 @@ class OwnFunction(torch.autograd.Function):
         return out
 
 
+class Rotating(nn.Module):
+    """Six numbers turned by complex ones."""
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        turn, self.head = torch.ones(6, dtype=torch.complex64) * 1j, nn.Linear(6, 3)
+        if frozen:
+            self.register_buffer("turn", turn)
+        else:
+            self.turn = nn.Parameter(turn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head((x * self.turn).imag)
+        return out
+
+
+class Answering(nn.Module):
+    """A linear layer that answers with something else than its outputs."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.answer = nn.Linear(6, 3), answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(self.layer(x))
+
+
 class Scaled(nn.Module):
     """Parameters without dimensions and without entries, and a list of them."""
 
@@ -177,6 +205,12 @@ def hooked(**hooks: Callable[..., Any]) -> nn.Module:
     module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
     for name, hook in hooks.items():
         getattr(module[0], f"register_{name}_hook")(hook)
+    return module
+
+
+def pruned(module: nn.Module) -> nn.Module:
+    """Half of the weights of the first layer are masked."""
+    prune.l1_unstructured(module[0], "weight", 0.5)
     return module
 
 
@@ -246,4 +280,94 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a backward hook": (lambda: hooked(full_backward=lambda module, given, got: None), SERIAL),
     "parameters of odd shapes": (Scaled, VECTORIZED),
     "half of it is frozen": (lambda: nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 3)), VECTORIZED),
+    "weight normalization of the old kind": (
+        lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 3)),
+        VECTORIZED,
+    ),
+    "outputs that it remembers": (Remembering, VECTORIZED),
+    "pruned weights": (lambda: pruned(two_layers()), VECTORIZED),
+    "features without a gradient": (lambda: Applied(lambda m, x: m.hidden(x).detach()), VECTORIZED),
+    "a buffer of complex numbers": (lambda: Rotating(frozen=True), VECTORIZED),
+    "torch's transformer": (
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (3, 2)),
+            nn.TransformerEncoderLayer(2, 1, 4, dropout=0.0, batch_first=True),
+            nn.Flatten(),
+            nn.Linear(6, 3),
+        ),
+        VECTORIZED,
+    ),
+}
+
+
+def parallel(module: nn.Module) -> nn.Module:
+    """The module, as one process of several has it."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        return nn.parallel.DistributedDataParallel(module)
+    finally:
+        distributed.destroy_process_group()
+
+
+# What trains as the module inside it.
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "torch.compile": torch.compile,
+    "torch.compile inside": lambda module: nn.Sequential(torch.compile(module)),
+    "module.compile": lambda module: (module.compile(), module)[1],
+    "DataParallel": nn.DataParallel,
+    "DataParallel inside": lambda module: nn.Sequential(nn.DataParallel(module)),
+    "DistributedDataParallel": parallel,
+    "DataParallel around torch.compile": lambda module: nn.DataParallel(torch.compile(module)),
+}
+
+
+def on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return nn.Linear(6, 3)
+
+
+def with_hook_on_a_parameter() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.weight.register_hook(lambda g: 2 * g)
+    return module
+
+
+def holding(thing: Any) -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.thing = thing
+    return module
+
+
+# What is refused, and what the sentence says.
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), r"0\.weight has no values yet: call the model"),
+    "lazy statistics": (
+        lambda: nn.Sequential(nn.LazyBatchNorm1d(), nn.Linear(6, 3)),
+        r"0\.weight has no values yet: call the model",
+    ),
+    "scripted": (lambda: torch.jit.script(nn.Linear(6, 3)), "^the model is a TorchScript module.*: give the module"),
+    "traced": (
+        lambda: nn.Sequential(torch.jit.trace(nn.Linear(6, 3), torch.zeros(2, 6))),
+        "^0 is a TorchScript module.*: give the module",
+    ),
+    "on the meta device": (on_meta, "weight is on the meta device and has no values: build"),
+    "complex": (lambda: Rotating(frozen=False), "turn is complex: hold its real and its imaginary part"),
+    "frozen": (lambda: nn.Linear(6, 3).requires_grad_(False), "no parameter that can be trained: set requires_grad"),
+    "without parameters": (nn.Flatten, "no parameter that can be trained: .* give a model with parameters"),
+    "a hook on a parameter": (with_hook_on_a_parameter, "weight has a hook.*: leave the hook out"),
+    "writes into a weight": (lambda: Embedded(max_norm=0.1), r"writes into its parameter embed\.weight .*: let it"),
+    "without gradients": (
+        lambda: Answering(torch.detach),
+        "depends on no parameter of the model: compute its outputs without",
+    ),
+    "a generator that cannot be copied": (lambda: holding(i for i in [1]), "cannot be copied .*: leave"),
+    "outputs of another shape": (lambda: nn.Linear(6, 2), "2 outputs, the data have 3 classes: build it for 3"),
+    "inputs of another shape": (lambda: nn.Linear(5, 3), r"the data have \(6,\): build it for these data"),
+    "two outputs": (
+        lambda: Answering(lambda out: (out, out)),
+        "answers with tuple.*: end it with a layer",
+    ),
+    "one number": (lambda: Answering(lambda out: out.mean()), r"answers with \(\).*: end it with a layer of 3 outputs"),
+    "a function that builds no module": (lambda: lambda: 3, "the model is a int: give a torch.nn.Module"),
+    "a class that wants arguments": (lambda: nn.Linear, "wants arguments .*: give one that needs none"),
 }

@@ -16,7 +16,8 @@ from coterie.engines import Engine, Graphed, Serial, Vectorized
 from coterie.engines.capture import flat
 from coterie.engines.compiler import compiled
 from coterie.engines.dropout import CounterDropout, hashed
-from coterie.models.model import Model, cross_entropy, draws_randomness, drops_out
+from coterie.models.model import Model, cross_entropy
+from coterie.models.trials import draws_randomness, drops_out
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Candidate, Work
 from laws import build

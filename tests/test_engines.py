@@ -17,7 +17,8 @@ from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import PlayOver, Wanted
 from coterie.engines.threads import torch_threads
-from coterie.models.model import Model, cross_entropy, padding_matters
+from coterie.models.model import Model, cross_entropy
+from coterie.models.trials import padding_matters
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds

@@ -16,7 +16,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.data.batches import Batch
 from coterie.local.personal import head
-from coterie.models.model import Model, cross_entropy, padding_matters
+from coterie.models.model import Model, cross_entropy
+from coterie.models.trials import padding_matters
 
 IMAGE = (3, 32, 32)
 SMALL: dict[str, dict[str, Any]] = {

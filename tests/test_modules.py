@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.data import Federation
-from modules import SERIAL, TRAINED, Recurrent, Unused
+from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Recurrent, Unused, two_layers
 
 RATES = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 ROUNDS, STEPS = 2, 2
+# What torch says of some of these modules, in a plain loop, too.
+WARNED = "There is a performance drop", "Full backward hook is firing", ".*weight_norm. is deprecated", ".*torch.jit"
 
 
 @cache
@@ -53,7 +55,7 @@ def plain_loop(build: Callable[[], nn.Module], client: int) -> dict[str, Tensor]
     return {k: v.detach() for k, v in (*module.named_parameters(), *module.named_buffers())}
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Full backward hook is firing")
+@pytest.mark.filterwarnings(*(f"ignore:{words}" for words in WARNED))
 @pytest.mark.parametrize("engine", ["auto", SERIAL])
 @pytest.mark.parametrize("kind", TRAINED)
 def test_it_trains_like_a_plain_loop(kind: str, engine: str) -> None:
@@ -67,6 +69,33 @@ def test_it_trains_like_a_plain_loop(kind: str, engine: str) -> None:
         found = client.shared | client.personal
         for k, wanted in plain_loop(build, i).items():
             torch.testing.assert_close(found[k], wanted, rtol=1e-4, atol=1e-6, msg=lambda m, k=k: f"{k}: {m}")
+
+
+@pytest.mark.filterwarnings(*(f"ignore:{words}" for words in WARNED))
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_a_wrapper_is_taken_off(kind: str) -> None:
+    """What comes out is that of the module inside, to the last bit, under its names; the user's own stays wrapped."""
+    plain = trained(nn.Sequential(built(two_layers)) if "inside" in kind else built(two_layers), "auto")
+    given = WRAPPERS[kind](built(two_layers))
+    names = [k for k, _ in given.named_parameters()]
+    run = trained(given, "auto")
+    assert run.config["engine"] == plain.config["engine"]
+    assert [k for k, _ in given.named_parameters()] == names
+    for one, other in zip(run.clients, plain.clients, strict=True):
+        assert one.personal.keys() == other.personal.keys()
+        assert all(torch.equal(v, other.personal[k]) for k, v in one.personal.items())
+
+
+@pytest.mark.filterwarnings(*(f"ignore:{words}" for words in WARNED))
+@pytest.mark.parametrize("engine", ["auto", SERIAL])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_sentence_refuses_it(kind: str, engine: str, tmp_path: Path) -> None:
+    """It names the fix, and leaves no folder that would be in the way of the corrected command."""
+    build, sentence = REFUSED[kind]
+    with pytest.raises(ct.UserError, match=sentence) as caught:
+        trained(built(build), engine, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

@@ -14,7 +14,8 @@ from coterie.data.batches import Batch
 from coterie.engines import Serial
 from coterie.engines.base import StepInfo
 from coterie.engines.threads import torch_threads
-from coterie.models.model import Model, cross_entropy, draws_randomness
+from coterie.models.model import Model, cross_entropy
+from coterie.models.trials import draws_randomness
 from coterie.training.select_engine import Candidate, Work, choose
 
 CLIENTS = 6

@@ -11,7 +11,8 @@ import coterie as ct
 from coterie.core.tensors import Tensors
 from coterie.engines import Vectorized, layouts, trace
 from coterie.engines.vectorized import lift
-from coterie.models.model import Model, cross_entropy, runs_known_code
+from coterie.models.model import Model, cross_entropy
+from coterie.models.trials import runs_known_code
 from coterie.training.select_engine import Work, choose
 from laws import build
 from toys import candidate, experiment, models, net, ragged

@@ -13,9 +13,12 @@ from ..core.memory import check_fits
 from ..data import Federation
 from ..data.batches import Amount, Batches
 from ..models.model import PRECISIONS, Model, cross_entropy
+from ..models.trials import check_left_alone
 from ..store import flatten
 from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
+
+PROBE = 8  # samples to try a model with
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -98,6 +101,7 @@ def check_model(model: Model, federation: Federation) -> None:
             "outputs, or give a loss of your own"
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
+    check_left_alone(model, federation.sample(PROBE))
 
 
 def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:

@@ -22,7 +22,8 @@ from ..engines.base import Engine
 from ..measure import Correct
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
-from ..models.model import Model, drops_out, products
+from ..models.model import Model, products
+from ..models.trials import drops_out
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked

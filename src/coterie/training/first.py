@@ -1,6 +1,7 @@
 """The first model of every client, where each draws its own instead of all starting from one."""
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, get_args
 
 import torch
@@ -13,6 +14,7 @@ from ..core.errors import UserError
 from ..core.schema import Init
 from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
+from ..models.accept import accepted
 from ..models.model import Model
 
 INITS: tuple[Init, ...] = get_args(Init)
@@ -23,9 +25,16 @@ First = Callable[[int], Tensors]
 
 def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
     """Return what a function builds from torch's generator with that key, whatever was drawn before."""
+    try:
+        signature(model).bind()
+    except TypeError as error:
+        raise UserError(
+            f"the function that builds the model wants arguments ({error}): give one that needs none, such as "
+            "lambda: Net(10)"
+        ) from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key)
-        return model()
+        return accepted(model())
 
 
 def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algorithm: Algorithm, seed: int) -> First:

@@ -4,17 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from ..algorithms.base import ModelGroup, Round
 from ..algorithms.update import model_groups
-from ..core.tensors import replicate
-from ..data.batches import Amount, Batches
+from ..core.errors import UserError
+from ..core.tensors import replicate, split
+from ..data import Federation
+from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Engine
 from ..measure.evaluate import right_answers
+from ..models.model import Model
+from .checks import PROBE
 from .experiment import Experiment
 from .first import everybodys
-
-PROBE = 8  # samples to try a model with
 
 Attempt = Callable[[Engine], object]
 """Takes the first steps on an engine; raises what the run would raise there."""
@@ -43,9 +46,23 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     state = program.init(start, everybodys(e.first, start, two))
     if program.prepare is not None:
         state = program.prepare(state, r)
-    program.train(state, r)
+    before, after = program.models(state), program.train(state, r).models
+    if all(torch.equal(before[k], after[k]) for k in e.model.parameters):
+        check_reached(e.model, e.federation)
     groups = [ModelGroup(np.arange(len(two)), e.model, replicate(start, len(two)))]  # as one model is evaluated
     groups += model_groups(e.model, program.submodels, program.models(state), r)
     groups += () if program.finetune is None else program.finetune(state, r)
     for group in groups if e.measurable else ():
         right_answers(engine, group.model, group.models, samples, two[group.places])
+
+
+def check_reached(model: Model, federation: Federation) -> None:
+    """Refuse a loss that depends on no parameter; an error of autograd would say so without a way out."""
+    x = {k: model.start[k].detach().requires_grad_() for k in model.parameters}
+    batch = Batch(federation.sample(2), federation.y[:2], None)
+    with torch.random.fork_rng(devices=[batch.x.device] if batch.x.is_cuda else []):
+        loss, _ = model.objective(x, split(model.start, model.buffers)[0], batch)
+    if not loss.requires_grad:
+        raise UserError(
+            "the loss depends on no parameter of the model: compute its outputs without torch.no_grad, detach or argmax"
+        )

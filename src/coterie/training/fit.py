@@ -24,6 +24,7 @@ from ..data import Federation
 from ..engines import Graphed, Serial
 from ..engines.base import InMemory
 from ..measure import summarize
+from ..models.accept import accepted
 from ..models.model import Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
@@ -42,6 +43,7 @@ from .select_engine import Choice, select_engine
 from .time_limit import LimitedRun, TimeLimit
 
 AUTO = "auto"
+TRIAL = "It happened in a trial before the first round."
 EVERY_N_NOTE = (
     "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
 )
@@ -119,10 +121,11 @@ def fit(
     check_precision(precision, place, there)
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
-    module = model if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
+    module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
     federation = federation.to(place)
-    check_model(given, federation)
+    with noted(TRIAL):
+        check_model(given, federation)
     check_used(algorithm)
     adapted = algorithm.adapt(given)
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
@@ -131,7 +134,7 @@ def fit(
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
     plan = seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
-    with noted("It happened in a trial before the first round."):
+    with noted(TRIAL):
         experiment.check()
         chosen = None if there else select_engine(engine, experiment, federation.clients)
     runs_on = experiment.engine if chosen is None else chosen.engine

@@ -20,6 +20,7 @@ from ..core.custom import trust_options
 from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
+from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
 from ..store.folder import CONFIG, METRICS
@@ -158,7 +159,7 @@ def model_of(
         with made_of(where, "model"):
             module = models.rebuild(config["model"])
     else:
-        module = model if isinstance(model, nn.Module) else model()
+        module = accepted(model if isinstance(model, nn.Module) else model())
     given = Model(module, cross_entropy)
     if not algorithms.is_method(config["method"]):  # the module that it trained is the one to pass
         return given

@@ -18,9 +18,11 @@ from ..engines.graphed import Graphed
 from ..engines.serial import Serial
 from ..engines.vectorized import Vectorized
 from ..models.cost import Cost, cost
-from ..models.model import Model, draws_randomness, padding_matters, runs_known_code
+from ..models.model import Model
+from ..models.trials import draws_randomness, padding_matters, runs_known_code
+from .checks import PROBE
 from .experiment import Experiment
-from .first_steps import PROBE, Attempt, take_first_steps
+from .first_steps import Attempt, take_first_steps
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.

@@ -1,0 +1,93 @@
+"""What a model does, found by trying it on a few samples."""
+
+import inspect
+import warnings
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ..core.errors import UserError
+from ..core.tensors import split
+from ..data.batches import Batch
+from ..engines.base import StepInfo
+from ..engines.dropout import CounterDropout
+from ..engines.watch import WatchDraws
+from .model import Model
+
+
+def padding_matters(model: Model, batch: Batch) -> bool:
+    """Return whether padding changes what becomes of a batch: then batches of this model must never be padded.
+
+    A few trials tell. The loss is the mean over the samples, it does not depend on what the padding is, and what the
+    model keeps in its buffers is what it keeps without padding. A loss that compares samples is found, and so are
+    statistics of a batch, other than those of BatchNorm layers, which leave the padding out.
+    """
+    x, y, key, few = batch.x, batch.y, batch.dropout, max(1, 2 * len(batch.x) // 3)
+    used = torch.arange(len(x), device=x.device) < few
+    first = torch.cat([torch.arange(few), torch.zeros(len(x) - few, dtype=torch.int64)]).to(x.device)
+    trials = {
+        "whole": Batch(x, y, None, key),
+        "masked": Batch(x, y, torch.ones_like(used), key),
+        "padded": Batch(x, y, used, key),
+        "padded otherwise": Batch(x[first], y[first], used, key),
+        "few": Batch(x[:few], y[:few], None, key),
+    }
+    found: dict[str, StepInfo] = {}
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        warnings.simplefilter("ignore")  # a loss may complain of a single sample
+        for name, trial in trials.items():
+            torch.manual_seed(0)
+            found[name] = model.objective(*split(model.start, model.parameters), trial)[1]
+
+    def same(one: str, other: str, *, losses: bool = True) -> bool:
+        """Compare two trials; those of unequal length draw other numbers, and only their buffers can be compared."""
+        a, b = found[one], found[other]
+        pairs = [(a.buffers[k], b.buffers[k]) for k in a.buffers] + [(a.loss, b.loss)] * losses
+        return all(torch.allclose(v, w, rtol=1e-4, atol=1e-6) for v, w in pairs)
+
+    return not (same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False))
+
+
+def drops_out(model: Model, x: Tensor) -> bool:
+    """Try whether the model in training mode drops out something: then its batches need keys of the masks."""
+    if any(v.is_meta for v in model.start.values()):
+        return False  # shapes alone, to count with: nothing can be tried, and nothing is trained
+    masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), masks:
+        functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
+    return masks.calls > 0
+
+
+def check_left_alone(model: Model, x: Tensor) -> None:
+    """Refuse a model that writes into its own parameters while it computes: each client's are part of its state."""
+    tensors = {k: v.clone() for k, v in model.start.items()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        functional_call(model.training, tensors, (x,))
+    for name in model.parameters:
+        if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
+            raise UserError(
+                f"the model writes into its parameter {name} while it computes, as nn.Embedding(max_norm=...) does: "
+                "let it compute with a changed copy instead, as in nn.utils.parametrize"
+            )
+
+
+def draws_randomness(model: Model, batch: Batch) -> bool:
+    """Try whether the model or its loss draws random numbers, in training or in evaluation mode.
+
+    Dropout in training draws none if the batch has a key of its masks.
+    """
+    devices = [batch.x.device] if batch.x.is_cuda else []
+    watch = WatchDraws()
+    with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
+        for objective in (model.objective, model.eval_objective):
+            objective(*split(model.start, model.parameters), batch)
+    return watch.drawn
+
+
+def runs_known_code(model: Model) -> bool:
+    """Return whether a step runs only code of torch and Coterie: other code may have state that a trace would miss."""
+    modules = list(model.training.modules())
+    parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]
+    hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
+    return not hooked and all(part.__module__.split(".")[0] in ("torch", "coterie") for part in parts)
