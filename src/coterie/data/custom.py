@@ -1,7 +1,5 @@
 """The user's own data in files: arrays in an .npz file, or folders of images."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +9,9 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from .batches import Integers
-from .federation import Natural, Pool, quarter
+from .federation import Natural, Pool, quarter, rows_by_label
 from .readers.images import ChannelStats
+from .readers.npz import read_npz
 from .readers.pictures import SUFFIXES, decoded
 
 _NAMES = {  # what each array may be called
@@ -23,6 +22,9 @@ _NAMES = {  # what each array may be called
     "client": ("client", "client_train", "train_client"),
     "test_client": ("test_client", "client_test"),
 }
+
+
+MOST_CLASSES = 1_000_000  # of fewer samples than that
 
 
 class RawSamples(NamedTuple):
@@ -43,7 +45,7 @@ def npz(path: str, augment: bool = False) -> Pool:
     Without test arrays, every fourth sample of a class is for testing. Bytes (N, H, W), (N, H, W, C) or (N, C, H, W)
     are images, normalized by their own mean and deviation; augment: random crops of images padded by 4, and flips.
     """
-    arrays = _arrays(Path(path).expanduser())
+    arrays = read_npz(Path(path).expanduser(), [name for names in _NAMES.values() for name in names])
     found = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in _NAMES.items()}
     train = _samples(path, "x", found["x"], found["y"], found["client"])
     if found["test_x"] is None and found["test_y"] is None:
@@ -108,32 +110,24 @@ def _folders(root: Path) -> list[Path]:
     return found
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("a single array")
-            return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}): name an .npz file") from error
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is no .npz file of plain arrays ({error}): write it with numpy.savez") from error
-
-
 def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
     """Return arrays that belong together, in the types of a federation."""
     label_key = key.replace("x", "y")
     for name, array in ((key, x), (label_key, y)):
         if array is None:
             raise UserError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
-    if y.ndim != 1 or y.dtype.kind not in "iu" or len(x) != len(y):
+    if y.ndim != 1 or y.dtype.kind not in "iu" or x.shape[:1] != y.shape:
         shapes = f"{x.shape} and {y.dtype} {y.shape}"
         raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
     if len(y) and y.min() < 0:
         raise UserError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
+    if len(y) and y.max() >= max(MOST_CLASSES, len(y)):
+        raise UserError(
+            f"{label_key} of {path} has the label {y.max()}, which makes more classes than samples: count them from 0, "
+            "as numpy.unique(y, return_inverse=True)[1] does"
+        )
     if client is not None and client.shape != y.shape:
-        raise UserError(f"{path} names {len(client)} clients for {len(y)} samples of {key}: give one a sample")
+        raise UserError(f"{path} names {client.size} clients for {len(y)} samples of {key}: give one a sample")
     return RawSamples(_inputs(path, key, x), y.astype(np.int64), client)
 
 
@@ -193,8 +187,11 @@ def _natural(path: str, train: RawSamples, test: RawSamples) -> Natural | None:
     strangers = np.setdiff1d(names if test.client is None else test.client, names)
     if len(strangers):
         raise UserError(f"client {strangers[0]} of {path} has test samples but none to train on: give it some")
-    rows, test_rows = (
-        None if client is None else tuple(np.flatnonzero(client == name) for name in names)
-        for client in (train.client, test.client)
-    )
-    return Natural(tuple(map(str, names)), rows or (), test_rows)
+    tests = None if test.client is None else _rows_of(names, test.client)
+    return Natural(tuple(map(str, names)), _rows_of(names, train.client), tests)
+
+
+def _rows_of(names: NDArray[Any], client: NDArray[Any]) -> tuple[Integers, ...]:
+    """Return the rows of every client, in the order of their names."""
+    found = rows_by_label(np.searchsorted(names, client))
+    return tuple(found[i] for i in range(len(names)))

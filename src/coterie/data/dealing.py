@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.annotations import Positive
 from ..core.errors import UserError
 from .batches import Integers
+from .federation import rows_by_label
 
 Floats = NDArray[np.float64]
 Parts = list[Integers]  # the rows of each client
@@ -21,7 +22,7 @@ _ZERO = 1e-12  # weights with a smaller sum count as 0: a division by it would o
 
 def by_class(labels: Integers, rng: np.random.Generator) -> Parts:
     """Return the shuffled members of every class that occurs."""
-    return [rng.permutation(np.flatnonzero(labels == k)) for k in np.unique(labels)]
+    return [rng.permutation(rows) for rows in rows_by_label(labels).values()]
 
 
 def running_sums(weights: Floats, left: NDArray[np.bool_]) -> Floats:

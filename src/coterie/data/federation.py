@@ -1,5 +1,6 @@
 """The data of all clients: a pool of samples that is not divided yet, and a federation, which says who holds what."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -243,6 +244,19 @@ def quarter(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
     array([0, 0, 0, 1, 0, 0, 0, 0, 1])
     """
     chosen = np.zeros(len(labels), bool)
-    for k in np.unique(labels):
-        chosen[np.flatnonzero(labels == k)[3::4]] = True
+    for rows in rows_by_label(labels).values():
+        chosen[rows[3::4]] = True
     return chosen
+
+
+def rows_by_label(labels: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Return the rows of every label in their order, by label; one that does not occur has none.
+
+    >>> found = rows_by_label(np.array([7, 2, 7]))
+    >>> found[2].tolist(), found[7].tolist(), found[5].tolist()
+    ([1], [0, 2], [])
+    """
+    order = np.argsort(labels, kind="stable")
+    kinds, starts = np.unique(labels[order], return_index=True)
+    found = zip(kinds.tolist(), np.split(order, starts[1:]), strict=True) if len(kinds) else ()
+    return defaultdict(lambda: np.empty(0, np.int64), found)

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from ..core.errors import UserError
 from ..core.files import create_folder, disk, to_disk
-from ..core.spec import whole_number
+from ..core.spec import scaled, whole_number
 from .catalog import entry, present
 from .place import OPTION
 
@@ -194,6 +195,10 @@ def unzip(archive: Path, folder: Path) -> None:
 
     def write(temporary: Path) -> None:
         with zipfile.ZipFile(archive) as packed:
+            need, free = sum(m.file_size for m in packed.infolist()), shutil.disk_usage(temporary).free
+            if need > free:
+                both = f"{scaled(need, 'B')}, and {scaled(free, 'B')} are free"
+                raise UserError(f"{archive} unpacks to {both}: free the disk, or choose another {OPTION}")
             packed.extractall(temporary)  # this keeps every name below the folder
         if not (temporary / folder.name).is_dir():
             raise zipfile.BadZipFile(f"no folder {folder.name} in it")

@@ -28,7 +28,7 @@ from .dealing import (
     shards,
     sorted_parts,
 )
-from .federation import Natural
+from .federation import Natural, rows_by_label
 
 
 def dirichlet_by_class(
@@ -69,7 +69,8 @@ def tests_by_shares(
     Reference: the released code of FedLMT.
     """
     shares, balance = _by_shares(labels, clients, rng=rng, **chosen)[1], chosen["balance"]
-    pools = [own.permutation(np.flatnonzero(test_labels == k)) for k in np.unique(labels)]
+    tests = rows_by_label(test_labels)
+    pools = [own.permutation(tests[k]) for k in np.unique(labels).tolist()]
     return _cut_classes(pools, shares, balance)
 
 
@@ -181,16 +182,14 @@ def test_split(train_labels: Integers, train_parts: Parts, test_labels: Integers
     >>> [test[part].tolist() for part in parts]
     [[0, 0], [1, 1]]
     """
-    kinds = int(max(train_labels.max(initial=0), test_labels.max(initial=0))) + 1
-    members = [np.flatnonzero(test_labels == k) for k in range(kinds)]
-    available = [len(rows) for rows in members]
+    members = rows_by_label(test_labels)
     M = -(-len(test_labels) // len(train_parts))
     parts = []
     for client, part in enumerate(train_parts):
         draw = generator(seed, "test-split", client)
-        counts = np.bincount(train_labels[part], minlength=kinds)
+        kinds, counts = np.unique(train_labels[part], return_counts=True)
         wanted = -(-counts * M // max(len(part), 1))  # whole numbers: rounding must not raise a ceiling
-        wanted = np.minimum(wanted, available)
-        drawn = [draw.choice(members[k], wanted[k], replace=False) for k in np.flatnonzero(wanted)]
+        each = zip(map(members.__getitem__, kinds.tolist()), wanted.tolist(), strict=True)
+        drawn = [draw.choice(rows, min(most, len(rows)), replace=False) for rows, most in each if most and len(rows)]
         parts.append(np.sort(np.concatenate([np.empty(0, np.int64), *drawn])))
     return parts

@@ -2,16 +2,21 @@
 
 import io
 import pickle
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from gzip import GzipFile
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.memory import check_fits
+from ...core.spec import scaled
+from .packed import LARGEST, Bounded, Readable, opened
 
 PIXELS = 3 * 32 * 32
 
@@ -71,27 +76,39 @@ class _Batches:
 def _from_folder(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     for name in wanted:
         if (path / name).is_file():
-            yield name, (path / name).read_bytes()
+            with opened(path / name) as file:
+                yield name, _whole(path / name, (path / name).stat().st_size, file)
 
 
 def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Read the archive in one pass: going back would decompress it again."""
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                name = member.name.rpartition("/")[2]
-                file = archive.extractfile(member) if name in wanted and member.isfile() else None
-                if file is not None:
-                    yield name, file.read()
+        with opened(path) as raw, GzipFile(fileobj=raw) as unpacked:
+            stream = cast(IO[bytes], Bounded(unpacked, path))  # which has what tarfile needs of a file
+            with tarfile.open(fileobj=stream, mode="r:") as archive:
+                for member in archive:
+                    name = member.name.rpartition("/")[2]
+                    file = archive.extractfile(member) if name in wanted and member.isfile() else None
+                    if file is not None:
+                        yield name, _whole(path / name, member.size, file)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UserError(f"{path} cannot be unpacked ({error}): fetch it again") from error
+
+
+def _whole(where: Path, size: int, file: Readable) -> bytes:
+    """Return all bytes of a file that announces its size; refuse one that no published data set has."""
+    if size > LARGEST:
+        most = f"{scaled(size, 'B')}, and {scaled(LARGEST, 'B')} are the most"
+        raise UserError(f"{where} has {most}: put the original file there")
+    check_fits(2 * size, f"to read {where}", "free some memory")
+    return file.read(size)
 
 
 def _batch(where: str, content: bytes, key: bytes) -> Labeled:
     """Return the images and labels of one pickle."""
     try:
         values = ArraysOnly(content, where).load()
-        x, y = np.asarray(values[b"data"]), np.asarray(values[key])
+        x, y = (v.array if isinstance(v, PickledArray) else np.asarray(v) for v in (values[b"data"], values[key]))
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -102,15 +119,20 @@ def _batch(where: str, content: bytes, key: bytes) -> Labeled:
     return Labeled(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
 
 
-class ArraysOnly(pickle.Unpickler):
-    """A reader of plain values and NumPy arrays; it refuses everything else that a pickle names."""
+class ArraysOnly(pickle._Unpickler):
+    """A reader of plain values and NumPy arrays; it refuses everything else that a pickle names.
+
+    It is the one written in Python: the one written in C makes room for every number of an entry that a file claims to
+    remember, which is gigabytes for a file of ten bytes. Nothing of NumPy is handed out: an array that a file makes can
+    hold addresses of its choice.
+    """
 
     def __init__(self, content: bytes, where: str) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.where = where
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of the four functions that make an array; refuse others before they are looked up."""
+        """Return what stands for a name that makes an array; refuse others before they are looked up."""
         if (module, name) not in _ALLOWED:
             raise UserError(
                 f"{self.where} asks for {module}.{name}, which no data need: it was not run; get the file from its home"
@@ -129,14 +151,54 @@ def _encode(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-# The function that builds an array, taken from an array: its module has other names in other versions.
-_reconstruct: Any = np.empty(0).__reduce__()[0]
+class PickledType:
+    """The type of an array's numbers, as a pickle spells it: whole numbers of some bytes."""
 
-_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _encode,
-    ("codecs", "encode"): _encode,
+    def __init__(self, code: Any, *ignored: object) -> None:
+        self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
+        if not re.fullmatch("[iu][1248]", self.code):
+            raise ValueError(f"numbers of type {self.code}")
+        self.order = "|"
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1].decode("ascii") if isinstance(state[1], bytes) else str(state[1])
+        self.order = {"<": "<", ">": ">", "|": "|"}[order]
+
+
+class PickledArray:
+    """An array, as a pickle holds it: its shape, the type of its numbers, and their bytes."""
+
+    def __init__(self, *ignored: object) -> None:
+        self.array: NDArray[Any] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, content = state
+        if not isinstance(kind, PickledType) or not isinstance(content, bytes):
+            raise ValueError("an array of something else than numbers")
+        flat = np.frombuffer(content, f"{kind.order}{kind.code}")
+        self.array = flat.reshape(shape, order="F" if fortran else "C")
+
+
+class PickledCall:
+    """A function that a pickle may call, and do nothing else with."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("a function has no state")
+
+
+_ALLOWED: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): PickledCall(PickledArray),
+    ("numpy._core.multiarray", "_reconstruct"): PickledCall(PickledArray),
+    ("numpy", "ndarray"): "ndarray",  # only named
+    ("numpy", "dtype"): PickledCall(PickledType),
+    ("_codecs", "encode"): PickledCall(_encode),
+    ("codecs", "encode"): PickledCall(_encode),
 }

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from ...core.errors import UserError
 from ...core.files import create_folder
+from ...core.memory import check_fits
 from ..catalog import located
 from ..federation import Pool
 from ..place import OPTION, convenience
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
 from .mat import read_mat
+from .packed import exactly, opened
 from .pictures import decoded
 
 PAD = 4  # pixels, as in all papers on these data sets
@@ -119,18 +121,19 @@ def _idx_pool(name: str, folder: Path, transform: Transform) -> Pool:
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Return the array of unsigned bytes in a file in MNIST's idx format, compressed or not; it can be written to."""
     try:
-        raw = path.read_bytes()
-        content = bytearray(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    except (EOFError, zlib.error, OSError) as error:
+        with opened(path) as raw, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw as file:
+            head = file.read(4 + 4 * dimensions)
+            if head[:4] != bytes((0, 0, _BYTES, dimensions)) or len(head) < 4 + 4 * dimensions:
+                raise UserError(
+                    f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there"
+                )
+            shape = [int(size) for size in np.frombuffer(head, ">u4", dimensions, 4)]
+            check_fits(prod(shape), f"what {path} announces", "fetch it again")
+            return exactly(file, prod(shape)).reshape(shape)
+    except UserError:
+        raise
+    except (EOFError, zlib.error, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): fetch it again") from error
-    start = 4 + 4 * dimensions
-    if content[:4] != bytes((0, 0, _BYTES, dimensions)) or len(content) < start:
-        raise UserError(f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there")
-    shape = [int(size) for size in np.frombuffer(content, ">u4", dimensions, 4)]
-    if len(content) - start != prod(shape):
-        have = len(content) - start
-        raise UserError(f"{path} has {have} bytes of data, not the {prod(shape)} it announces: fetch it again")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def _checked_pool(where: Path, train: Labeled, test: Labeled, classes: int, transform: Transform) -> Pool:

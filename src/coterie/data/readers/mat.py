@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.memory import check_fits
+from .packed import opened
 
 HEADER = 128
+TAG = 8  # bytes: type and size of an element
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15
 _NUMERIC_CLASSES = range(6, 16)  # double to uint64; others are cells, structures, texts and sparse matrices
@@ -21,19 +24,39 @@ _NUMERIC_CLASSES = range(6, 16)  # double to uint64; others are cells, structure
 def read_mat(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of numbers in a file by name, in MATLAB's shapes and order."""
     try:
-        content = path.read_bytes()
+        with opened(path) as file:
+            check_fits(path.stat().st_size, f"the file {path}", "fetch it again")
+            content = file.read()
         order = {b"IM": "<", b"MI": ">"}[content[126:128]]
-        return dict(_arrays(memoryview(content)[HEADER:], order))
+        return dict(_arrays(memoryview(content)[HEADER:], order, path))
+    except UserError:
+        raise
     except (KeyError, ValueError, struct.error, zlib.error, OSError) as error:
         raise UserError(f"{path} is no whole MATLAB file of version 5 ({error}): fetch it again") from error
 
 
-def _arrays(content: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]]]:
+def _arrays(content: memoryview, order: str, path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
     for kind, body in _elements(content, order):
         if kind == _COMPRESSED:
-            yield from _arrays(memoryview(zlib.decompress(body)), order)
-        elif kind == _MATRIX:
+            (kind, body), *others = _elements(_unpacked(body, order, path), order)
+            if kind == _COMPRESSED or others:
+                raise ValueError("compressed twice, or several together")
+        if kind == _MATRIX:
             yield from _matrix(body, order)
+
+
+def _unpacked(body: memoryview, order: str, path: Path) -> memoryview:
+    """Return the one element that a compressed one holds, whose tag says how large it is."""
+    stream = zlib.decompressobj()
+    tag = stream.decompress(body, TAG)
+    size = struct.unpack(f"{order}II", tag)[1]
+    check_fits(size, f"what {path} announces", "fetch it again")
+    content = stream.decompress(stream.unconsumed_tail, -(-size // 8) * 8) if size else b""  # 0 would be no limit
+    if stream.decompress(stream.unconsumed_tail, 1):
+        raise ValueError("it holds more than it announces")
+    if not stream.eof:  # whose checksum is not checked before
+        raise ValueError("it ends too early")
+    return memoryview(tag + content)
 
 
 def _matrix(body: memoryview, order: str) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -1,6 +1,7 @@
 """Image files as one array of bytes, decoded many at a time."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +13,11 @@ from rich.console import Console
 from rich.progress import track
 
 from ...core.errors import UserError
+from ...core.memory import check_fits
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _GRAY = ("1", "L")
+COPIES = 2  # once as they are read, once divided into training and test images
 
 
 def pillow() -> Any:
@@ -28,12 +31,18 @@ def pillow() -> Any:
 
 def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
     """Return [N, C, H, W] images of one size; in color if ``color`` is set or one of them is."""
-    opened = pillow().open
-    with ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 4)) as pool:  # Pillow decodes without Python's lock
+    library = pillow()
+    opened = library.open
+    workers = min(32, (os.cpu_count() or 1) + 4)  # Pillow decodes without Python's lock
+    with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
+        warnings.simplefilter("error", library.DecompressionBombWarning)  # an image of more than 89 million pixels
         headers = list(pool.map(lambda path: _read(opened, path, lambda image: (image.size, image.mode)), paths))
         _check_sizes(paths, [size for size, _ in headers])
         mode = "RGB" if color or any(kind not in _GRAY for _, kind in headers) else "L"
         (width, height), channels = headers[0][0], len(mode)
+        numbers = len(paths) * channels * height * width
+        what = f"{len(paths):,} images of {width:,} x {height:,}"
+        check_fits(COPIES * numbers, what, "scale them down, or take fewer")
         images = np.empty((len(paths), channels, height, width), np.uint8)
 
         def fill(row: int) -> None:
@@ -52,6 +61,8 @@ def _read(opened: Any, path: Path, look: Callable[[Any], Any]) -> Any:
     try:
         with opened(path) as image:
             return look(image)
+    except Warning as error:
+        raise UserError(f"the image {path} is too large ({error}): scale it down") from error
     except Exception as error:  # every format fails in its own way
         raise UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it") from error
 

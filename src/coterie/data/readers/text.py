@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,13 +17,16 @@ from ...core import rng
 from ...core.annotations import Fraction, PositiveInt
 from ...core.errors import UserError
 from ...core.files import write_text
+from ...core.memory import check_fits
 from ..catalog import located
 from ..federation import Federation, Pool
 from ..place import OPTION, convenience
 from ..transform import Masking
+from .packed import opened
 
 UNKNOWN, END = "<unk>", "<eos>"  # tokens 0 and 1; WikiText, too, writes its rare words as the first one
 VOCABULARY = "vocabulary.txt"
+BYTES = 12  # of memory for every byte of a text: each token is an object of its own
 
 Hide = Literal["once", "anew"]
 """When tokens are hidden: once for all passes, or anew in each."""
@@ -88,8 +92,10 @@ def masked_pool(
 def read(path: str) -> list[str]:
     """Return the tokens of a file, line after line."""
     try:
-        with Path(path).expanduser().open(encoding="utf-8") as file:
-            return [token for line in file for token in (*line.split(), END)]
+        file = Path(path).expanduser()
+        with TextIOWrapper(opened(file), encoding="utf-8") as lines:
+            check_fits(BYTES * file.stat().st_size, f"the tokens of {path}", "take a shorter text")
+            return [token for line in lines for token in (*line.split(), END)]
     except OSError as error:
         raise UserError(f"the text {path} cannot be read ({error.strerror}): name a file that can") from error
     except UnicodeDecodeError as error:
