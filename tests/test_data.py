@@ -438,16 +438,19 @@ def test_fingerprint_changes_with_the_content(changes: dict[str, Any]) -> None:
         ({"train": (torch.arange(2), torch.tensor([4]))}, "client 1 points outside the 4 train samples"),
         ({"test": (torch.tensor([-1]), torch.arange(2))}, "client 0 points outside the 4 test samples"),
         ({"train": (torch.ones(2), torch.arange(2))}, "the train rows of client 0 must be one list of int64"),
-        ({"classes": 2}, "train labels run from 0 to 2: 2 classes are 0 to 1"),
+        ({"classes": 2}, "train labels run from 0 to 2 (client 0): 2 classes are 0 to 1"),
         ({"classes": None}, "the train targets are int64: say how many classes"),
         (
             {"y": torch.ones(4)},
             "the train targets are float32: leave classes out or give whole-number labels",
         ),
-        ({"x": torch.full((4, 2), torch.nan)}, "the train samples contain NaN or infinity: clean them first"),
+        (
+            {"x": torch.full((4, 2), torch.nan)},
+            "the train samples (client 0) contain NaN or infinity: clean them first",
+        ),
         (
             {"test_x": torch.full((4, 2), torch.inf)},
-            "the test samples contain NaN or infinity: clean them first",
+            "the test samples (client 0) contain NaN or infinity: clean them first",
         ),
         (
             {"test_x": torch.ones(4, 3)},
@@ -533,7 +536,7 @@ X, Y = torch.ones(3, 2), torch.zeros(3, dtype=torch.int64)
             [(X, Y), (X, torch.ones(3))],
             "train targets of client 1 are float32 of shape () but those of client 0 are int64 of shape ()",
         ),
-        ([(X, Y - 1)], "train labels run from -1 to -1: 1 classes are 0 to 0"),
+        ([(X, Y - 1)], "train labels run from -1 to -1 (client 0): 1 classes are 0 to 0"),
         ([(X, Y), (X, Y)], "give every client a train and a test part, not 2 train and 1 test parts"),
         ([(X[:0], Y[:0])], "no client has a training sample: give at least one client some data"),
     ],

@@ -77,7 +77,7 @@ class RecipePlan:
         """The recipe as it will be run."""
         options = self.options
         changes = Changes(options.rounds, options.clients, options.data, options.model, options.partition, options.set)
-        return apply_changes(self.read, changes, dict.fromkeys(m for _, m in self.cells))
+        return apply_changes(self.read, changes, list(dict.fromkeys(m for _, m in self.cells)))
 
     @property
     def record(self) -> list[MeasureName]:

@@ -134,7 +134,7 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind is Path:
         return isinstance(value, PathLike)
     if getattr(kind, "_is_protocol", False):
-        return all(hasattr(value, name) for name in _members(kind))
+        return not inspect.isclass(value) and all(hasattr(value, name) for name in _members(kind))
     return isinstance(value, dict if hasattr(kind, "__total__") else kind)  # a TypedDict is a dict
 
 

@@ -14,10 +14,13 @@ from torch import Tensor
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
 from ..core.errors import UserError
+from ..core.memory import check_fits
+from .arrays import as_labels, as_tensor, name_of
 from .transform import Masking, Transform
 
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
+FEW_CLASSES = 1000  # of which most may have no sample
 Rows = tuple[NDArray[np.int64], ...]
 
 
@@ -49,14 +52,16 @@ class Federation:
             n, m = len(self.train), len(self.test)
             raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
         for kind, x, y, parts in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
-            _check_samples(kind, x, y)
             _check_parts(kind, parts, len(x))
-            _check_targets(kind, y, self.classes)
+            _check_samples(kind, x, y, parts)
+            _check_targets(kind, y, self.classes, parts)
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
         _check_transform(self.x, self.transform)
         if not any(map(len, self.train)):
             raise UserError("no client has a training sample: give at least one client some data")
+        counts = 8 * len(self.train) * (self.classes or 0)
+        check_fits(counts, f"counting {self.classes} classes", "number the classes from 0 without gaps")
         # A view of images with their channels last would bring that layout into every convolution.
         for name in ("x", "test_x"):
             object.__setattr__(self, name, getattr(self, name).contiguous())
@@ -129,11 +134,15 @@ def from_tensors(
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
+        if classes > max(FEW_CLASSES, len(y) + len(test_y)):
+            raise UserError(f"the largest label is {classes - 1}: number the classes from 0, or say how many there are")
     return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform)
 
 
 def _concatenated(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Return all pairs end to end, and the rows of each client."""
+    if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
+        raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
     if not pairs:
         raise UserError(f"{kind} is empty: give one pair (samples, targets) a client")
     tensors = [_pair(kind, client, pair) for client, pair in enumerate(pairs)]
@@ -147,38 +156,38 @@ def _concatenated(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tup
 
 def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise UserError(f"{kind} of client {client} must be a pair (samples, targets)")
-    x, y = map(_tensor, pair)
+        raise UserError(
+            f"{kind} of client {client} must be a pair (samples, targets), not a {type(pair).__name__}: of a Dataset, "
+            "next(iter(DataLoader(dataset, len(dataset)))) is one"
+        )
+    x = as_tensor(f"the {kind} samples of client {client}", pair[0])
+    y = as_labels(f"the {kind} targets of client {client}", pair[1])
     if not x.ndim or not y.ndim or len(x) != len(y):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise UserError(f"{kind} of client {client} needs as many samples as targets, not shapes {shapes}")
-    return x, y if y.is_floating_point() else y.long()
-
-
-def _tensor(array: Array) -> Tensor:
-    if isinstance(array, Tensor):
-        return array.detach()
-    # Read-only and reversed arrays cannot share their memory with a tensor; these requirements copy just those.
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    return x, y
 
 
 def _check_alike(what: str, these: Tensor, others: str, those: Tensor) -> None:
     if these.shape[1:] != those.shape[1:] or these.dtype != those.dtype:
-        looks = [f"{_type(values)} of shape {tuple(values.shape[1:])}" for values in (these, those)]
+        looks = [f"{name_of(values)} of shape {tuple(values.shape[1:])}" for values in (these, those)]
         raise UserError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
 
 
-def _type(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
+def _owner(wrong: Tensor, parts: Sequence[Tensor]) -> str:
+    """Name the first client that holds a wrong sample, if somebody does; ``wrong``: whether each number is."""
+    rows = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+    return next((f" (client {client})" for client, part in enumerate(parts) if rows[part].any()), "")
 
 
-def _check_samples(kind: str, x: Tensor, y: Tensor) -> None:
+def _check_samples(kind: str, x: Tensor, y: Tensor, parts: Sequence[Tensor]) -> None:
     if len(x) != len(y):
         raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
         # The extremes show any NaN or infinity without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
-            raise UserError(f"the {kind} {what} contain NaN or infinity: clean them first")
+            whose = _owner(~values.isfinite(), parts)
+            raise UserError(f"the {kind} {what}{whose} contain NaN or infinity: clean them first")
 
 
 def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
@@ -191,13 +200,14 @@ def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
         raise UserError(f"client {client} points outside the {samples} {kind} samples")
 
 
-def _check_targets(kind: str, y: Tensor, classes: int | None) -> None:
+def _check_targets(kind: str, y: Tensor, classes: int | None, parts: Sequence[Tensor]) -> None:
     if y.is_floating_point() != (classes is None):
         fix = "leave classes out or give whole-number labels" if classes else "say how many classes"
-        raise UserError(f"the {kind} targets are {_type(y)}: {fix}")
+        raise UserError(f"the {kind} targets are {name_of(y)}: {fix}")
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())
-        raise UserError(f"{kind} labels run from {low} to {high}: {classes} classes are 0 to {classes - 1}")
+        whose = _owner((y < 0) | (y >= classes), parts)
+        raise UserError(f"{kind} labels run from {low} to {high}{whose}: {classes} classes are 0 to {classes - 1}")
 
 
 def _check_transform(x: Tensor, transform: Transform | Masking | None) -> None:
@@ -209,7 +219,7 @@ def _check_transform(x: Tensor, transform: Transform | Masking | None) -> None:
     if transform is None:
         return
     if not raw or x.ndim != 4:
-        looks = f"{_type(x)} of shape {tuple(x.shape[1:])}"
+        looks = f"{name_of(x)} of shape {tuple(x.shape[1:])}"
         raise UserError(f"a transform is for uint8 images of shape (C, H, W), not for {looks}: leave it out")
     if len(transform.mean) != x.shape[1]:
         given = len(transform.mean)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..core.annotations import PositiveInt
+from ..core.arguments import checked, checked_class
 from ..core.custom import is_own
 from ..core.spec import parse
 from .recipe import Case, Recipe, RecipeMethod
@@ -14,19 +16,21 @@ _COUNTS = ("rounds", "clients")
 _TEXTS = ("data", "model", "partition")
 
 
+@checked_class("class")
 @dataclass(frozen=True)
 class Changes:
     """What somebody asks for instead of the published set-up; None: nothing."""
 
-    rounds: int | None = None
-    clients: int | None = None
+    rounds: PositiveInt | None = None
+    clients: PositiveInt | None = None
     data: str | None = None
     model: str | None = None
     partition: str | None = None
     set: Sequence[str] = ()  # KEY=VALUE for all methods that have it, METHOD.KEY=VALUE for one
 
 
-def apply_changes(recipe: Recipe, changes: Changes, methods: Iterable[str] | None = None) -> Recipe:
+@checked("function")
+def apply_changes(recipe: Recipe, changes: Changes, methods: Sequence[str] | None = None) -> Recipe:
     """Return the recipe with the changes in all its cases, and with data and graphs that fit so few clients.
 
     The settings are for ``methods``; None: all of the recipe.

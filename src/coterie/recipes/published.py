@@ -5,6 +5,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from ..core.arguments import checked
+
 
 class PublishedNumber(NamedTuple):
     """One number of a paper."""
@@ -25,6 +27,7 @@ class PublishedNumber(NamedTuple):
     reason: str  # why no single run gives it
 
 
+@checked("function")
 @cache
 def published_numbers(recipe: str | None = None) -> tuple[PublishedNumber, ...]:
     """Return all published numbers, or those of one recipe.

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.arguments import checked
 from ..core.custom import display_name
 from ..core.errors import UserError, unknown
 from ..core.schema import Init, MeasureName
@@ -220,6 +221,7 @@ def names() -> tuple[str, ...]:
     return tuple(name for paper in papers() for name in every if name.startswith(f"{paper}-"))
 
 
+@checked("function")
 @cache
 def load(name: str) -> Recipe:
     """Return the recipe of that name, such as dfedalt-t1; the paper's number does as well: 000-T1.

@@ -1,5 +1,6 @@
 """What is refused before anything is trained."""
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +9,11 @@ from torch import Tensor
 
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
-from ..core.errors import UserError, unknown
+from ..core.errors import UserError, noted, unknown
 from ..core.memory import check_fits
 from ..data import Federation
 from ..data.batches import Amount, Batches
-from ..models.model import PRECISIONS, Model, cross_entropy
+from ..models.model import PRECISIONS, Loss, Model, cross_entropy
 from ..models.trials import check_left_alone
 from ..store import flatten
 from .cluster import Cluster
@@ -102,6 +103,28 @@ def check_model(model: Model, federation: Federation) -> None:
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_left_alone(model, federation.sample(PROBE))
+    _check_loss(model.loss, outputs, federation.y[:2])
+
+
+def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss that is not one number for a batch; what it raises itself passes as it is."""
+    if inspect.isclass(loss):
+        raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
+    if loss is cross_entropy and targets.is_floating_point() and targets.shape != outputs.shape:
+        raise UserError(
+            f"the targets are {str(targets.dtype).removeprefix('torch.')} of shape {tuple(targets.shape[1:])}, and "
+            "cross-entropy takes whole-number labels: give these, or a loss such as torch.nn.functional.mse_loss"
+        )
+    with torch.no_grad(), noted("It happened with the first samples, before the first round."):
+        found = loss(outputs, targets)
+    if not isinstance(found, Tensor) or not found.is_floating_point():
+        kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
+        raise UserError(f"the loss returns {kind}: return a floating tensor, which gradients can be taken of")
+    if found.dim():
+        raise UserError(
+            f"the loss returns a tensor of shape {tuple(found.shape)} for {len(targets)} samples: return their mean, "
+            'as reduction="mean" does'
+        )
 
 
 def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:

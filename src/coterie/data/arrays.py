@@ -1,0 +1,84 @@
+"""Arrays that people have at hand, as tensors: of NumPy, pandas or PyTorch, or lists of numbers."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError
+
+_WIDE = {torch.uint16: "int32", torch.uint32: "int64", torch.uint64: "int64"}  # torch computes nothing with these
+_NUMBERS = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
+
+
+def as_tensor(what: str, array: Any) -> Tensor:
+    """Return an array as a plain tensor of its values; refuse what has none, in a sentence about ``what``.
+
+    >>> as_tensor("the samples", np.array([1, 2], dtype=">i2"))
+    tensor([1, 2], dtype=torch.int16)
+    >>> as_tensor("the samples", np.array(["a"]))
+    Traceback (most recent call last):
+    coterie.core.errors.UserError: the samples are an array of texts: give numbers
+    """
+    tensor = _plain(what, array) if isinstance(array, Tensor) else _from_values(what, array)
+    if tensor.is_complex():
+        raise UserError(f"{what} are complex numbers: give real ones, as torch.view_as_real makes them")
+    if tensor.dtype in _WIDE:
+        raise UserError(f"{what} are {name_of(tensor)}, which torch cannot compute with: give {_WIDE[tensor.dtype]}")
+    if tensor.dtype not in _NUMBERS:
+        raise UserError(f"{what} are {name_of(tensor)}: give whole or floating numbers, such as float32")
+    return tensor
+
+
+def as_labels(what: str, array: Any) -> Tensor:
+    """Return targets: floating ones as they are, class labels of any whole-number type as int64."""
+    if isinstance(array, np.ndarray) and array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise UserError(f"{what} hold the label {array.max()}: number the classes from 0")
+        array = array.astype(np.int64)
+    elif isinstance(array, Tensor) and array.dtype in _WIDE and not array.is_meta:
+        return as_labels(what, array.cpu().numpy()).to(array.device)
+    targets = as_tensor(what, array)
+    return targets if targets.is_floating_point() else targets.long()
+
+
+def name_of(tensor: Tensor) -> str:
+    """Return the name of a tensor's type, as NumPy and PyTorch have it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _plain(what: str, tensor: Tensor) -> Tensor:
+    """Return a tensor without gradients, in memory as others are."""
+    if tensor.is_meta:
+        raise UserError(f"{what} are on the device meta and have no values: give a tensor that has some")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise UserError(f"{what} are a tensor of the layout {kind}: give a dense one, as .to_dense() makes it")
+    if tensor.is_quantized:
+        raise UserError(f"{what} are quantized: give numbers, as .dequantize() makes them")
+    return tensor.detach().as_subclass(Tensor)
+
+
+def _from_values(what: str, values: Any) -> Tensor:
+    if isinstance(values, list | tuple):  # floats are single precision, as torch.tensor has them
+        try:
+            return torch.stack(list(values)) if values and isinstance(values[0], Tensor) else torch.as_tensor(values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            said = str(error).splitlines()[0]
+            raise UserError(f"{what} are no rows of numbers ({said}): give rows of equal length") from error
+    if not isinstance(values, np.ndarray) and not hasattr(values, "__array__"):
+        raise UserError(f"{what} are a {type(values).__name__}: give a tensor or an array")
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UserError(f"{what} have masked values: fill them, as .filled() does")
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        kinds = {"U": "texts", "S": "texts", "O": "objects", "M": "dates", "m": "durations"}
+        raise UserError(f"{what} are an array of {kinds.get(array.dtype.kind, str(array.dtype))}: give numbers")
+    if array.dtype.char in "gG":
+        raise UserError(f"{what} are {array.dtype}, which torch does not have: give float64")
+    # Read-only, reversed and byte-swapped arrays cannot share their memory with a tensor; this copies just those.
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
