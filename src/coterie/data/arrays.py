@@ -69,7 +69,7 @@ def _from_values(what: str, values: Any) -> Tensor:
             return torch.stack(list(values)) if values and isinstance(values[0], Tensor) else torch.as_tensor(values)
         except (TypeError, ValueError, RuntimeError) as error:
             said = str(error).splitlines()[0]
-            raise UserError(f"{what} are no rows of numbers ({said}): give rows of equal length") from error
+            raise UserError(f"{what} are no rows of numbers ({said}): give an array of numbers") from error
     if not isinstance(values, np.ndarray) and not hasattr(values, "__array__"):
         raise UserError(f"{what} are a {type(values).__name__}: give a tensor or an array")
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):

@@ -157,8 +157,8 @@ def _concatenated(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tup
 def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(
-            f"{kind} of client {client} must be a pair (samples, targets), not a {type(pair).__name__}: of a Dataset, "
-            "next(iter(DataLoader(dataset, len(dataset)))) is one"
+            f"{kind} of client {client} must be a pair (samples, targets), not a {type(pair).__name__}: a Dataset "
+            "becomes one by next(iter(DataLoader(dataset, len(dataset))))"
         )
     x = as_tensor(f"the {kind} samples of client {client}", pair[0])
     y = as_labels(f"the {kind} targets of client {client}", pair[1])

@@ -12,6 +12,7 @@ from ..algorithms.used import check_used, check_used_on
 from ..core.errors import UserError, noted, unknown
 from ..core.memory import check_fits
 from ..data import Federation
+from ..data.arrays import name_of
 from ..data.batches import Amount, Batches
 from ..models.model import PRECISIONS, Loss, Model, cross_entropy
 from ..models.trials import check_left_alone
@@ -110,13 +111,16 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     """Refuse a loss that is not one number for a batch; what it raises itself passes as it is."""
     if inspect.isclass(loss):
         raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
-    if loss is cross_entropy and targets.is_floating_point() and targets.shape != outputs.shape:
+    try:
+        with torch.no_grad(), noted("It happened with the first samples, before the first round."):
+            found = loss(outputs, targets)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if loss is not cross_entropy:
+            raise
         raise UserError(
-            f"the targets are {str(targets.dtype).removeprefix('torch.')} of shape {tuple(targets.shape[1:])}, and "
-            "cross-entropy takes whole-number labels: give these, or a loss such as torch.nn.functional.mse_loss"
-        )
-    with torch.no_grad(), noted("It happened with the first samples, before the first round."):
-        found = loss(outputs, targets)
+            f"the targets are {name_of(targets)} of shape {tuple(targets.shape[1:])}, and cross-entropy takes one "
+            "whole-number label per sample: give these, or a loss such as torch.nn.functional.mse_loss"
+        ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point():
         kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
         raise UserError(f"the loss returns {kind}: return a floating tensor, which gradients can be taken of")
@@ -135,6 +139,13 @@ def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) 
             return model.evaluation(federation.sample(2))
     except (RuntimeError, IndexError) as error:
         takes = f"fails ({str(error).splitlines()[0]})"
+        weights = next((name_of(w) for w in model.start.values() if w.is_floating_point()), None)
+        kind = name_of(federation.sample(1))
+        if weights not in (None, kind) and "type" in takes:
+            raise UserError(
+                f"the model has {weights} weights and the samples are {kind}: give samples of {weights}, as "
+                f"x.to(torch.{weights}) makes them"
+            ) from error
         if built is not None and tuple(built) != have:
             takes = f"is built for samples of shape {tuple(built)}"
         raise UserError(f"the model {takes}, the data have {have}: build it for these data") from error
