@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import coterie as ct
 from coterie import algorithms
@@ -30,6 +31,7 @@ from coterie.engines import Serial
 from coterie.training.experiment import Experiment
 from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
 from laws import FIRST, METHODS, build, kind_like
+from modules import Recurrent
 from test_shards import assert_close, close
 from toys import dropping, experiment, net, ragged
 
@@ -140,6 +142,15 @@ def test_every_method_comes_to_the_same(
 def test_workers_drop_the_same(workers: list[WorkerHandle]) -> None:
     e = experiment(dropping("batch first"), ragged("tokens"), build("dfedalt"), Serial())
     assert_close(run(backend_on(e, workers[:2], "vectorized"))[0].state.gathered(), e.saved(run(e)[0]))
+
+
+def test_workers_train_what_cannot_be_lifted(workers: list[WorkerHandle]) -> None:
+    """They choose the serial engine, and leave out what normalization by the batch cannot train on."""
+    layers = nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6), Recurrent(nn.GRU)
+    e = experiment(nn.Sequential(*layers).double(), ragged("mlp", sizes=(9, 4, 1, 5)), build("dfedalt"), Serial())
+    backend = backend_on(e, workers[:2])
+    assert backend.coordinator.engine == "serial"
+    assert_close(run(backend)[0].state.gathered(), e.saved(run(e)[0]))
 
 
 KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand

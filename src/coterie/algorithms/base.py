@@ -94,6 +94,7 @@ class Round:
     global_cohort: Integers  # who takes part, wherever they lie
     local_clients: Integers  # those of this process, in the order of the state's rows
     dropout: bool = False  # whether the model drops out: then batches bring the keys of its masks
+    smallest_batch: int = 1  # samples that a step needs
 
     @property
     def W(self) -> Tensor:  # noqa: N802
@@ -113,7 +114,7 @@ class Round:
     def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
         """Return the cohort's shuffled batches of this round."""
         key = rng.key(self.seed, "batches", self.index, stream)
-        return Batches(self.samples, self.cohort, amount, batch_size, key, self.dropout)
+        return Batches(self.samples, self.cohort, amount, batch_size, key, self.dropout, self.smallest_batch)
 
     @property
     def members(self) -> Tensor:

@@ -38,7 +38,8 @@ class Options(TypedDict, total=False):
         persistent_momentum: Whether momentum outlives a round, instead of a fresh buffer in every phase.
         weight_decay: The L2 decay of the local steps.
         clip: The largest norm of a gradient; none: no clipping.
-        batch_size: Samples in one batch; none: all that a client has.
+        batch_size: Samples in one batch; none: all that a client has. A last one of one sample is left out of its pass
+            where a model cannot train on that, as some batch normalization cannot.
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast.
         steps: Batches in one round, instead of epochs.
         quantize: Bits for every number that a client sends, 2 to 16; none: all it has.

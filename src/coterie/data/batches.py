@@ -3,6 +3,10 @@
 Samples are stored once, a client owns a list of positions, and a batch is gathered and transformed when it is needed.
 Clients of unequal size make unequal numbers of steps; where several clients run side by side, the shorter batches are
 padded, and the mask keeps the padding out of every mean.
+
+A model that takes statistics of a batch may be unable to train on one sample. Then a last batch of one is left out of
+its pass, as with ``drop_last``; every pass is shuffled anew, so that each sample has its turn. A client of one sample
+makes no step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -175,6 +179,7 @@ class Batches:
         batch_size: int | None,
         key: int | None,
         dropout: bool = False,
+        smallest: int = 1,
     ) -> None:
         self.samples, self.clients = samples, clients  # [m] whose batches
         self.batch_size = batch_size  # None: all samples of a client
@@ -183,14 +188,16 @@ class Batches:
         self.sizes: Integers = samples.sizes[clients]  # [m] samples that each client owns
         full = self.sizes if batch_size is None else np.minimum(self.sizes, batch_size)
         self.widths: Integers = np.maximum(full, 1)  # [m] samples in a full batch of each client, 1 at the least
-        self.steps_per_epoch: Integers = -(-self.sizes // self.widths)  # [m] a last partial batch included
+        # [m] a last partial batch included, unless it has fewer samples than the smallest that may be
+        self.steps_per_epoch: Integers = np.maximum(-((smallest - 1 - self.sizes) // self.widths), 0)
+        self.taken: Integers = np.minimum(self.sizes, self.steps_per_epoch * self.widths)  # [m] samples of a pass
         self.steps = amount.of(self.steps_per_epoch, clients, len(samples.owned))  # [m] batches of each client
 
     @property
     def seen(self) -> int:
         """The number of samples in all batches of all clients together."""
         passes, rest = np.divmod(self.steps, np.maximum(self.steps_per_epoch, 1))
-        return int((passes * self.sizes + np.minimum(rest * self.widths, self.sizes)).sum())
+        return int((passes * self.taken + np.minimum(rest * self.widths, self.taken)).sum())
 
     @property
     def most_bytes(self) -> float:

@@ -48,6 +48,8 @@ def batch_norm(
     if not training and running_mean is not None and running_var is not None:
         return _scaled(x, running_mean, torch.rsqrt(running_var + eps), weight, bias).to(input.dtype)
     means, within = _of_channels(x)  # [N, C]
+    if mask is None and x.numel() == means.shape[1]:  # as torch has it
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.shape}")
     share = means.new_ones(len(means)) if mask is None else mask.to(means)
     samples = share.sum()
     share = (share / samples)[:, None]

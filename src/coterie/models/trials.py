@@ -59,6 +59,26 @@ def drops_out(model: Model, x: Tensor) -> bool:
     return masks.calls > 0
 
 
+def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
+    """Try whether the model and its loss fail with one sample and work with the same sample twice.
+
+    Batch normalization does so where a channel of a sample is one number, which has no variance.
+    """
+    objective = model.objective if training else model.eval_objective
+
+    def works(samples: int) -> bool:
+        batch = Batch(torch.cat([x[:1]] * samples), torch.cat([y[:1]] * samples), None)
+        try:
+            objective(*split(model.start, model.parameters), batch)
+        except Exception:
+            return False
+        return True
+
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        warnings.simplefilter("ignore")  # a loss may complain of a single sample
+        return not any(v.is_meta for v in model.start.values()) and not works(1) and works(2)
+
+
 def check_left_alone(model: Model, x: Tensor) -> None:
     """Refuse a model that writes into its own parameters while it computes: each client's are part of its state."""
     tensors = {k: v.clone() for k, v in model.start.items()}

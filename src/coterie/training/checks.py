@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,9 @@ from ..core.errors import UserError, noted, unknown
 from ..core.memory import check_fits
 from ..data import Federation
 from ..data.arrays import name_of
-from ..data.batches import Amount, Batches
+from ..data.batches import NAMED, Amount, Batches
 from ..models.model import PRECISIONS, Loss, Model, cross_entropy
-from ..models.trials import check_left_alone
+from ..models.trials import check_left_alone, needs_company
 from ..store import flatten
 from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
@@ -36,6 +37,7 @@ def check_asked(e: "Experiment") -> None:
     if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
     _check_lengths(e)
+    _check_small_batches(e)
     for measured in e.record:
         measure.check_measure(measured, e.model, e.program)
     for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
@@ -54,6 +56,34 @@ def _check_lengths(e: "Experiment") -> None:
     for amount, batch_size in [*amounts, (Amount(t.finetune_epochs), t.batch_size)]:
         need = Batches(e.train, e.local_clients, amount, batch_size, key=None).most_bytes
         check_fits(need, "the list of a client's batches in one round", "ask for fewer epochs or steps")
+
+
+def _check_small_batches(e: "Experiment") -> None:
+    """Refuse samples that stand alone where the model needs company."""
+    if e.smallest_batch > 1 and (e.program.training.batch_size == 1 or e.train.sizes.max() < e.smallest_batch):
+        cause = "batches of one sample" if e.program.training.batch_size == 1 else "clients of one sample"
+        raise UserError(
+            f"this model cannot train on a sample alone, as batch normalization cannot, and there are {cause} only: "
+            "choose two samples or more, or a normalization of single samples, such as nn.GroupNorm"
+        )
+    tests, fed = e.tests, e.federation
+    if e.measurable and needs_company(e.model, fed.sample(1), fed.y[:1], training=False):
+        alone = np.flatnonzero(tests.sizes % tests.evaluation_batch == 1)
+        if len(alone) or tests.dealt.sizes[-1] == 1:
+            whose = f"of client {alone[0]}" if len(alone) else "of all clients together"
+            raise UserError(
+                f"a test sample {whose} is evaluated alone, which this model cannot do: give its batch normalization "
+                "running statistics (track_running_stats=True), or the client another test sample"
+            )
+
+
+def idle_clients(e: "Experiment") -> str | None:
+    """Say which clients do not train, because a step needs more samples than they have; None if all do."""
+    idle = [str(i) for i in np.flatnonzero((e.train.sizes > 0) & (e.train.sizes < e.smallest_batch))]
+    if not idle:
+        return None
+    who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {', '.join(idle[:NAMED])} ({len(idle)} in all) have"
+    return f"{who} one sample, on which alone this model cannot train: no training there, only mixing and evaluation"
 
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:

@@ -23,7 +23,7 @@ from ..measure import Correct
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
-from ..models.trials import drops_out
+from ..models.trials import drops_out, needs_company
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
@@ -118,6 +118,11 @@ class Experiment:
         return drops_out(self.model, self.federation.sample(2))
 
     @cached_property
+    def smallest_batch(self) -> int:
+        """The samples that a step needs: two where the model takes statistics of a batch that one sample has not."""
+        return 2 if needs_company(self.model, self.federation.sample(1), self.federation.y[:1], training=True) else 1
+
+    @cached_property
     def measurable(self) -> bool:
         """Whether there are classes to get right, and samples to try."""
         return self.federation.classes is not None and len(self.federation.test_y) > 0
@@ -158,7 +163,8 @@ class Experiment:
         cohort = self.schedule.cohort(t)
         own = cohort if self.shard is None else cohort[np.isin(cohort, self.shard)]
         Ws = self.schedule.matrices(t, self.train.x.device)
-        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients, self.dropout)
+        found = self.dropout, self.smallest_batch
+        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients, *found)
 
     def everybody(self, t: int) -> Round:
         """Return round ``t`` with all clients."""

@@ -41,7 +41,7 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     two = np.sort(np.argsort(-e.train.sizes, kind="stable")[:2])
     few = (own[: PROBE if i in two else 0] for i, own in enumerate(e.train.owned))
     samples, everybody = replace(e.train, owned=tuple(few)), np.arange(e.federation.clients)
-    r = FirstSteps(0, two, e.round(0).Ws, samples, engine, e.seed, everybody, two, e.dropout)
+    r = FirstSteps(0, two, e.round(0).Ws, samples, engine, e.seed, everybody, two, e.dropout, e.smallest_batch)
     program, start = e.changed(shard=two).program, e.model.start
     state = program.init(start, everybodys(e.first, start, two))
     if program.prepare is not None:

@@ -31,7 +31,7 @@ from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
 from . import memory
-from .checks import check_model, check_precision, find_device
+from .checks import check_model, check_precision, find_device, idle_clients
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
 from .config import describe
@@ -155,6 +155,8 @@ def fit(
             messages.go_to(bar.warn)
             if chosen is not None and chosen.warning is not None:
                 bar.warn(chosen.warning)
+            if (idle := idle_clients(experiment)) is not None:
+                bar.warn(idle)
             if isinstance(runs_on, InMemory):
                 runs_on.on_build = bar.building
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
