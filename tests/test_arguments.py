@@ -309,3 +309,60 @@ def test_a_class_is_checked_whenever_it_is_made() -> None:
     assert own("anything") == ("anything", 3)  # type: ignore[arg-type]
     with pytest.raises(ct.UserError, match="n='x' does not fit function own"):
         own(1, n="x")  # type: ignore[arg-type]
+
+
+class Mine(Exception):  # noqa: N818 (what people raise)
+    """An error of somebody's own code, which takes two arguments and cannot be made again from its text."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} {other}")
+
+
+def topology_that_fails(t: int) -> Tensor:
+    if t == 2:
+        raise Mine(1, 2)
+    return W
+
+
+def loss_that_fails(at: int) -> Callable[[Tensor, Tensor], Tensor]:
+    seen: list[None] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(None)
+        if len(seen) > at:
+            raise Mine(1, 2)
+        return nn.functional.cross_entropy(outputs, targets)
+
+    return loss
+
+
+def test_errors_of_ones_own_topology_pass_as_they_are(tmp_path: Path) -> None:
+    algorithm = ct.algorithms.dfedavg(topology=topology_that_fails, steps=1)
+    for rounds, engine in ((3, "serial"), (3, "auto")):
+        with pytest.raises(Mine) as raised:
+            ct.fit(NET, FED, algorithm, rounds=rounds, engine=engine, progress=False)
+        said = "\n".join(raised.value.__notes__)
+        assert "the function of the topology, with t=2" in said
+        assert "round 3" in said
+    with pytest.raises(Mine) as raised:
+        ct.topology.build(lambda t: topology_that_fails(2), 2)
+    assert "with t=0" in raised.value.__notes__[0]
+
+
+def test_errors_of_ones_own_loss_pass_as_they_are(tmp_path: Path) -> None:
+    local = ct.algorithms.local(steps=1)
+    with pytest.raises(Mine) as raised:
+        ct.fit(NET, FED, local, rounds=1, loss=loss_that_fails(0), out=tmp_path / "a", progress=False)
+    assert raised.value.__notes__[0] == "It happened with the first samples."
+    assert "before the first round" in raised.value.__notes__[-1]
+    assert list(tmp_path.iterdir()) == []
+    calls = next(n for n in range(1, 60) if _fails_in_a_round(n, local))
+    assert calls > 1
+
+
+def _fails_in_a_round(calls: int, algorithm: ct.algorithms.Algorithm) -> bool:
+    """Return whether a loss that fails after so many calls fails in a round, with the client that it failed for."""
+    with pytest.raises(Mine) as raised:
+        ct.fit(NET, FED, algorithm, rounds=50, loss=loss_that_fails(calls), engine="serial", progress=False)
+    said = "\n".join(raised.value.__notes__)
+    return re.search(r"round \d", said) is not None and "client" in said

@@ -114,6 +114,24 @@ def test_a_tracker_that_fails_is_left_out_and_said_once(
     assert ct.load(tmp_path / "a").summary == run.summary
 
 
+@pytest.mark.parametrize(
+    ("call", "at", "of"), [("begin", 0, "the begin"), ("round", 2, "round 2"), ("end", 0, "the end")]
+)
+def test_a_mistake_in_a_tracker_of_ones_own_passes_as_it_is(call: str, at: int, of: str) -> None:
+    mine, good = KeyError("mine"), Told()
+    with pytest.raises(KeyError) as raised:
+        fit(trackers=[good, Told(call, at, mine)])
+    assert raised.value is mine
+    assert mine.__notes__ == [f"It happened in the tracker told, when it was told of {of}."]
+    assert good.of("end") == [None] if call != "end" else len(good.of("end")) == 1
+
+
+def test_an_error_of_the_run_is_not_hidden_by_one_of_a_tracker(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(trackers=[Told("round", 2, KeyboardInterrupt()), Told("end", 0, KeyError("mine"))])
+    assert "told failed" in capsys.readouterr().err
+
+
 def test_a_run_that_cannot_begin_is_not_tracked(tmp_path: Path) -> None:
     told = Told()
     fit(tmp_path / "a")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
-from ..core.errors import UserError, unknown
+from ..core.errors import UserError, noted, unknown
 from ..core.spec import bind, parameters, parse
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
@@ -67,7 +67,8 @@ def _from_text(text: str, n: int, seed: int) -> Topology:
 
 def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
     """Return W of round t in float64; refuse what cannot be a mixing matrix of n clients."""
-    returned = function(t)
+    with noted(f"It happened in the function of the topology, with t={t}."):
+        returned = function(t)
     try:
         W = torch.as_tensor(returned, dtype=torch.float64, device="cpu")
         W = W.to_dense() if n <= DENSE else W.to_sparse().coalesce()

@@ -37,7 +37,11 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Tells trackers of a run, from its begin to its end. They may fail; training goes on. Use it with ``with``."""
+    """Tells trackers of a run, from its begin to its end; use it with ``with``.
+
+    A server may be gone, and a run goes on without the tracker that needs it. What is wrong with a tracker of the
+    user's own passes as it is.
+    """
 
     def __init__(self, trackers: Sequence[Tracker], bar: Progress) -> None:
         self.given, self.bar = trackers, bar
@@ -57,24 +61,24 @@ class Tracking:
 
         for tracker in self.given:
             self.told.append(tracker)
-            self._tell(tracker, begin)
+            self._tell(tracker, begin, "the begin")
 
     def round(self, row: Row) -> None:
         """Tell of one more round."""
         tracked = self._with_total(row)
         for tracker in tuple(self.told):
-            self._tell(tracker, lambda tracker: tracker.round(tracked))
+            self._tell(tracker, lambda tracker: tracker.round(tracked), f"round {row['round']}")
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for tracker in tuple(self.told):
-            self._tell(tracker, lambda tracker: tracker.end(self.summary))
+            self._tell(tracker, lambda tracker: tracker.end(self.summary), "the end", may_raise=error is None)
 
     def _with_total(self, row: Row) -> TrackedRow:
         self.sent += row["bytes_sent"]
         return {**row, "bytes_sent_total": self.sent}
 
-    def _tell(self, tracker: Tracker, call: Callable[[Tracker], None]) -> None:
-        """Call a tracker; one that fails is left out from then on."""
+    def _tell(self, tracker: Tracker, call: Callable[[Tracker], None], of: str, may_raise: bool = True) -> None:
+        """Call a tracker; one whose server or disk fails is left out from then on."""
         try:
             call(tracker)
         except UserError:
@@ -82,6 +86,10 @@ class Tracking:
             raise
         except Exception as error:
             self.told.remove(tracker)
+            ours = type(tracker).__module__.startswith("coterie.")
+            if may_raise and not ours and not isinstance(error, OSError):
+                error.add_note(f"It happened in the tracker {tracker.name}, when it was told of {of}.")
+                raise
             told = f"{tracker.name} failed and is left out of this run, which goes on without it"
             self.bar.warn(f"{told} ({reason(error)})")
 

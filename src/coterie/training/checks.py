@@ -142,7 +142,7 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     if inspect.isclass(loss):
         raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
     try:
-        with torch.no_grad(), noted("It happened with the first samples, before the first round."):
+        with torch.no_grad(), noted("It happened with the first samples."):
             found = loss(outputs, targets)
     except (RuntimeError, ValueError, IndexError) as error:
         if loss is not cross_entropy:
