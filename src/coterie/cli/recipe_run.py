@@ -28,8 +28,9 @@ from .data import draw_split, print_split, split_counts
 from .options import Output, RecipeOptions, flag
 from .recipe_show import results_as_json, show_results
 from .recipe_time import platform_of, tell_time
-from .report import begin_several, leave_report
-from .train import folder_of_several, fresh_folder, interruptible
+from .report import leave_report
+from .several import folder_of_several, fresh_folder, several_runs
+from .train import interruptible
 
 SPLITS = "splits"
 
@@ -46,8 +47,7 @@ def run_recipe(name: str, options: RecipeOptions, output: Output) -> None:
     plan.check()
     trackers = output.trackers()
     _announce(plan, output)
-    with interruptible(folder, options, output):
-        begin_several(folder, plan.runs)
+    with interruptible(folder, options, output), several_runs(folder, plan.runs, options.resume):
         runs: Runs = {(n, m): _histories(plan, n, m, folder, output, trackers) for n, m in plan.cells}
         every = options.evaluate_every or 1
         shortened = shortenings(plan.read, plan.recipe, plan.cells, plan.seeds)
@@ -190,16 +190,16 @@ def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> N
     folder = options.out or fresh_folder(recipe.name)
     if folder.exists():
         raise UserError(f"{folder} already exists: choose another --out")
-    if recipe.draws == SPLITS:
-        results = _drawn(recipe, options, folder, output)
-    else:
-        numbers = recipe_results(recipe, {})
-        show_results(recipe, numbers, None, 1, [])
-        results = results_as_json(recipe, numbers, None, 1, [])
-    begin_several(folder, [])
-    write_json(folder / RECIPE, results)
-    print(f"results: {folder}")
-    leave_report(folder, sys.stdout, output, options.data_dir)
+    with several_runs(folder, [], resume=False):
+        if recipe.draws == SPLITS:
+            results = _drawn(recipe, options, folder, output)
+        else:
+            numbers = recipe_results(recipe, {})
+            show_results(recipe, numbers, None, 1, [])
+            results = results_as_json(recipe, numbers, None, 1, [])
+        write_json(folder / RECIPE, results)
+        print(f"results: {folder}")
+        leave_report(folder, sys.stdout, output, options.data_dir)
 
 
 def _refuse_training(recipe: Recipe, options: RecipeOptions, output: Output) -> None:
@@ -223,7 +223,6 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
         case = small.cases[n - 1]
         title = f"case {n}: {case.data}, divided by {case.partition} among {case.clients} clients"
         print_split(console, counts, title, drawn=True)
-        folder.mkdir(parents=True, exist_ok=True)
         try:
             draw_split(counts, folder / f"case{n}.png", title)
         except UserError as error:  # the terminal has shown it

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +31,10 @@ from ..training.fit import fit
 from ..training.run import Run
 from ..training.time_limit import OutOfTime
 from .options import Output, RunOptions, TrainingOptions
-from .report import begin_several, leave_report
+from .report import leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TABLE, TableStyle, show_comparison
+from .several import folder_of_several, fresh_folder, several_runs
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again later
@@ -50,7 +51,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
         run, folder = _run_new(method, options, output)
-    show_comparison(Comparison([_method_runs(run.summary["method"], [run])]), folder)
+    show_comparison(Comparison([MethodRuns(run.summary["method"], [_without_models(run)])]), folder)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
@@ -157,8 +158,10 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     plan, chosen, remark = _checked(plan, methods)
     trackers = output.trackers()
     output.say("\n".join([remark, *(f"  {a.name}: {plan.preset_text(a)}" for a in chosen)]))
-    with interruptible(folder, options, output):
-        trained = _train_all(plan, [a.name for a in chosen], seeds, folder, style.target, output, trackers)
+    first = options.seed or 0
+    runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
+    with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, style.target):
+        trained = _train_all(plan, runs, folder, output, trackers)
         write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
         show_comparison(Comparison(trained, style.target), folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
@@ -192,47 +195,21 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
 
 
 def _train_all(
-    plan: RunPlan,
-    methods: Sequence[str],
-    seeds: int,
-    folder: Path,
-    target: float,
-    output: Output,
-    trackers: Sequence[Tracker],
+    plan: RunPlan, runs: Mapping[str, tuple[str, int]], folder: Path, output: Output, trackers: Sequence[Tracker]
 ) -> list[MethodRuns]:
-    first = plan.options.seed or 0
-    every = [f"{folder_name(m)}-seed{s}" for m in methods for s in range(first, first + seeds)]
-    begin_several(folder, every, target)
-    trained = []
-    for method in methods:
-        runs = []
-        for seed in range(first, first + seeds):
-            name = f"{folder_name(method)}-seed{seed}"
-            shown = output.titled(f"{method}, seed {seed}", every.index(name) + 1, len(every))
-            runs.append(train_seed(plan, method, methods, seed, folder / name, shown, trackers))
-        trained.append(_method_runs(method, runs))
-    return trained
+    """Train the runs, each a method and a seed by the name of its folder, and return them by method."""
+    trained: dict[str, list[RunData]] = {}
+    methods = list(dict.fromkeys(method for method, _ in runs.values()))
+    for number, (name, (method, seed)) in enumerate(runs.items(), 1):
+        shown = output.titled(f"{method}, seed {seed}", number, len(runs))
+        run = train_seed(plan, method, methods, seed, folder / name, shown, trackers)
+        trained.setdefault(method, []).append(_without_models(run))
+    return [MethodRuns(method, each) for method, each in trained.items()]
 
 
-def _method_runs(name: str, runs: Sequence[Run]) -> MethodRuns:
-    """Return the runs of a method without their models, which would fill the memory."""
-    return MethodRuns(name, [RunData(r.config, r.history, r.summary, r.client_summary) for r in runs])
-
-
-def folder_of_several(options: TrainingOptions, name: str, what: str) -> Path:
-    """Return the folder for the runs of one command; refuse one that exists, unless it is to be continued."""
-    if options.resume and options.out is None:
-        raise UserError(f"--resume needs to know which {what}: add --out FOLDER")
-    folder = options.out or fresh_folder(name)
-    if folder.exists() and not options.resume:
-        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
-    return folder
-
-
-def fresh_folder(name: str) -> Path:
-    """Return a folder under runs/ that does not exist yet."""
-    numbers = (Path("runs") / f"{name}-{i}" for i in range(1, 1_000_000))
-    return next(path for path in numbers if not path.exists())
+def _without_models(run: Run) -> RunData:
+    """Return a run without its models: those of all runs would fill the memory."""
+    return RunData(run.config, run.history, run.summary, run.client_summary)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, get_type_hints
@@ -21,6 +21,7 @@ from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
 from .checkpoint import Saved
+from .lock import LOCK, sole_writer
 from .safetensors import save_tensors
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
@@ -55,10 +56,34 @@ class RunFolder:
         """Whether the clients' models are here; a pack may have left them out, all together."""
         return (self.path / MODELS).exists()
 
-    def begin(self, config: Config) -> None:
-        """Begin a new run; refuse a folder that has anything in it."""
+    @contextmanager
+    def writing(self, config: Config, say: Callable[[str], object], continued: bool = False) -> Iterator[None]:
+        """Keep others from writing here meanwhile, and begin a new run unless one is continued.
+
+        One that fails before its first round is finished leaves what a kill would, in whose place another can begin.
+        """
+        with sole_writer(self.path, say) as lock:
+            if continued:
+                self.check_same(config)
+            else:
+                self.begin(config, lock.killed)
+            try:
+                yield
+            except Exception:
+                lock.stays = not (self.path / METRICS).exists()
+                raise
+
+    def tidy(self) -> None:
+        """Remove the lock that a kill right after the last file has left beside a finished run."""
+        if (self.path / LOCK).exists():
+            with suppress(UserError), sole_writer(self.path, str):
+                pass
+
+    def begin(self, config: Config, killed: bool = False) -> None:
+        """Begin a new run; refuse a folder that has more in it than a run that was killed before its first round."""
+        left = {UNBEGUN, LOCK, *([CONFIG] if killed else [])}
         with disk(self.path):
-            if self.path.exists() and (not self.path.is_dir() or any(p.name != UNBEGUN for p in self.path.iterdir())):
+            if self.path.exists() and any(path.name not in left for path in self.path.iterdir()):
                 raise UserError(f"{self.path} already exists: choose another --out, or continue that run with --resume")
         write_json(self.path / CONFIG, config)
 

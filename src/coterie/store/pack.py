@@ -14,6 +14,7 @@ from ..core.errors import UserError
 from ..core.files import replace
 from .checkpoint import LEFT_OUT, newest_files
 from .folder import CHECKPOINT, CONFIG, MODELS, RunFolder
+from .lock import LOCK
 
 
 class PackContents(NamedTuple):
@@ -70,7 +71,7 @@ def _runs(folder: Path) -> list[RunFolder]:
 def _is_large(path: Path) -> bool:
     """Return whether a file is a client's model or part of a state, or what a kill left of some file."""
     of_run = path.parent.name in (CHECKPOINT, MODELS) and (path.parent.parent / CONFIG).exists()
-    return of_run or (path.name.startswith(".") and path.name.endswith(".tmp"))
+    return of_run or path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -164,9 +164,10 @@ def fit(
             if continued and folder is not None and folder.finished:
                 folder.check_same(config)
                 return _read_again(experiment, folder, config, tracking)
-            now, history = _begin(backend, folder, continued, config, bar)
-            tracking.begin(config, None if folder is None else folder.path, history)
-            return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
+            with nullcontext() if folder is None else folder.writing(config, bar.warn, continued):
+                now, history = _begin(backend, folder if continued else None, bar)
+                tracking.begin(config, None if folder is None else folder.path, history)
+                return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
 
 
 class Backend(Protocol):
@@ -205,25 +206,20 @@ def _backend(
             yield found
 
 
-def _begin(
-    backend: Backend, folder: RunFolder | None, continued: bool, config: Config, bar: Progress
-) -> tuple[RunState, list[Row]]:
+def _begin(backend: Backend, continued: RunFolder | None, bar: Progress) -> tuple[RunState, list[Row]]:
     """Return where the run stands: at its start, or after the last round that was saved."""
-    if folder is None:
+    if continued is None:
         return backend.start(), []
-    if not continued:
-        folder.begin(config)
-        return backend.start(), []
-    folder.check_same(config)
-    saved = folder.latest(bar.warn)
+    saved = continued.latest(bar.warn)
     if saved is None:
-        return backend.start(), folder.history(0)
-    bar.say(f"resuming {folder.path} after round {saved.round}")
-    return backend.restored(saved), folder.history(saved.round)
+        return backend.start(), continued.history(0)
+    bar.say(f"resuming {continued.path} after round {saved.round}")
+    return backend.restored(saved), continued.history(saved.round)
 
 
 def _read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
     """Return a run that was finished before, from its files: nothing is computed or written once more."""
+    folder.tidy()
     models = experiment.modules()
     run = read_finished(folder, config, lambda i, _: models[i], tracking.bar.warn)
     tracking.begin(config, folder.path, run.history)

@@ -1,6 +1,7 @@
 """A finished run: the history, the summary, and every client's own model."""
 
 import shlex
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -89,11 +90,11 @@ class Run:
     def save(self, path: str | Path) -> Path:
         """Write the run folder; refuse one that exists."""
         folder = RunFolder(Path(path))
-        folder.begin(self.config)
-        for row in self.history:
-            folder.append(row)
-        folder.save(len(self.history), self.final)
-        folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.client_summary)
+        with folder.writing(self.config, warnings.warn):
+            for row in self.history:
+                folder.append(row)
+            folder.save(len(self.history), self.final)
+            folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.client_summary)
         return folder.path
 
     @checked("function")

@@ -1,0 +1,97 @@
+"""The folder of a command that makes several runs: a comparison, or those of a recipe."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..core.errors import UserError
+from ..core.files import write_json, write_text
+from ..core.schema import Plan
+from ..measure.compare import TARGET
+from ..report.collect import COMMAND, PLAN
+from ..store.folder import CONFIG, UNBEGUN
+from ..store.lock import LOCK, sole_writer
+from .options import TrainingOptions
+
+NOT_REPEATED = ("--out", "--format", "--for")  # the folder exists by then; the others change no result
+NOT_REPEATED_FLAGS = ("--resume", "--quiet", "-q")
+# What there is before the first round of the first run: of all runs, and of one.
+BEFORE, OF_A_RUN = {COMMAND, PLAN, LOCK, f".{COMMAND}.tmp", f".{PLAN}.tmp"}, {CONFIG, LOCK, UNBEGUN}
+
+
+def folder_of_several(options: TrainingOptions, name: str, what: str) -> Path:
+    """Return the folder for the runs of one command; refuse one that exists, unless it is to be continued."""
+    if options.resume and options.out is None:
+        raise UserError(f"--resume needs to know which {what}: add --out FOLDER")
+    folder = options.out or fresh_folder(name)
+    if not options.resume:
+        _check_free(folder)
+    return folder
+
+
+def fresh_folder(name: str) -> Path:
+    """Return a folder under runs/ that does not exist yet."""
+    numbers = (Path("runs") / f"{name}-{i}" for i in range(1, 1_000_000))
+    return next(path for path in numbers if not path.exists())
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder that exists, unless all it has is of a command that was killed before its first round."""
+    if folder.exists() and not (folder.is_dir() and (folder / LOCK).exists() and _is_unbegun(folder)):
+        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
+
+
+def _is_unbegun(folder: Path) -> bool:
+    runs = [path for path in folder.iterdir() if path.name not in BEFORE]
+    return all(run.is_dir() and {path.name for path in run.iterdir()} <= OF_A_RUN for run in runs)
+
+
+@contextmanager
+def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float = TARGET) -> Iterator[None]:
+    """Write, before the first of several runs, the typed command, the folders there will be, and the target accuracy.
+
+    Whoever watches or makes a page of the folder reads it. Nobody else writes into it meanwhile. After an error before
+    the first round there is nothing but runs that failed, in whose place the next command can begin.
+    """
+    with sole_writer(folder, lambda text: print(text, file=sys.stderr)) as lock:
+        if not resume:
+            _clear(folder)
+        plan: Plan = {"runs": list(runs), "target": target}
+        write_text(folder / COMMAND, shlex.join(["coterie", *repeating(sys.argv[1:])]) + "\n")
+        write_json(folder / PLAN, plan)
+        try:
+            yield
+        except Exception:
+            if _is_unbegun(folder):
+                lock.stays = any(path.is_dir() for path in folder.iterdir())
+                if not lock.stays:
+                    _clear(folder)
+            raise
+
+
+def _clear(folder: Path) -> None:
+    """Remove what there is before the first round."""
+    if not _is_unbegun(folder):
+        raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before it
+        if path.is_dir():
+            path.rmdir()
+        elif path != folder / LOCK:
+            path.unlink()
+
+
+def repeating(typed: Sequence[str]) -> list[str]:
+    """Return the words that do the same once more, in a folder of its own.
+
+    >>> repeating(["compare", "local", "fedavg", "--out", "a", "--resume", "--seeds", "2"])
+    ['compare', 'local', 'fedavg', '--seeds', '2']
+    """
+    words, given = [], iter(typed)
+    for word in given:
+        if word in NOT_REPEATED:
+            next(given, None)
+        elif word not in NOT_REPEATED_FLAGS and not word.startswith(tuple(f"{option}=" for option in NOT_REPEATED)):
+            words.append(word)
+    return words
