@@ -1,9 +1,13 @@
 """Whatever is typed beyond reason: one sentence that names the fix, status 2, nothing written."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
+from coterie.core.errors import UserError
+from coterie.core.files import write_text
 from in_process import answer
 
 RUN = ("run", "dfedavg", "--clients", "4", "--rounds", "1", "--out", "o", "--quiet")
@@ -42,6 +46,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a model in a folder above": ((*RUN, "--model", "..:foo"), ("unknown model '..'",)),
     "a graph of a billion": (("topology", "ring", "--clients", "999999999"), ("999,999,999 clients", "2,000 or fewer")),
     "a sample of 30 PB": (("capacity", "--shape", "3,99999999,99999999"), ("--shape 3,99999999,99999999", "3,32,32")),
+    "a sample of another shape": (
+        ("capacity", "--model", f"{LINEAR},out_features=4"),
+        ("no samples of shape [3, 32, 32]",),
+    ),
     "a problem without bounds": (("theory", "dfedsam", "--problem", "dim=9999999"), ("dim=9999999", "10000")),
     "no end of tries": ((*RUN, "--partition", "dirichlet-by-class:1,max_tries=99999"), ("max_tries=99999", "10000")),
     "a padding without bounds": ((*RUN, "--model", "cnn:padding=99"), ("padding=99", "takes 0 or 2 or none")),
@@ -94,3 +102,21 @@ def test_a_defect_of_ours_is_a_traceback(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("coterie.cli.listing.show_list", fails)
     with pytest.raises(RuntimeError, match="a defect"):
         answer("list", cwd=tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+def test_nothing_takes_the_place_of_a_device(tmp_path: Path) -> None:
+    """As root, a renamed file would replace /dev/null itself."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/")):
+        with pytest.raises(UserError, match="is no ordinary file: choose another --out"):
+            write_text(path, "text")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_an_interrupt_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coterie.cli.listing.show_list", interrupted)
+    assert answer("list", cwd=tmp_path) == (130, "", "\ninterrupted\n")

@@ -62,7 +62,13 @@ def capacity_table(name: str, classes: int, input_shape: Sequence[int]) -> list[
         tokens = any(isinstance(layer, nn.Embedding) for layer in module.modules())
         # Two samples, because batch normalization refuses a single number.
         samples = torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None)
-        return [_row(form, samples) for form in _forms(module)]
+        full, *others = _forms(module)
+        try:
+            first = _row(full, samples)
+        except (RuntimeError, IndexError) as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise UserError(f"{name} takes no samples of shape {list(input_shape)} ({said}): give its own") from error
+        return [first, *(_row(form, samples) for form in others)]
 
 
 def _forms(module: nn.Module) -> Iterator[Form]:

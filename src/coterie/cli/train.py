@@ -35,8 +35,8 @@ from .report import leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TABLE, TableStyle, show_comparison
 from .several import folder_of_several, fresh_folder, several_runs
+from .typed import INTERRUPTED
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again later
 # The arguments of fit that a saved configuration decides alone.
 SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")

@@ -1,6 +1,7 @@
 """What is typed, checked before a command begins: nothing empty, texts in UTF-8, paths that a system takes."""
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from ..core.errors import UserError
 from ..core.files import path_problem
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _EMPTY = re.compile(r"(--[a-z-]+)=\s*")
 
 
@@ -36,7 +38,11 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         for value in typed.values():
             for one in value if isinstance(value, list) else (value,):
                 check_typed(one)
-        return function(**typed)
+        try:
+            return function(**typed)
+        except KeyboardInterrupt:  # where nothing is to be continued; Typer's own status would be that of a defect
+            print("\ninterrupted", file=sys.stderr)
+            sys.exit(INTERRUPTED)
 
     return called
 

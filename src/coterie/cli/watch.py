@@ -21,7 +21,7 @@ from ..track.progress import LineThrottle
 from .console import plain_console, table
 from .follow import DAMAGED, FINISHED, RUNNING, STALLED, WAITING, Folder, Followed, Snapshot
 from .report import PAGE
-from .train import INTERRUPTED
+from .typed import INTERRUPTED
 
 FRAME = 8  # lines around the rows of the table
 NUMBERS = (

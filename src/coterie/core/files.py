@@ -53,6 +53,8 @@ def replace(path: Path, write: Callable[[Path], object], option: str = "--out", 
     The temporary name is the same in every process: a run that continues after a crash replaces what was left of it.
     ``shared``: several processes may write this file at the same time, so each has a temporary name of its own.
     """
+    if not path.name or (os.path.lexists(path) and not path.is_file()):  # renaming would put a file in a device's place
+        raise UserError(f"{path} is no ordinary file: choose another {option}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     with disk(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
