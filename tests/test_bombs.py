@@ -145,6 +145,7 @@ def test_npz_that_is_encrypted_or_packed_otherwise(tmp_path: Path) -> None:
 
 LABELS = {
     "of another shape": ({"x": np.float32(3), "y": np.zeros(4, int)}, "() and int64 (4,)"),
+    "of nothing": ({"x": np.zeros((4, 0)), "y": np.zeros(4, int)}, "samples of shape (0,)"),
     "of none": ({"x": np.zeros((4, 2)), "y": np.int64(3)}, "int64 ()"),
     "whose owner is one": ({"x": np.zeros((4, 2)), "y": np.zeros(4, int), "client": np.int64(3)}, "1 clients for 4"),
     "of 2**31 classes": ({"x": np.zeros((4, 2)), "y": np.array([0, 1, 2, 2**31])}, "the label 2147483648"),

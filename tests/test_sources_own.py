@@ -390,3 +390,16 @@ def test_a_model_that_does_not_fit_names_both_shapes(tmp_path: Path) -> None:
         ct.fit(ct.models.build("cnn", classes=3), fed, algorithm, rounds=1, progress=False)
     with pytest.raises(UserError, match=r"3072 and 784x3.*the data have \(3, 32, 32\)"):
         ct.fit(nn.Sequential(nn.Flatten(), nn.Linear(784, 3)), fed, algorithm, rounds=1, progress=False)
+
+
+def test_clients_without_test_samples_train(tmp_path: Path) -> None:
+    """A rare class may have no test samples, and a file may bring none for anybody."""
+    x, y = np.random.default_rng(0).random((9, 3)), np.array([0] * 8 + [1])
+    none: dict[str, Any] = {"test_x": x[:0], "test_y": y[:0]}
+    others: dict[str, Any] = {"test_x": x[:2], "test_y": y[:2] + 5}  # of classes that nobody trains on
+    for arrays, partition in (({}, "pathological:1"), (none, "iid"), (others, "iid")):
+        fed = federate(saved(tmp_path / "a.npz", x=x, y=y, **arrays), 2, partition)
+        assert min(map(len, fed.test)) == 0
+        model, out = ct.models.build("logreg", fed), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        run = ct.fit(model, fed, ct.algorithms.local(epochs=1), rounds=1, progress=False, out=out)
+        assert (run.history[0]["personal_accuracy_after_mix"] is None) == (max(map(len, fed.test)) == 0)

@@ -1,5 +1,6 @@
 """The user's own data in files: arrays in an .npz file, or folders of images."""
 
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +120,8 @@ def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
     if y.ndim != 1 or y.dtype.kind not in "iu" or x.shape[:1] != y.shape:
         shapes = f"{x.shape} and {y.dtype} {y.shape}"
         raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
+    if not prod(x.shape[1:]):
+        raise UserError(f"{key} of {path} has samples of shape {x.shape[1:]}: give each at least one number")
     if len(y) and y.min() < 0:
         raise UserError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
     if len(y) and y.max() >= max(MOST_CLASSES, len(y)):

@@ -124,8 +124,8 @@ class Experiment:
 
     @cached_property
     def measurable(self) -> bool:
-        """Whether there are classes to get right, and samples to try."""
-        return self.federation.classes is not None and len(self.federation.test_y) > 0
+        """Whether there are classes to get right, and somebody has samples to try."""
+        return self.federation.classes is not None and any(map(len, self.federation.test))
 
     def check(self) -> None:
         """Refuse what does not fit together or changes nothing, before anything is trained or written."""
