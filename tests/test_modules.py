@@ -98,6 +98,16 @@ def test_a_sentence_refuses_it(kind: str, engine: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings(*(f"ignore:{words}" for words in WARNED))
+def test_the_first_line_says_why_clients_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = ct.algorithms.local(epochs=1)
+    run = ct.fit(Recurrent(nn.LSTM), federation(), alone, rounds=1)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(run.config["engine_reason"])
+    assert "aten::lstm" in first
+    assert first.endswith("on the serial engine")
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_an_engine_that_cannot_is_refused_by_a_sentence(kind: type[nn.Module], tmp_path: Path) -> None:
     with pytest.raises(ct.UserError, match=r"^this model cannot be vectorized \(.*\): use the serial engine$"):

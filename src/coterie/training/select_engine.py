@@ -47,6 +47,7 @@ BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a min
 # Clients under way at a time where one fills the GPU, but not in every kernel: measured 3.0, 2.5 and 2.4 ms per
 # client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one.
 LANES = 3
+ONE_BY_ONE = "clients train one after another on each core, on the serial engine"
 
 
 class Choice(NamedTuple):
@@ -54,7 +55,7 @@ class Choice(NamedTuple):
 
     engine: Engine
     reason: str
-    warning: str | None = None  # why a GPU is not used as well as it could be
+    warning: str | None = None  # why clients do not run as fast as they could
 
 
 class Work(NamedTuple):
@@ -135,8 +136,12 @@ class Candidate:
         pays = self.work.steps >= BUILDING_PAYS_FROM
         if self.cannot_record is None and pays:
             return self.graphed(None)
-        reason = self.better_alone() or self.cannot_lift
-        found = self.serial(reason) if reason else self.vectorized(None)
+        if alone := self.better_alone():
+            found = self.serial(alone)
+        elif self.cannot_lift:
+            found = self.serial(self.cannot_lift)._replace(warning=f"{self.cannot_lift}: {ONE_BY_ONE}")
+        else:
+            found = self.vectorized(None)
         if self.device.type == "cuda" and pays:
             slower = f"clients run on the {found.engine.name} engine, which is slower"
             return found._replace(warning=f"the GPU is not used well: {self.cannot_record}; {slower}")
