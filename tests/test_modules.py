@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.data import Federation
-from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Recurrent, Unused, two_layers
+from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Answering, Recurrent, Unused, two_layers
 
 RATES = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 ROUNDS, STEPS = 2, 2
@@ -189,3 +190,36 @@ def test_a_personal_part_that_the_loss_does_not_reach_stays(engine: str) -> None
         found = client.shared | client.personal
         assert client.personal.keys() == extra
         assert {k for k, v in found.items() if torch.equal(v, start[k])} == extra
+
+
+@pytest.mark.parametrize("answer", [lambda out: (out, out), lambda out: {"scores": out}, lambda out: out[:, 0]])
+def test_accuracies_need_scores_whatever_the_loss(answer: Callable[[Tensor], object]) -> None:
+    """The same model trains with floating targets, which nobody counts as right or wrong."""
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        out = outputs[0] if isinstance(outputs, tuple) else outputs["scores"] if isinstance(outputs, dict) else outputs
+        return (out.mean() - targets.float().mean()) ** 2
+
+    fed, alone = federation(), ct.algorithms.local(epochs=1)
+    with pytest.raises(ct.UserError, match=r"not with scores \[samples, 3\].* floating targets, of which no accuracy"):
+        ct.fit(Answering(answer), fed, alone, rounds=1, loss=loss, progress=False)
+    pairs = [(fed.x[own], fed.y[own].float()) for own in fed.train]
+    floating = ct.data.from_tensors(train=pairs, test=pairs)
+    run = ct.fit(Answering(answer), floating, alone, rounds=1, loss=loss, progress=False)
+    assert run.history[0]["train_loss"] >= 0
+
+
+def test_the_corrected_command_has_its_folder(tmp_path: Path) -> None:
+    """An error in the first round leaves nothing that would be in the way."""
+    with pytest.raises(MyError) as caught:
+        trained(Raising(MyError("mine"), lambda m, x: m.calls[0] > 2), SERIAL, tmp_path / "run")
+    assert "It happened in round 1." in caught.value.__notes__
+    assert len(trained(nn.Linear(6, 3), SERIAL, tmp_path / "run").history) == ROUNDS
+
+
+def test_a_wrapped_module_reads_a_run(tmp_path: Path) -> None:
+    run = trained(nn.DataParallel(two_layers()), "auto", tmp_path / "run")
+    again = ct.load(tmp_path / "run", model=nn.DataParallel(two_layers()))
+    x = federation().x
+    for one, other in zip(run.clients, again.clients, strict=True):
+        torch.testing.assert_close(one.module()(x), other.module()(x))

@@ -126,11 +126,12 @@ def check_model(model: Model, federation: Federation) -> None:
     classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
     _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
     outputs = _outputs(model, federation, origin.get("input_shape"))
-    if classes is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
+    counted = classes or (federation.classes if len(federation.test_y) else None)  # accuracies need scores, too
+    if counted is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(
-            f"the model answers with {shape}, not with scores [samples, {classes}]: end it with a layer of {classes} "
-            "outputs, or give a loss of your own"
+            f"the model answers with {shape}, not with scores [samples, {counted}]: end it with a layer of {counted} "
+            "outputs, or give a loss of your own and floating targets, of which no accuracy is counted"
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_left_alone(model, federation.sample(PROBE))
