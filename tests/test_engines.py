@@ -22,7 +22,7 @@ from coterie.models.trials import padding_matters
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
-from toys import ZOO, candidate, experiment, in_pieces, in_place, models, net, ragged
+from toys import ZOO, candidate, experiment, in_place, models, net, ragged, traced
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
 # method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
@@ -87,13 +87,12 @@ FLAT = ["dfedsalt", "scaffold", "ditto, split", "fedrod", "dispfl", "dfedpgp"]
 def test_steps_become_one_flat_graph(row: str, chunk: int, kind: str) -> None:
     """What the compiler is given does the same as the step it came from."""
 
-    def traced(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
-        programs = [in_pieces(body, tensors, 10) for body, tensors in wanted]
-        return [lambda memory, program=program: partial(program, *memory) for program in programs]  # type: ignore[misc]
+    def flattened(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+        return [partial(partial, traced(body, tensors)) for body, tensors in wanted]
 
     fed, module = ragged(kind), net(kind_like(row, kind))
     slow = one_by_one(row, kind_like(row, kind), torch.float64)
-    fast = models(experiment(module, fed, build(row), Graphed(chunk, False, torch.device("cpu"), traced)), rounds=2)
+    fast = models(experiment(module, fed, build(row), Graphed(chunk, False, torch.device("cpu"), flattened)), rounds=2)
     assert_same(fast, slow, 1e-10)
 
 

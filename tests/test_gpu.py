@@ -23,7 +23,7 @@ from coterie.training.first_steps import take_first_steps
 from coterie.training.select_engine import Candidate, Work, choose, select_engine
 from laws import METHODS, build, kinds
 from test_engines import assert_same
-from toys import experiment, in_pieces, models, net, ragged
+from toys import experiment, models, net, ragged, traced
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 CUDA = torch.device("cuda")
@@ -31,8 +31,8 @@ COMPILED = [("dfedalt", "batchnorm"), ("dfedsalt", "groupnorm"), ("dfedpgp", "to
 
 
 def replayed(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
-    """Recorded, but not compiled: every method fits into minutes. They are cut into pieces, as if they were."""
-    return [partial(played, in_pieces(body, tensors, 100)) for body, tensors in wanted]
+    """Recorded, but not compiled: every method fits into minutes."""
+    return [partial(played, traced(body, tensors)) for body, tensors in wanted]
 
 
 def check_agreement(row: str, kind: str, chunk: int, make: Build) -> None:

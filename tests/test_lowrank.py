@@ -397,6 +397,21 @@ def test_low_rank_modules_can_be_lifted_over_clients(kind: str) -> None:
             close(together[k][i], g, 1e-9)
 
 
+def test_factors_of_each_client_are_lifted_in_half_precision() -> None:
+    """What comes out of the first convolution, the same for all, is rounded before the second one is lifted."""
+    low, x = views.factorize(nn.Conv2d(3, 8, 3), 0.5, "none"), torch.randn(2, 3, 6, 6)
+
+    def answer(U: Tensor, bias: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            outputs: Tensor = functional_call(low, {"U": U, "bias": bias}, (x,))
+            return outputs
+
+    clients = [(low.U.detach() + i, low.bias.detach() + i) for i in range(2)]
+    together = vmap(answer)(*(torch.stack(v) for v in zip(*clients, strict=True)))
+    for i, mine in enumerate(clients):
+        close(together[i], answer(*mine), 0.02)
+
+
 def test_engines_agree_on_low_rank_modules() -> None:
     torch.manual_seed(7)
     net = nn.Sequential(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import Algorithm
@@ -14,7 +14,7 @@ from coterie.data import Federation
 from coterie.data.batches import Batch
 from coterie.engines import Engine, Serial
 from coterie.engines.capture import Body, PlayOver, Wanted, flat
-from coterie.engines.pieces import cut, in_turn
+from coterie.engines.compiler import Program
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
@@ -236,13 +236,8 @@ def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
     return [built(number, body) for number, (body, _) in enumerate(wanted, 1)]
 
 
-def in_pieces(body: Body, tensors: Sequence[Tensor], size: int) -> Callable[..., None]:
-    """Trace a program and cut it into pieces, which run as they are."""
-
-    def eager(module: fx.GraphModule, tensors: list[Tensor]) -> Sequence[Tensor]:
-        return module(*tensors)  # type: ignore[no-any-return]
-
+def traced(body: Body, tensors: Sequence[Tensor]) -> Program:
+    """Trace a program, which then runs as it is."""
     with torch.no_grad():
         graph = flat(body, tensors)
-    pieces = cut(graph, size)
-    return in_turn(graph, pieces, [partial(eager, piece.module) for piece in pieces])
+    return lambda tensors: graph(*tensors)

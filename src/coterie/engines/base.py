@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -140,3 +141,10 @@ def name_owners(error: Exception, batches: Sequence[Batches], which: Integers) -
     """Name those who ran, at the places ``which``, in a note of the error, unless it is a sentence for the user."""
     if batches and not isinstance(error, UserError):
         error.add_note(f"It happened with the samples of {batches[0].owners(which)}.")
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
+    """Yield a function that seeds torch's global generators, and restore them at the end."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield torch.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from .compiler import Compiler
+from .compiler import Compiler, Program
 from .norms import LayoutKept
-from .pieces import is_free
 
 Body = Callable[..., Sequence[Tensor]]
 """A function of tensors that returns what becomes of the first of them."""
@@ -45,10 +44,10 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
         return [partial(played, program) for program in compiler.programs()]
 
 
-def played(program: Callable[..., object], memory: Sequence[Tensor]) -> Play:
+def played(program: Program, memory: Sequence[Tensor]) -> Play:
     """Record a compiled program over these tensors."""
     with torch.no_grad(), fastest_algorithms():
-        return recorded(lambda: program(*memory))
+        return recorded(lambda: program(list(memory)))
 
 
 @contextmanager
@@ -102,7 +101,7 @@ def written_back(graph: fx.Graph) -> None:
 
 def shown(node: fx.Node) -> fx.Node | None:
     """Return the input that a value shows, unless it is something new."""
-    while node.op == "call_function" and is_free(node):
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
         node = node.args[0]  # type: ignore[assignment]
     return node if node.op == "placeholder" else None
 

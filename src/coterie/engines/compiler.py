@@ -13,10 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from ..core.files import cache_folder
-from .pieces import Piece, Program, cut, in_turn
+
+Program = Callable[[list[Tensor]], object]
+"""Takes a list of tensors, which it may empty, and writes into them."""
 
 # One launch for small kernels that do not wait for each other: 3.2 instead of 3.5 ms for a step of ResNet-18. Each
 # keeps block sizes of its own: with common ones the reductions among them lose more than the launches gain.
@@ -29,20 +31,20 @@ OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
 }
 COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
 KEPT = "TORCHINDUCTOR_CACHE_DIR"  # torch's name for it
-LARGE = 200  # operations, from which on a piece is worth a process: starting one takes some seconds
+LARGE = 200  # operations, from which on a graph is worth a process: starting one takes some seconds
 AT_ONCE = 8  # processes: each of them takes some of the GPU's memory while it compiles
 
 
 class Compiler:
     """Compiles graphs while others are still being traced.
 
-    Compiling is mostly Python, so large pieces of graphs go to processes of their own, which leave what they compiled
-    in the folder of compiled programs. Here it is taken from there.
+    Compiling is mostly Python, so large graphs go to processes of their own, which leave what they compiled in the
+    folder of compiled programs. Here it is taken from there.
     """
 
     def __init__(self) -> None:
         os.environ.setdefault(KEPT, str(compiled_folder()))
-        self._begun: list[tuple[fx.GraphModule, list[Piece]]] = []
+        self._begun: list[fx.GraphModule] = []
         self._waiting: list[Path] = []
         self._workers: dict[Path, Popen[bytes]] = {}
 
@@ -58,17 +60,14 @@ class Compiler:
 
     def begin(self, graph: fx.GraphModule) -> None:
         """Begin to compile a graph, unless that was done before on this machine."""
-        pieces = cut(graph)
-        self._begun.append((graph, pieces))
-        for piece in pieces:
-            if len(piece.module.graph.nodes) >= LARGE and not mark(piece.module).exists():
-                file = Path(self._files.name, f"{len(self._waiting) + len(self._workers)}")
-                file.write_bytes(pickle.dumps((rounding(), pickled(piece.module))))
-                self._waiting.append(file)
+        self._begun.append(graph)
+        if len(graph.graph.nodes) >= LARGE and not mark(graph).exists():
+            self._waiting.append(Path(self._files.name, str(len(self._begun))))
+            self._waiting[-1].write_bytes(pickle.dumps((rounding(), pickled(graph))))
         self._start()
 
-    def programs(self) -> list[Callable[..., None]]:
-        """Return functions of the graphs' tensors, in the order in which they were begun."""
+    def programs(self) -> list[Program]:
+        """Return the programs of all graphs, in the order in which they were begun."""
         while self._waiting or self._running():
             self._start()
             time.sleep(0.05)  # in short turns, so that Ctrl-C is heard
@@ -79,16 +78,13 @@ class Compiler:
                 warnings.warn(f"a program is compiled again, since its process failed: {reason}", stacklevel=2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
-            return [
-                in_turn(graph, pieces, [compiled(piece.module) for piece in pieces]) for graph, pieces in self._begun
-            ]
+            return [compiled(graph) for graph in self._begun]
 
     def _start(self) -> None:
         cores = os.cpu_count() or 1
         while self._waiting and self._running() < min(cores, AT_ONCE):
             code = "import sys; from coterie.engines.compiler import compile_file; compile_file(sys.argv[1])"
-            threads = str(max(2, cores // AT_ONCE))  # more than its share: they wait for each other
-            env = {"TORCHINDUCTOR_COMPILE_THREADS": threads, **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
             file = self._waiting.pop(0)
             with file.with_suffix(".log").open("wb") as log:
                 command = [sys.executable, "-c", code, str(file)]
@@ -118,6 +114,9 @@ def compiled(graph: fx.GraphModule) -> Program:
 
 def compile_file(file: str) -> None:
     """Compile the graph of a file into the folder of compiled programs."""
+    from torch._inductor.async_compile import AsyncCompile  # slow to import, and only needed here
+
+    AsyncCompile.warm_pool()  # the compiler's own processes start while the graph is read
     torch.backends.cuda.matmul.fp32_precision, graph = pickle.loads(Path(file).read_bytes())
     compiled(unpickled(graph))
 

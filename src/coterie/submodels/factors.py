@@ -156,7 +156,9 @@ class LowRankConv2d(LowRank):
         s, p, d = self.stride, self.padding, self.dilation
         across, down = (p, p) if isinstance(p, str) else ((0, p[1]), (p[0], 0))
         h = F.conv2d(x, self.V, None, (1, s[1]), across, (1, d[1]))
-        return F.conv2d(h, self.U, self.bias, (s[0], 1), down, (d[0], 1))
+        # In half precision ``vmap`` compares their types before they are rounded.
+        bias = None if self.bias is None else self.bias.to(h.dtype)
+        return F.conv2d(h, self.U.to(h.dtype), bias, (s[0], 1), down, (d[0], 1))
 
     def _blank(self) -> nn.Module:
         (out, _, a, _), (_, into, _, b) = self.U.shape, self.V.shape

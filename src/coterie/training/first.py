@@ -24,7 +24,8 @@ First = Callable[[int], Tensors]
 
 def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
     """Return what a function builds from torch's generator with that key, whatever was drawn before."""
-    with rng.torch_draws(key):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
         return accepted(model())
 
 
