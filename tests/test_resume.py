@@ -429,6 +429,36 @@ def test_fit_resumes(
     assert_same_run(tmp_path / "b", tmp_path / "a")
 
 
+@pytest.mark.parametrize("change", ["machine", "torch", "nothing"])
+def test_a_run_that_goes_on_elsewhere_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    """Sums are added in another order there, so the promise of equal bits does not hold."""
+    append, config = RunFolder.append, tmp_path / "a" / "config.json"
+
+    def stop(folder: RunFolder, row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+        append(folder, row)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fit(out=tmp_path / "a")
+    begun = json.loads(config.read_text())
+    if change == "machine":
+        begun["machine"] = "Abacus, 7 threads"
+    elif change == "torch":
+        begun["versions"]["torch"] = "0.1"
+    config.write_text(json.dumps(begun))
+    capsys.readouterr()
+    assert len(fit(out=tmp_path / "a", resume=True).history) == 3
+    said = capsys.readouterr().err
+    assert ("not to the last bit" in said) == (change != "nothing")
+    assert ("begun on Abacus, 7 threads and resumed on" in said) == (change == "machine")
+    assert ("with torch 0.1" in said) == (change == "torch")
+
+
 def test_fit_resumes_what_was_never_begun(tmp_path: Path) -> None:
     assert_equal_runs(fit(out=tmp_path / "a", resume=True), fit())
 

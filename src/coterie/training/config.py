@@ -126,6 +126,21 @@ def machine(device: str) -> str:
     return f"{next(named, platform.machine())}, {threads} thread{'s' if threads > 1 else ''}"
 
 
+def moved(begun: Config, now: Config) -> str | None:
+    """Say that a run goes on elsewhere than it was begun: sums are added in the order of processor, threads and torch.
+
+    >>> begun = {"machine": "A, 1 thread", "versions": {"torch": "2.13"}}
+    >>> moved(begun, {"machine": "A, 2 threads", "versions": {"torch": "2.13"}})
+    'begun on A, 1 thread and resumed on A, 2 threads: from here on numbers agree to rounding, not to the last bit'
+    """
+    ours, theirs = (config["versions"].get("torch", "of another version") for config in (now, begun))
+    here, there = (now["machine"], begun["machine"])
+    if ours != theirs:
+        here, there = f"{here} with torch {ours}", f"{there} with torch {theirs}"
+    told = f"begun on {there} and resumed on {here}: from here on numbers agree to rounding, not to the last bit"
+    return told if here != there else None
+
+
 def _as_json(value: Any) -> Any:
     """Return a setting as JSON: a topology by its text, patterns as a list."""
     if isinstance(value, Topology):

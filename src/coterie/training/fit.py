@@ -34,7 +34,7 @@ from . import memory
 from .checks import check_model, check_precision, find_device, idle_clients
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
-from .config import describe
+from .config import describe, moved
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, drawn, first_models
@@ -165,7 +165,7 @@ def fit(
                 folder.check_same(config)
                 return _read_again(experiment, folder, config, tracking)
             with nullcontext() if folder is None else folder.writing(config, bar.warn, continued):
-                now, history = _begin(backend, folder if continued else None, bar)
+                now, history = _begin(backend, folder if continued else None, config, bar)
                 tracking.begin(config, None if folder is None else folder.path, history)
                 return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
 
@@ -206,7 +206,7 @@ def _backend(
             yield found
 
 
-def _begin(backend: Backend, continued: RunFolder | None, bar: Progress) -> tuple[RunState, list[Row]]:
+def _begin(backend: Backend, continued: RunFolder | None, config: Config, bar: Progress) -> tuple[RunState, list[Row]]:
     """Return where the run stands: at its start, or after the last round that was saved."""
     if continued is None:
         return backend.start(), []
@@ -214,6 +214,8 @@ def _begin(backend: Backend, continued: RunFolder | None, bar: Progress) -> tupl
     if saved is None:
         return backend.start(), continued.history(0)
     bar.say(f"resuming {continued.path} after round {saved.round}")
+    if (told := moved(continued.config(), config)) is not None:
+        bar.warn(told)
     return backend.restored(saved), continued.history(saved.round)
 
 
