@@ -9,7 +9,7 @@ SCRIPTS := bin
 endif
 BIN := $(VENV)/$(SCRIPTS)
 
-.PHONY: demo test lint types docs times browser bench-peers release-check licenses setup clean
+.PHONY: demo test lint types docs times browser bench-peers release-check lowest licenses setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare local fedavg fedper dfedavg dfedavgm dfedalt
@@ -55,6 +55,11 @@ release-check: setup
 	$(EMPTY)/$(SCRIPTS)/python -m pip check --disable-pip-version-check
 	$(EMPTY)/$(SCRIPTS)/coterie --version
 	$(EMPTY)/$(SCRIPTS)/coterie run dfedsalt --clients 6 --rounds 2 --out $(EMPTY)/run
+
+# The lowest versions that pyproject.toml allows, in an environment of their own: make lowest, or make lowest ONLY=report
+lowest: setup
+	rm -rf .venvs/lowest
+	$(BIN)/python tests/lower_bounds.py .venvs/lowest $(ONLY)
 
 # The licenses of all that is installed with Coterie and its extras; others than those known to be free end it.
 licenses: setup

@@ -95,6 +95,15 @@ def test_functions_have_a_readable_size() -> None:
     assert found == LONG
 
 
+def test_asserts_have_no_effect() -> None:
+    """Python leaves them out under -O: a call or an assignment in one would be left out as well."""
+    for file, _, tree in parsed():
+        asserted = (found.test for found in ast.walk(tree) if isinstance(found, ast.Assert))
+        for node in (part for test in asserted for part in ast.walk(test)):
+            pure = isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "len")
+            assert pure or not isinstance(node, ast.Call | ast.NamedExpr | ast.Await), f"{file}, line {node.lineno}"
+
+
 def test_a_class_name_exists_once() -> None:
     names = [node.name for _, _, tree in parsed() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert [name for name, count in Counter(names).items() if count > 1] == []

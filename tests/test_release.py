@@ -13,7 +13,9 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from contextlib import suppress
 from email.parser import HeaderParser
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +23,7 @@ import pytest
 
 import coterie
 from licenses import closure, others
+from lower_bounds import COMMANDS, bounds, declared
 
 ROOT = Path(__file__).parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
@@ -223,3 +226,20 @@ def test_everything_it_brings_is_free(extra: str) -> None:
         pytest.skip(f"not installed: {', '.join(sorted(absent))}")
     assert absent == set()
     assert others(found) == {}
+
+
+def test_every_dependency_has_a_lowest_version_that_can_be_tried() -> None:
+    """`make lowest` installs these; what has no bound would be installed in any version."""
+    extras = PROJECT["optional-dependencies"]
+    for dependencies in (PROJECT["dependencies"], *(extras[k] for k in extras if k != "all")):
+        assert len(bounds(dependencies)) == len(dependencies)
+    assert declared().keys() == COMMANDS.keys()
+    assert declared()[""]["torch"] == "2.11"
+
+
+def test_installed_versions_are_not_below_the_bounds() -> None:
+    for extra in declared().values():
+        for name, lowest in extra.items():
+            with suppress(PackageNotFoundError):
+                installed = re.findall(r"\d+", version(name))
+                assert list(map(int, installed[:3])) >= list(map(int, lowest.split("."))), name
