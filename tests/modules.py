@@ -122,9 +122,22 @@ class Counting(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.calls += 1
+        self.calls += 1
         out: Tensor = self.layer(x)
+        return out
+
+
+class Averaging(nn.Module):
+    """Statistics of one's own, which every forward pass puts in place of the last ones, in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        out: Tensor = self.layer(x - self.mean)
         return out
 
 
@@ -276,6 +289,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         SERIAL,
     ),
     "a counter": (Counting, VECTORIZED),
+    "statistics of one's own": (Averaging, VECTORIZED),
     "a forward hook": (lambda: hooked(forward=lambda module, inputs, out: 2 * out), VECTORIZED),
     "a backward hook": (lambda: hooked(full_backward=lambda module, given, got: None), SERIAL),
     "parameters of odd shapes": (Scaled, VECTORIZED),

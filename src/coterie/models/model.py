@@ -140,11 +140,12 @@ class Model:
 
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor], keyed: bool) -> Objective:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
-            fresh = {k: frozen[k].clone() for k in self.running}  # BatchNorm writes into its buffers
+            # A forward pass writes into running statistics, or puts others in their place in ``tensors``.
+            tensors = x | frozen | {k: frozen[k].clone() for k in self.running}
             with self._modes(batch.x.device, batch.mask):
                 dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
                 with dropout:
-                    outputs = answer(x | frozen | fresh, batch.x)
+                    outputs = answer(tensors, batch.x)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
                 else:  # padding is left out of the mean
@@ -153,14 +154,17 @@ class Model:
                     loss = (each * weight).sum() / weight.sum()
             for penalty in self.penalties:
                 loss = loss + penalty(x | frozen)
-            return loss, StepInfo(loss, fresh)
+            return loss, StepInfo(loss, {k: tensors[k].detach() for k in self.running})
 
         return value
 
     def outputs(self, tensors: Tensors, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the outputs of the model with these tensors in evaluation mode; ``mask``: as a batch has it."""
+        """Return the outputs of the model with these tensors in evaluation mode, which leaves all of them as they are.
+
+        ``mask``: as a batch has it.
+        """
         with self._modes(x.device, mask):
-            return self._evaluate(tensors, x)
+            return self._evaluate(tensors | {k: tensors[k].clone() for k in self.running}, x)
 
     @contextmanager
     def _modes(self, device: torch.device, mask: Tensor | None) -> Iterator[None]:
