@@ -191,6 +191,13 @@ def test_what_people_type_by_mistake_is_refused_in_one_sentence(argument: str, t
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("method", [ct.Run.save, ct.Run.report, ct.data.Federation.to])
+def test_methods_that_take_something_check_it(method: Any) -> None:
+    for value in (3, b"x", None, ["a"]):
+        with pytest.raises(ct.UserError, match=rf"(path|device)=.* does not fit function {method.__name__}"):
+            method(None, value)
+
+
 def test_an_option_that_a_function_does_not_have_is_said() -> None:
     with pytest.raises(ct.UserError, match=r"function fit has no option 'round' \(did you mean rounds"):
         ct.fit(NET, FED, ct.algorithms.fedavg(), round=3)  # type: ignore[call-arg]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from .batches import Integers
-from .federation import Natural, Pool, quarter, rows_by_label
+from .federation import MOST_CLASSES, Natural, Pool, quarter, rows_by_label
 from .readers.images import ChannelStats
 from .readers.npz import read_npz
 from .readers.pictures import SUFFIXES, decoded
@@ -23,9 +23,6 @@ _NAMES = {  # what each array may be called
     "client": ("client", "client_train", "train_client"),
     "test_client": ("test_client", "client_test"),
 }
-
-
-MOST_CLASSES = 1_000_000  # of fewer samples than that
 
 
 class RawSamples(NamedTuple):

@@ -20,7 +20,7 @@ from .transform import Masking, Transform
 
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
-FEW_CLASSES = 1000  # of which most may have no sample
+MOST_CLASSES = 1_000_000  # of fewer samples than that
 Rows = tuple[NDArray[np.int64], ...]
 
 
@@ -97,6 +97,7 @@ class Federation:
             raise UserError("floating targets have no classes to count")
         return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
 
+    @checked("function")
     def to(self, device: torch.device | str) -> "Federation":
         """Return the same federation with every tensor on ``device``."""
         samples = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
@@ -119,7 +120,7 @@ class Federation:
 def from_tensors(
     train: Sequence[Pair], test: Sequence[Pair], classes: PositiveInt | None = None, transform: Transform | None = None
 ) -> Federation:
-    """Make a federation of one pair (samples, targets) per client, tensors or arrays.
+    """Make a federation of one pair (samples, targets) per client: tensors, arrays, tables of pandas, lists of numbers.
 
     Samples and floating targets keep their dtype; whole-number targets are class labels and become int64. ``classes``
     is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
@@ -135,7 +136,7 @@ def from_tensors(
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
-        if classes > max(FEW_CLASSES, len(y) + len(test_y)):
+        if classes > max(MOST_CLASSES, len(y) + len(test_y)):
             raise UserError(f"the largest label is {classes - 1}: number the classes from 0, or say how many there are")
     return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform)
 
