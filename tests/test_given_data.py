@@ -149,6 +149,16 @@ def test_the_data_of_all_clients_are_a_list(given: Any) -> None:
         ct.data.from_tensors(given, [NUMBERS])
 
 
+@pytest.mark.parametrize("kind", ["complex", "sparse", "meta", "uint16", "float8"])
+def test_a_federation_is_made_of_the_same_kinds(kind: str) -> None:
+    given = X.to(torch.uint16) if kind == "uint16" else KINDS[kind][0][0]
+    for name in ("x", "test_x", "y", "test_y"):
+        parts = {"x": X, "y": Y, "test_x": X, "test_y": Y, name: given}
+        rows = (torch.arange(12),)
+        with pytest.raises(ct.UserError, match=f"the {'test' if 'test' in name else 'train'} .* are "):
+            ct.data.Federation(**parts, train=rows, test=rows, classes=2)
+
+
 def test_values_are_kept_as_they_are() -> None:
     fed = ct.data.from_tensors([(A.astype(">f8")[::-1], L.astype(">u4"))], [(A.astype("f8"), L.astype("i1"))])
     assert torch.equal(fed.x, X.flip(0).double())

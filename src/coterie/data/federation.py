@@ -186,6 +186,7 @@ def _check_samples(kind: str, x: Tensor, y: Tensor, parts: Sequence[Tensor]) -> 
     if len(x) != len(y):
         raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
+        as_tensor(f"the {kind} {what}", values)  # refuses what has no numbers in memory
         # The extremes show any NaN or infinity without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
             whose = _owner(~values.isfinite(), parts)
