@@ -170,3 +170,15 @@ def test_values_are_kept_as_they_are() -> None:
 def test_many_classes_are_refused_by_their_memory() -> None:
     with pytest.raises(ct.UserError, match=r"counting 1000000000 classes would take .* of memory.*number the classes"):
         ct.data.from_tensors([NUMBERS] * 2_000, [NUMBERS] * 2_000, classes=10**9)
+
+
+def test_clients_without_test_samples_are_no_mistake(tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(3), 4)
+    np.savez(tmp_path / "rare.npz", x=A, y=labels, test_x=A[:2], test_y=labels[:2])
+    fed = ct.data.federate(f"npz:{tmp_path / 'rare.npz'}", clients=3, partition="pathological:1")
+    assert sorted(map(len, fed.test))[:2] == [0, 0]
+    run = ct.fit(
+        lambda: nn.Linear(3, 3), fed, ct.algorithms.local(steps=1), rounds=1, out=tmp_path / "a", progress=False
+    )
+    assert run.config["fingerprints"]["data"] == fed.fingerprint()
+    assert ct.load(tmp_path / "a", model=nn.Linear(3, 3)).summary == run.summary

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import coterie as ct
 from coterie.core.tensors import Tensors
 from coterie.data.batches import Batch
 from coterie.engines import Serial
@@ -215,3 +216,35 @@ def test_results_are_written_where_they_belong() -> None:
         assert halves.dtype == torch.float64
         assert halves.tolist() == [i + 0.5 for i in range(CLIENTS)]
         assert torch.equal(named["row"], PLACES[:, None, None].expand(CLIENTS, 2, 3))
+
+
+class NoisyInput(nn.Module):
+    """A network that lets torch draw random numbers while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(20, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x + torch.randn_like(x) if self.training else x)
+        return out
+
+
+def test_runs_in_threads_of_ones_own_are_what_they_are_alone() -> None:
+    """Torch's generator belongs to all threads: first models and noise would be drawn from others' seeds."""
+    fed = ct.data.federate("synthetic:size=120", clients=3, partition="iid")
+
+    def run(seed: int) -> list[object]:
+        fitted = ct.fit(
+            NoisyInput, fed, ct.algorithms.local(steps=4), rounds=3, seed=seed, engine="serial", progress=False
+        )
+        return [row["train_loss"] for row in fitted.history]
+
+    alone = {seed: run(seed) for seed in range(3)}
+    found: dict[int, list[object]] = {}
+    threads = [threading.Thread(target=lambda s=seed: found.update({s: run(s)})) for seed in alone]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == alone

@@ -9,6 +9,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from ..core.errors import UserError
+from ..core.rng import torch_draws
 from ..core.tensors import Tensors, put, rows, zeros_like
 from ..local.personal import head_layer
 from ..local.steps import ParamGroup, Phase
@@ -106,8 +107,7 @@ def with_two_heads(model: Model, gamma: float, hyper: bool, keep_head: bool) -> 
         raise UserError("fedrod balances the softmax of the cross-entropy: leave loss out, or take fedper")
     module = copy.deepcopy(model.module)
     name = head_layer(module)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the network that makes heads is the same for everybody
+    with torch_draws(0):  # the network that makes heads is the same for everybody
         heads = TwoHeads(cast(nn.Linear, module.get_submodule(name)), gamma, hyper, keep_head)
     if not name:
         return model.like(heads, all_losses)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from ..core.rng import torch_draws
 from ..data import Federation
 from ..data.batches import Integers
 from .workloads import SEED, Workload
@@ -31,8 +32,7 @@ class PlainRun(NamedTuple):
 def run(w: Workload, federation: Federation, model: nn.Module, cohorts: Iterable[Integers]) -> PlainRun:
     """Run all rounds of a workload, from the weights of ``model``."""
     loaders = _loaders(w, federation)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)  # of the loaders' shuffling
+    with torch_draws(SEED):  # of the loaders' shuffling
         return (ring if w.ring else star)(w, model, loaders, cohorts)
 
 

@@ -4,14 +4,19 @@ A draw depends on (seed, purpose, round, client, ...) and on nothing else: not o
 processed, not on the engine, not on what was drawn before. That is why a resumed run continues bit for bit.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
+from threading import RLock
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_TORCH = RLock()  # of torch's generators, which all threads of a process share
 
 
 def key(seed: int, purpose: str, *where: int) -> int:
@@ -43,3 +48,21 @@ def counters(root: int, *axes: NDArray[np.int64]) -> Keys:
             h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             h = h ^ (h >> np.uint64(31))
     return h
+
+
+@contextmanager
+def torch_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+    """Let torch draw meanwhile, from this seed if it is given, and put its generators back at the end.
+
+    Other threads wait as long: their draws would be taken from this seed, and ours from theirs.
+
+    >>> with torch_draws(3):
+    ...     first = torch.rand(2)
+    >>> with torch_draws(3):
+    ...     bool((torch.rand(2) == first).all())
+    True
+    """
+    with _TORCH, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield

@@ -155,3 +155,14 @@ def entries(tensors: Iterable[Tensor]) -> int:
 def size_in_bytes(tensors: Iterable[Tensor]) -> int:
     """Count the bytes that tensors take as they are stored and sent."""
     return sum(v.numel() * v.element_size() for v in tensors)
+
+
+def as_bytes(tensor: Tensor) -> memoryview:
+    """Return the values of a tensor in order, as they are in memory: what a fingerprint is taken of.
+
+    >>> as_bytes(torch.tensor([1, 2], dtype=torch.int16)).hex(), len(as_bytes(torch.zeros(0, 3)))
+    ('01000200', 0)
+    """
+    values = tensor.detach().cpu().contiguous().flatten()
+    # An empty tensor may have a stride that cannot be seen as bytes.
+    return values.view(torch.uint8).numpy().data if len(values) else memoryview(b"")

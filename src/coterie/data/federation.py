@@ -15,6 +15,7 @@ from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
 from ..core.errors import UserError
 from ..core.memory import check_fits
+from ..core.tensors import as_bytes
 from .arrays import as_labels, as_tensor, name_of
 from .transform import Masking, Transform
 
@@ -111,8 +112,7 @@ class Federation:
             digest.update(repr(self.transform).encode())
         for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            if tensor.numel():  # a client may have no test samples, and nothing has no bytes to look at
-                digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            digest.update(as_bytes(tensor))
         return digest.hexdigest()
 
 

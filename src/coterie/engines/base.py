@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..core.errors import UserError
+from ..core.rng import torch_draws
 from ..core.tensors import Tensors, Tree, rows
 from ..data.batches import Batch, Batches, Integers, Stream
 from ..topology.sparse import entries, with_values
@@ -146,5 +147,5 @@ def name_owners(error: Exception, batches: Sequence[Batches], which: Integers) -
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
     """Yield a function that seeds torch's global generators, and restore them at the end."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch_draws(device=device):
         yield torch.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ..core.errors import UserError
+from ..core.rng import torch_draws
 from ..core.tensors import split
 from ..data.batches import Batch
 from ..engines.base import StepInfo
@@ -34,7 +35,7 @@ def padding_matters(model: Model, batch: Batch) -> bool:
         "few": Batch(x[:few], y[:few], None, key),
     }
     found: dict[str, StepInfo] = {}
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device):
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         for name, trial in trials.items():
             torch.manual_seed(0)
@@ -54,7 +55,7 @@ def drops_out(model: Model, x: Tensor) -> bool:
     if any(v.is_meta for v in model.start.values()):
         return False  # shapes alone, to count with: nothing can be tried, and nothing is trained
     masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), masks:
+    with torch.no_grad(), torch_draws(device=x.device), masks:
         functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
     return masks.calls > 0
 
@@ -74,7 +75,7 @@ def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
             return False
         return True
 
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device):
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         return not any(v.is_meta for v in model.start.values()) and not works(1) and works(2)
 
@@ -82,7 +83,7 @@ def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
 def check_left_alone(model: Model, x: Tensor) -> None:
     """Refuse a model that writes into its own parameters while it computes: each client's are part of its state."""
     tensors = {k: v.clone() for k, v in model.start.items()}
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+    with torch.no_grad(), torch_draws(device=x.device):
         functional_call(model.training, tensors, (x,))
     for name in model.parameters:
         if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
@@ -97,9 +98,8 @@ def draws_randomness(model: Model, batch: Batch) -> bool:
 
     Dropout in training draws none if the batch has a key of its masks.
     """
-    devices = [batch.x.device] if batch.x.is_cuda else []
     watch = WatchDraws()
-    with torch.no_grad(), torch.random.fork_rng(devices=devices), watch:
+    with torch.no_grad(), torch_draws(device=batch.x.device), watch:
         for objective in (model.objective, model.eval_objective):
             objective(*split(model.start, model.parameters), batch)
     return watch.drawn

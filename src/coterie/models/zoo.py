@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-import torch
 from torch import nn
 
 from ..core import rng
@@ -138,8 +137,7 @@ def build(
     if classes is None:
         raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
     shape = tuple(input_shape or (1, 28, 28))
-    with torch.random.fork_rng(devices=[]), AllocationCheck(f"model {spec}"):
-        torch.manual_seed(rng.key(seed, "init"))
+    with rng.torch_draws(rng.key(seed, "init")), AllocationCheck(f"model {spec}"):
         module, described = _build(spec, shape, classes)
     # A description for config.json, not a submodule.
     module.origin = {**described, "classes": classes, "input_shape": list(shape), "seed": seed}  # type: ignore[assignment]

@@ -219,6 +219,5 @@ def linear_like(module: nn.Module, features: int) -> nn.Linear:
 @contextmanager
 def same_for_all(purpose: str) -> Iterator[None]:
     """Seed torch's generator by ``purpose`` alone: equal draws inside are equal everywhere."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.key(0, purpose))
+    with rng.torch_draws(rng.key(0, purpose)):
         yield

@@ -16,6 +16,7 @@ from ..core.checked_json import made_of
 from ..core.custom import check_trusted, is_own, own_code
 from ..core.errors import UserError
 from ..core.schema import Config
+from ..core.tensors import as_bytes
 from ..data import Federation
 from ..models.model import Model, cross_entropy
 from ..topology import Topology
@@ -111,7 +112,7 @@ def fingerprint(model: Model) -> str:
     content = hashlib.blake2b(digest_size=8)
     for name, value in model.start.items():
         content.update(name.encode())
-        content.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        content.update(as_bytes(value))
     return content.hexdigest()
 
 

@@ -24,8 +24,7 @@ First = Callable[[int], Tensors]
 
 def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
     """Return what a function builds from torch's generator with that key, whatever was drawn before."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key)
+    with rng.torch_draws(key):
         return accepted(model())
 
 

@@ -9,6 +9,7 @@ import torch
 from ..algorithms.base import ModelGroup, Round
 from ..algorithms.update import model_groups
 from ..core.errors import UserError
+from ..core.rng import torch_draws
 from ..core.tensors import replicate, split
 from ..data import Federation
 from ..data.batches import Amount, Batch, Batches
@@ -60,7 +61,7 @@ def check_reached(model: Model, federation: Federation) -> None:
     """Refuse a loss that depends on no parameter; an error of autograd would say so without a way out."""
     x = {k: model.start[k].detach().requires_grad_() for k in model.parameters}
     batch = Batch(federation.sample(2), federation.y[:2], None)
-    with torch.random.fork_rng(devices=[batch.x.device] if batch.x.is_cuda else []):
+    with torch_draws(device=batch.x.device):
         loss, _ = model.objective(x, split(model.start, model.buffers)[0], batch)
     if not loss.requires_grad:
         raise UserError(
