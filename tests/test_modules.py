@@ -5,13 +5,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import coterie as ct
 from coterie.data import Federation
+from coterie.data.batches import Amount
+from coterie.engines import Serial
+from coterie.training.first_steps import first_steps
 from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Answering, Recurrent, Unused, two_layers
+from test_engines import graphed_for
+from toys import experiment, models, net, ragged
 
 RATES = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 ROUNDS, STEPS = 2, 2
@@ -223,3 +229,23 @@ def test_a_wrapped_module_reads_a_run(tmp_path: Path) -> None:
     x = federation().x
     for one, other in zip(run.clients, again.clients, strict=True):
         torch.testing.assert_close(one.module()(x), other.module()(x))
+
+
+def test_a_trial_pads_where_the_run_will() -> None:
+    for sizes, padded in (((9, 4, 13), True), ((9, 9, 9), False)):
+        e = experiment(net("mlp"), ragged("mlp", sizes=sizes), ct.algorithms.local(epochs=7, batch_size=5))
+        r = first_steps(e, Serial())
+        block = r.batches(0, Amount(epochs=7), 5).block(np.arange(2))
+        assert block.steps == 1
+        assert (block.mask is not None) == padded
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_recorded_steps_leave_what_the_loss_does_not_reach(chunk: int) -> None:
+    alg = ct.algorithms.dfedalt(topology="full", epochs=1, batch_size=4, momentum=0.9, weight_decay=0.1)
+    ends = []
+    for engine in (Serial(), graphed_for(chunk)):
+        ends.append(models(experiment(built(Unused), federation(), alg, engine), rounds=2))
+    for k, v in ends[0].items():
+        torch.testing.assert_close(ends[1][k], v, rtol=1e-5, atol=1e-6)
+        assert torch.equal(v[0], dict(built(Unused).named_parameters())[k]) == k.startswith("extra")

@@ -33,17 +33,28 @@ class FirstSteps(Round):
         return super().batches(stream, Amount(steps=1), batch_size)
 
 
+def first_steps(e: Experiment, engine: Engine) -> FirstSteps:
+    """Return the first steps of the two largest clients: one without samples would try nothing.
+
+    Where clients are unequal, one of them has a sample less, so that a batch is padded as it will be.
+    """
+    two, sizes = np.sort(np.argsort(-e.train.sizes, kind="stable")[:2]), e.train.sizes
+    few = min(PROBE, e.program.training.batch_size or PROBE)
+    owned = [e.train.owned[0][:0]] * len(sizes)
+    for place, client in enumerate(two):
+        owned[client] = e.train.owned[client][: few - (place if few > 2 and sizes.min() < sizes.max() else 0)]
+    samples, everybody = replace(e.train, owned=tuple(owned)), np.arange(len(sizes))
+    return FirstSteps(0, two, e.round(0).Ws, samples, engine, e.seed, everybody, two, e.dropout, e.smallest_batch)
+
+
 def take_first_steps(e: Experiment, engine: Engine) -> None:
     """Let two clients train one step of every phase, tune one and be evaluated, each on a few of its own samples.
 
-    The largest are taken: a client without samples would try nothing. They have what they would begin with, so that an
-    engine sees what it will see, one model for all or one for each.
+    They have what they would begin with, so that an engine sees what it will see, one model for all or one for each.
     """
-    two = np.sort(np.argsort(-e.train.sizes, kind="stable")[:2])
-    few = (own[: PROBE if i in two else 0] for i, own in enumerate(e.train.owned))
-    samples, everybody = replace(e.train, owned=tuple(few)), np.arange(e.federation.clients)
-    r = FirstSteps(0, two, e.round(0).Ws, samples, engine, e.seed, everybody, two, e.dropout, e.smallest_batch)
-    program, start = e.changed(shard=two).program, e.model.start
+    r = first_steps(e, engine)
+    two, samples, start = r.cohort, r.samples, e.model.start
+    program = e.changed(shard=two).program
     state = program.init(start, everybodys(e.first, start, two))
     if program.prepare is not None:
         state = program.prepare(state, r)
