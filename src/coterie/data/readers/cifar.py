@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
-from ...core.memory import check_fits
-from ...core.spec import scaled
-from .packed import LARGEST, Bounded, Readable, opened
+from .packed import Bounded, Readable, check_size, opened
 
 PIXELS = 3 * 32 * 32
 
@@ -96,11 +94,8 @@ def _from_archive(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, byte
 
 
 def _whole(where: Path, size: int, file: Readable) -> bytes:
-    """Return all bytes of a file that announces its size; refuse one that no published data set has."""
-    if size > LARGEST:
-        most = f"{scaled(size, 'B')}, and {scaled(LARGEST, 'B')} are the most"
-        raise UserError(f"{where} has {most}: put the original file there")
-    check_fits(2 * size, f"to read {where}", "free some memory")
+    """Return all bytes of a file that announces its size."""
+    check_size(where, size)
     return file.read(size)
 
 

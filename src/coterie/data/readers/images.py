@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from ...core.errors import UserError
 from ...core.files import create_folder
-from ...core.memory import check_fits
 from ..catalog import located
 from ..federation import Pool
 from ..place import OPTION, convenience
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
 from .mat import read_mat
-from .packed import exactly, opened
+from .packed import check_size, exactly, opened
 from .pictures import decoded
 
 PAD = 4  # pixels, as in all papers on these data sets
@@ -128,7 +127,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
                     f"{path} is no idx file of bytes in {dimensions} dimensions: put the original file there"
                 )
             shape = [int(size) for size in np.frombuffer(head, ">u4", dimensions, 4)]
-            check_fits(prod(shape), f"what {path} announces", "fetch it again")
+            check_size(path, prod(shape))
             return exactly(file, prod(shape)).reshape(shape)
     except UserError:
         raise

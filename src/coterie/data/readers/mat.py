@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
-from ...core.memory import check_fits
-from .packed import opened
+from .packed import check_size, opened
 
 HEADER = 128
 TAG = 8  # bytes: type and size of an element
@@ -25,7 +24,7 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of numbers in a file by name, in MATLAB's shapes and order."""
     try:
         with opened(path) as file:
-            check_fits(path.stat().st_size, f"the file {path}", "fetch it again")
+            check_size(path, path.stat().st_size)
             content = file.read()
         order = {b"IM": "<", b"MI": ">"}[content[126:128]]
         return dict(_arrays(memoryview(content)[HEADER:], order, path))
@@ -50,7 +49,7 @@ def _unpacked(body: memoryview, order: str, path: Path) -> memoryview:
     stream = zlib.decompressobj()
     tag = stream.decompress(body, TAG)
     size = struct.unpack(f"{order}II", tag)[1]
-    check_fits(size, f"what {path} announces", "fetch it again")
+    check_size(path, size)
     content = stream.decompress(stream.unconsumed_tail, -(-size // 8) * 8) if size else b""  # 0 would be no limit
     if stream.decompress(stream.unconsumed_tail, 1):
         raise ValueError("it holds more than it announces")

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import UserError
+from ...core.memory import check_fits
 from ...core.spec import scaled
 
 CHUNK = 2**20  # bytes that are unpacked at a time
-LARGEST = 2**30  # bytes of one file in an archive of a published data set; the real ones have 155 MB
+LARGEST = 2**30  # bytes of one part of a published data set; the largest real one has 225 MB
+COPIES = 3  # as it is unpacked, as it is read from there, and as images with their channels first
 
 
 class Readable(Protocol):
@@ -29,6 +31,14 @@ def opened(path: Path) -> BinaryIO:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
     return path.open("rb")
+
+
+def check_size(where: Path, size: int) -> None:
+    """Refuse what announces more bytes than a part of a published data set has, or than there is room for."""
+    if size > LARGEST:
+        most = f"{scaled(size, 'B')}, and {scaled(LARGEST, 'B')} are the most"
+        raise UserError(f"{where} announces {most}: put the original file there")
+    check_fits(COPIES * size, f"what {where} announces", "free some memory, or fetch it again")
 
 
 def exactly(file: Readable, count: int) -> NDArray[np.uint8]:
