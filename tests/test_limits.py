@@ -11,6 +11,7 @@ import coterie as ct
 from coterie.algorithms.capacities import levels
 from coterie.core.errors import UserError
 from coterie.core.memory import check_fits, free_memory
+from coterie.core.spec import scaled
 
 MEMINFO = "MemTotal:  9000000 kB\nMemAvailable:  8000000 kB\n"
 
@@ -144,3 +145,25 @@ def test_a_model_is_counted_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -
     assert made.sizes == [2000 * 2000, 2000]
     with torch.device("meta"):  # where nothing is made, as for counting parameters
         assert ct.models.build("mlp:width=2000", classes=10, input_shape=(2000,))
+
+
+PARAMETERS = 20 * 64 + 64 + 64 * 64 + 64 + 64 * 4 + 4  # of the mlp below
+STATES = {
+    "dfedavg": 100 * 4 * PARAMETERS,  # everybody's model
+    "ditto": 101 * 4 * PARAMETERS,  # and the server's
+    "dispfl": 100 * 5 * PARAMETERS,  # and a byte for every entry that is dead or alive
+}
+
+
+@pytest.mark.parametrize("method", STATES)
+def test_all_clients_together_must_fit(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = ct.data.federate("synthetic:size=400,classes=4", clients=100, partition="iid")
+    module = ct.models.build("mlp", federation)
+    monkeypatch.setattr("coterie.core.memory.free_memory", lambda: 1_000_000)
+    algorithm = getattr(ct.algorithms, method)(epochs=1)
+    words = f"{method} with 100 clients would take {scaled(STATES[method], 'B')} of memory, and 1 MB"
+    with pytest.raises(UserError, match=words):
+        ct.fit(module, federation, algorithm, rounds=1, out=tmp_path / "run", progress=False)
+    assert list(tmp_path.iterdir()) == []
+    one_model = ct.algorithms.fedavg(epochs=1, participation=2)
+    assert len(ct.fit(module, federation, one_model, rounds=1, progress=False).clients) == 100

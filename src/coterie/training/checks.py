@@ -10,8 +10,10 @@ from torch import Tensor
 
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
+from ..core import memory
 from ..core.errors import UserError, noted, unknown
 from ..core.memory import check_fits
+from ..core.tensors import size_in_bytes
 from ..data import Federation
 from ..data.arrays import name_of
 from ..data.batches import NAMED, Amount, Batches
@@ -22,6 +24,7 @@ from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
 
 PROBE = 8  # samples to try a model with
+SPACIOUS = 8  # times as much memory as all models take is enough for any method
 
 if TYPE_CHECKING:
     from .experiment import Experiment
@@ -84,6 +87,21 @@ def idle_clients(e: "Experiment") -> str | None:
         return None
     who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {', '.join(idle[:NAMED])} ({len(idle)} in all) have"
     return f"{who} one sample, on which alone this model cannot train: no training there, only mixing and evaluation"
+
+
+def check_room(e: "Experiment", clients: int) -> None:
+    """Refuse so many clients of this process that what they hold between two rounds would not fit into its memory.
+
+    A state is the sum of what everybody shares and what each of them holds: a client and two of them tell both.
+    """
+    least = clients * size_in_bytes(e.model.start.values())
+    if e.federation.x.device.type != "cpu" or least < memory.free_memory() // SPACIOUS:
+        return
+    shards = (e.changed(shard=e.local_clients[:n]) for n in (1, 2))
+    states = (s.program.init(e.model.start, everybodys(None, e.model.start, s.local_clients)) for s in shards)
+    one, two = (size_in_bytes(flatten(state).values()) for state in states)
+    need = one + (clients - 1) * (two - one)
+    check_fits(need, f"{e.algorithm.name} with {clients:,} clients", "take fewer, or a smaller model")
 
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:

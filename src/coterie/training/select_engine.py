@@ -20,7 +20,7 @@ from ..engines.vectorized import Vectorized
 from ..models.cost import Cost, cost
 from ..models.model import Model
 from ..models.trials import draws_randomness, padding_matters, runs_known_code
-from .checks import PROBE
+from .checks import PROBE, check_room
 from .experiment import Experiment
 from .first_steps import Attempt, take_first_steps
 
@@ -68,6 +68,7 @@ class Work(NamedTuple):
 
 def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     """Select the engine that a text asks for, to run so many of the clients."""
+    check_room(experiment, clients)
     federation, program = experiment.federation, experiment.program
     largest = int(federation.sizes.max())
     batch = min(program.training.batch_size or largest, largest)
