@@ -4,7 +4,7 @@ A draw depends on (seed, purpose, round, client, ...) and on nothing else: not o
 processed, not on the engine, not on what was drawn before. That is why a resumed run continues bit for bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from threading import RLock
@@ -51,8 +51,8 @@ def counters(root: int, *axes: NDArray[np.int64]) -> Keys:
 
 
 @contextmanager
-def torch_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Let torch draw meanwhile, from this seed if it is given, and put its generators back at the end.
+def torch_draws(seed: int | None = None, device: torch.device | None = None) -> Iterator[Callable[[int], object]]:
+    """Let torch draw meanwhile, from this seed if it is given, and put its generators back; yield what seeds them.
 
     Other threads wait as long: their draws would be taken from this seed, and ours from theirs.
 
@@ -62,7 +62,8 @@ def torch_draws(seed: int | None = None, device: torch.device | None = None) -> 
     ...     bool((torch.rand(2) == first).all())
     True
     """
-    with _TORCH, torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+    gpu = device is not None and device.type == "cuda"
+    with _TORCH, torch.random.fork_rng(devices=[device] if gpu else []):
         if seed is not None:
             torch.manual_seed(seed)
-        yield
+        yield torch.manual_seed if gpu else torch.default_generator.manual_seed

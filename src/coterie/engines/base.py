@@ -2,8 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..core.errors import UserError
-from ..core.rng import torch_draws
 from ..core.tensors import Tensors, Tree, rows
 from ..data.batches import Batch, Batches, Integers, Stream
 from ..topology.sparse import entries, with_values
@@ -142,10 +140,3 @@ def name_owners(error: Exception, batches: Sequence[Batches], which: Integers) -
     """Name those who ran, at the places ``which``, in a note of the error, unless it is a sentence for the user."""
     if batches and not isinstance(error, UserError):
         error.add_note(f"It happened with the samples of {batches[0].owners(which)}.")
-
-
-@contextmanager
-def own_randomness(device: torch.device) -> Iterator[Callable[[int], object]]:
-    """Yield a function that seeds torch's global generators, and restore them at the end."""
-    with torch_draws(device=device):
-        yield torch.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed

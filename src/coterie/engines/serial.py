@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.rng import torch_draws
 from ..core.tensors import SIMD_WIDTH, Tensors, Tree, rows, tree_map
 from ..data.batches import Batch, Batches
-from .base import Grad, InMemory, Objective, StepInfo, name_owners, own_randomness
+from .base import Grad, InMemory, Objective, StepInfo, name_owners
 from .threads import ClientThreads, RandomnessUsed, check, torch_threads
 
 
@@ -43,7 +44,7 @@ class Serial(InMemory):
             tree_map(lambda v, new: v[i].copy_(new), stacked[0], result)
 
         workers = min(self.workers, len(keys))
-        with own_randomness(self.device) as seed:
+        with torch_draws(device=self.device) as seed:
             if workers > 1:
                 try:
                     with torch_threads(self.threads):

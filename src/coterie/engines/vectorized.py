@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..core.rng import torch_draws
 from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, tree_map
 from ..data.batches import Batch, Batches, Integers
-from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners, own_randomness
+from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners
 from .buckets import buckets
 from .layouts import CpuLayouts
 from .trace import TraceCache
@@ -71,7 +72,7 @@ class Vectorized(InMemory):
     def _together(self, one_chunk: Callable[[Integers], Tree], batches: Sequence[Batches], keys: Sequence[int]) -> Tree:
         """Run ``one_chunk`` on all clients, a chunk at a time."""
         together: Tree = None
-        with own_randomness(self.device) as seed:
+        with torch_draws(device=self.device) as seed:
             for which in self._chunks(batches, len(keys)):
                 seed(keys[int(which[0])])
                 try:
