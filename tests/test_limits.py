@@ -167,3 +167,11 @@ def test_all_clients_together_must_fit(method: str, tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
     one_model = ct.algorithms.fedavg(epochs=1, participation=2)
     assert len(ct.fit(module, federation, one_model, rounds=1, progress=False).clients) == 100
+
+
+def test_a_rate_of_zero_is_a_rate() -> None:
+    """Nothing moves, and the trial before the first round must not take that for a loss that reaches nothing."""
+    federation = ct.data.federate("synthetic:size=200,classes=4", clients=2, partition="iid")
+    algorithm = ct.algorithms.fedhmv2(lr=0, epochs=1, keep_layers=1)
+    run = ct.fit(ct.models.build("mlp", federation), federation, algorithm, rounds=1, progress=False)
+    assert run.history[0]["train_loss"] is not None

@@ -51,6 +51,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("no samples of shape [3, 32, 32]",),
     ),
     "a problem without bounds": (("theory", "dfedsam", "--problem", "dim=9999999"), ("dim=9999999", "10000")),
+    "a pull beyond all numbers": (
+        ("run", "fedamp", *RUN[2:], "--set", "alpha=1e-300"),
+        ("0.5 / 1e-300", "raise alpha"),
+    ),
+    "no end of inner steps": (("run", "pfedme", *RUN[2:], "--set", "inner_steps=99999"), ("inner_steps=99999", "1000")),
     "no end of tries": ((*RUN, "--partition", "dirichlet-by-class:1,max_tries=99999"), ("max_tries=99999", "10000")),
     "a padding without bounds": ((*RUN, "--model", "cnn:padding=99"), ("padding=99", "takes 0 or 2 or none")),
 }

@@ -16,7 +16,7 @@ def dfedsam(
     *,
     rho: Rate = 0.01,
     topology: TopologyLike = "random:10",
-    gossip_steps: Annotated[int, Range(1)] = 1,
+    gossip_steps: Annotated[int, Range(1, 1000)] = 1,
     **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedSAM: sharpness-aware steps, then one exchange of everything.

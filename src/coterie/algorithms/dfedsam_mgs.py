@@ -22,7 +22,7 @@ def dfedsam_mgs(
     *,
     rho: Rate = 0.01,
     topology: TopologyLike = "random:10",
-    gossip_steps: Annotated[int, Range(1)] = 4,
+    gossip_steps: Annotated[int, Range(1, 1000)] = 4,
     fresh_graph: bool = False,
     **options: Unpack[Options],
 ) -> Program[Peers]:

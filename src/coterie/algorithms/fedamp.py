@@ -5,6 +5,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
+from ..core.annotations import LARGEST
 from ..core.errors import UserError
 from ..core.tensors import Tensors, dot, rows, split, sub
 from ..exchange.mixing import average
@@ -63,6 +64,8 @@ def fedamp(
     """
     if topology is None and p.clients > DENSE:
         raise UserError(f"fedamp compares everybody with everybody, {p.clients} are too many: give it a topology")
+    if lam > LARGEST * alpha:
+        raise UserError(f"lam / alpha is the strength of a pull, and {lam:g} / {alpha:g} is no number: raise alpha")
     phase = Phase(p.parameters, t.amount, t.lr, proximal(lam / alpha))
     peers, work = decentralized(p, [phase], t, topology or "full", p.parameters), LocalUpdate(p, [phase], t)
 

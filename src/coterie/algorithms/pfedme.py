@@ -43,7 +43,7 @@ def pfedme(
     *,
     lam: Positive = 15.0,
     inner_lr: Rate = 0.05,
-    inner_steps: Annotated[int, Range(1)] = 5,
+    inner_steps: Annotated[int, Range(1, 1000)] = 5,
     beta: Rate = 1.0,
     participation: Participation = 0.1,
     weighting: Weighting = "size",

@@ -59,7 +59,8 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     if program.prepare is not None:
         state = program.prepare(state, r)
     before, after = program.models(state), program.train(state, r).models
-    if all(torch.equal(before[k], after[k]) for k in e.model.parameters):
+    common = [k for k in e.model.parameters if k in after]  # a submodel may have names of its own
+    if all(torch.equal(before[k], after[k]) for k in common):
         check_reached(e.model, e.federation)
     groups = [ModelGroup(np.arange(len(two)), e.model, replicate(start, len(two)))]  # as one model is evaluated
     groups += model_groups(e.model, program.submodels, program.models(state), r)
