@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
-from ..core.errors import UserError
+from ..core.errors import DivergedError
 from ..core.tensors import Tensors, Tree, finite, floating
 from ..data.batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Step
@@ -164,7 +164,7 @@ class Trained(NamedTuple):
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
             what = "loss" if bool(lost[first]) else "model"
-            raise UserError(
+            raise DivergedError(
                 f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
                 "lower lr, or set clip; every round before it is kept"
             )

@@ -12,7 +12,7 @@ from .. import algorithms
 from ..algorithms import Algorithm
 from ..core.checked_json import read_json
 from ..core.custom import folder_name, is_own, trust_options
-from ..core.errors import UserError
+from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
 from ..core.schema import Config
 from ..core.tensors import entries
@@ -74,7 +74,7 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
     trackers = output.trackers()
     said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
     output.say(f"{algorithm.name} as saved: {said}")
-    with interruptible(folder, options, output):
+    with interruptible(folder, options, output), _named(config_path):
         run = fit(
             module,
             federation,
@@ -91,6 +91,17 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
     if config.get("fingerprints") != run.config["fingerprints"]:
         print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
     return run, folder
+
+
+@contextmanager
+def _named(config_path: Path) -> Iterator[None]:
+    """Name the file in what is wrong with a configuration; what is wrong with a folder or a round names that."""
+    try:
+        yield
+    except (DivergedError, FolderError):
+        raise
+    except UserError as error:
+        raise UserError(f"{config_path}: {error}") from error
 
 
 def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Path]:

@@ -1,5 +1,6 @@
 """What a type cannot say of a value in a run's files, said behind it, as in ``Annotated[list[str], FolderName()]``."""
 
+import re
 from typing import Any
 
 
@@ -34,3 +35,14 @@ class FolderName:
 
     def __str__(self) -> str:
         return "the name of a folder in this one"
+
+
+class EngineName:
+    """The full name of an engine: with its clients side by side, and on a cluster that of its workers."""
+
+    def holds(self, name: str) -> bool:
+        """Return whether an engine has such a name."""
+        return re.fullmatch(r"(ray:)?(serial|(vectorized|graphed)(:[1-9]\d{0,9})?)", name, re.ASCII) is not None
+
+    def __str__(self) -> str:
+        return "the name of an engine"

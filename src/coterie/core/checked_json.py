@@ -34,6 +34,7 @@ T = TypeVar("T")
 DEEPEST = 32  # lists and objects inside each other
 SHOWN = 60  # characters of a value that a sentence repeats
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+_TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"|[\[\]{}]')
 # Control characters (escape sequences of terminals among them), marks that turn the direction of a text around, and
 # halves of characters, which no file can hold.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -67,7 +68,7 @@ def parse_json(text: str, kind: type[T], where: str) -> T:
     try:
         value = json.loads(text)
     except RecursionError:
-        raise DamagedFileError(where, "it is nested too deep") from None
+        raise DamagedFileError(where, f"{_deepest(text)} is nested too deep") from None
     except ValueError as error:
         raise DamagedFileError(where, f"it is not valid JSON ({error})") from error
     hint: Any = kind
@@ -75,6 +76,17 @@ def parse_json(text: str, kind: type[T], where: str) -> T:
     if problem is not None:
         raise DamagedFileError(where, f"{problem.at or 'all of it'} {problem.what}")
     return value  # type: ignore[no-any-return]
+
+
+def _deepest(text: str) -> str:
+    """Return the last text before what is nested too deep, the field that it is in."""
+    depth, last = 0, "it"
+    for token in _TOKENS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > DEEPEST:
+            break
+        last = _shown(token[1]) if token[1] else last
+    return last
 
 
 def read_lines(path: Path, most: int | None = None) -> list[str]:

@@ -15,7 +15,15 @@ class UserError(ValueError):
     """A request that cannot be carried out as it stands; the message says what to change."""
 
 
-class DamagedFileError(UserError):
+class DivergedError(UserError):
+    """A loss or a model that is not finite any more in some round."""
+
+
+class FolderError(UserError):
+    """A folder that cannot be written or read; the message names it."""
+
+
+class DamagedFileError(FolderError):
     """A file of a run that is not as a run writes it."""
 
     def __init__(self, where: object, why: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError
+from .errors import FolderError
 
 LONGEST_NAME, LONGEST_PATH = 255, 3000  # bytes: systems have 255 and 4,096, and a run has files within its folder
 DEEPEST = 200  # folders within each other
@@ -41,7 +41,7 @@ def disk(path: Path, option: str = "--out") -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(
+        raise FolderError(
             f"cannot write {path} ({reason}): free the disk or its permissions, or choose another {option}; "
             "what was saved before is untouched"
         ) from error
@@ -54,7 +54,7 @@ def replace(path: Path, write: Callable[[Path], object], option: str = "--out", 
     ``shared``: several processes may write this file at the same time, so each has a temporary name of its own.
     """
     if not path.name or (os.path.lexists(path) and not path.is_file()):  # renaming would put a file in a device's place
-        raise UserError(f"{path} is no ordinary file: choose another {option}")
+        raise FolderError(f"{path} is no ordinary file: choose another {option}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
     with disk(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)

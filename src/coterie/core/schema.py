@@ -7,9 +7,10 @@ included. A type behind that of a dict says which keys it always has.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
-from .bounds import Edges, EqualRows, FolderName
+from .bounds import Edges, EngineName, EqualRows, FolderName
 
 Count = Annotated[int, Range()]
+EngineText = Annotated[str, EngineName()]
 Init = Literal["common", "per-client"]
 """What clients begin with: one model for all, or a draw of each one's own."""
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -103,7 +104,7 @@ class Summary(TypedDict):
     method: str
     rounds: Count
     seed: int
-    engine: str
+    engine: EngineText
     personal_accuracy: Annotated[dict[str, AccuracySummary | None], Protocols]
     global_accuracy: Fraction | None
     global_accuracy_local: Fraction | None
@@ -192,8 +193,8 @@ class Repeatable(TypedDict):
     evaluate_every: PositiveInt
     record: list[MeasureName]
     precision: Precision
-    device: str
-    engine: str
+    device: Literal["cpu", "cuda"]
+    engine: EngineText
 
 
 class Config(Repeatable):

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from ..core.annotations import shown
 from ..core.errors import UserError
 
 Patterns = str | Sequence[str]
@@ -50,7 +51,7 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
             continue
         matched = head(module) if pattern == "head" else _matches(names, pattern)
         if not matched:
-            raise UserError(f"personal pattern {pattern!r} matches no parameter: choose among {', '.join(names)}")
+            raise UserError(f"personal pattern {shown(pattern)} matches no parameter: choose among {', '.join(names)}")
         chosen |= matched
     return frozenset(chosen)
 

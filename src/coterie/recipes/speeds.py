@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..core.checked_json import made_of, read_json, read_rows
+from ..core.checked_json import read_json, read_rows
 from ..core.errors import UserError
 from ..core.files import config_folder, write_text
 from ..core.schema import Config
@@ -163,10 +163,9 @@ def read_run(folder: Path) -> Speed:
     """Return what a run folder says about the speed of its machine."""
     try:
         config, rows = read_json(folder / "config.json", Config), read_rows(folder / "metrics.jsonl")
-    except UserError as error:
-        raise UserError(f"{folder} is no folder of a run that tells its times ({error}): give one") from error
-    with made_of(str(folder / "config.json"), "settings"):
         return measure_speed(config, rows, folder.name)
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise UserError(f"{folder} is no folder of a run that tells its times ({error}): give one") from error
 
 
 def own_file() -> Path:

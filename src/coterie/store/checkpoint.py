@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.bounds import FolderName
 from ..core.checked_json import read_json
-from ..core.errors import DamagedFileError, UserError
+from ..core.errors import DamagedFileError, FolderError, UserError
 from ..core.files import digest, write_json
 from ..core.schema import CheckpointFile
 from ..core.tensors import Tensors
@@ -61,7 +61,11 @@ def flatten(state: Any) -> Tensors:
 def unflatten(template: Any, flat: Tensors, at: str = "") -> Any:
     """Return the state of the shape of ``template`` that ``flatten`` took apart."""
     if isinstance(template, Tensor):
-        return flat[at.rstrip("/")].to(template.device)
+        name = at.rstrip("/")
+        found = list(flat[name].shape) if name in flat else "missing"
+        if found != list(template.shape):
+            raise UserError(f"{name} of the checkpoint is {found} and should be {list(template.shape)}")
+        return flat[name].to(template.device)
     slots = template if isinstance(template, dict) else template._asdict()
     values = {slot: unflatten(value, flat, f"{at}{slot}/") for slot, value in slots.items()}
     return values if isinstance(template, dict) else type(template)(**values)
@@ -99,7 +103,7 @@ def prune(folder: Path, kept: int) -> None:
 def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
     """Return the newest whole checkpoint; ``say`` is told of every damaged one that was passed over."""
     if (folder / LEFT_OUT).exists():
-        raise UserError(
+        raise FolderError(
             f"the checkpoint of {folder.parent} was left out of its pack: go on where it was packed, or start again "
             "with another --out"
         )
@@ -114,7 +118,7 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
             say(f"checkpoint {file} is damaged ({found}): going back to the one before it")
         return checkpoint
     for found in damages.values():
-        raise UserError(f"every checkpoint in {folder} is damaged ({found}): start again with another --out")
+        raise FolderError(f"every checkpoint in {folder} is damaged ({found}): start again with another --out")
     return None
 
 
@@ -144,7 +148,7 @@ def _whole(path: Path) -> list[Path]:
         if not file.is_file():
             raise DamagedFileError(file, f"it is missing, and {path.name} names it")
         if digest(file) != sha:
-            raise DamagedFileError(file, f"its SHA-256 is another than {path.name} says")
+            raise DamagedFileError(file, f"its hash is another than the sha256 of {path.name}")
     return [path.parent / name for name in hashes]
 
 

@@ -10,12 +10,13 @@ from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import torch
 
-from ..core.checked_json import read_json, read_lines, read_rows
-from ..core.errors import DamagedFileError, UserError
+from ..core.annotations import shown
+from ..core.checked_json import made_of, read_json, read_lines, read_rows
+from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, disk, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
@@ -23,6 +24,8 @@ from . import checkpoint as checkpoints
 from .checkpoint import Saved
 from .lock import LOCK, sole_writer
 from .safetensors import save_tensors
+
+T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
 CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
@@ -76,7 +79,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove the lock that a kill right after the last file has left beside a finished run."""
         if (self.path / LOCK).exists():
-            with suppress(UserError), sole_writer(self.path, str):
+            with suppress(FolderError), sole_writer(self.path, str):
                 pass
 
     def begin(self, config: Config, killed: bool = False) -> None:
@@ -84,7 +87,9 @@ class RunFolder:
         left = {UNBEGUN, LOCK, *([CONFIG] if killed else [])}
         with disk(self.path):
             if self.path.exists() and any(path.name not in left for path in self.path.iterdir()):
-                raise UserError(f"{self.path} already exists: choose another --out, or continue that run with --resume")
+                raise FolderError(
+                    f"{self.path} already exists: choose another --out, or continue that run with --resume"
+                )
         write_json(self.path / CONFIG, config)
 
     def config(self) -> Config:
@@ -95,10 +100,25 @@ class RunFolder:
         """Refuse to continue with another configuration, and show the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))
         if differences:
-            raise UserError(
-                f"cannot resume {self.path}, its configuration differs ({'; '.join(differences)}): "
-                "use the same options, or another --out"
+            raise FolderError(
+                f"cannot resume {self.path}, its configuration differs from that in {CONFIG} "
+                f"({'; '.join(differences)}): use the same options, or another --out"
             )
+
+    def resumed(
+        self,
+        restored: Callable[[checkpoints.Checkpoint], T],
+        warn: Callable[[str], object],
+        say: Callable[[str], object],
+    ) -> tuple[T, list[Row]] | None:
+        """Return the state that was saved last, as ``restored`` makes it, and the rows until then; None without any."""
+        saved = self.latest(warn)
+        rows = self.history(0 if saved is None else saved.round)
+        if saved is None:
+            return None
+        say(f"resuming {self.path} after round {saved.round}")
+        with made_of(str(self.path / CONFIG), "settings"):  # with other settings there would be other tensors
+            return restored(saved), rows
 
     def history(self, rounds: int) -> list[Row]:
         """Return the first ``rounds`` rows; what came after the checkpoint is taken out of the file."""
@@ -109,7 +129,7 @@ class RunFolder:
             why = f" ({error.found})"
         if len(rows) < rounds:
             lacking = f"{self.path / METRICS} does not hold rounds 1 to {rounds}{why}"
-            raise UserError(f"{lacking}: start again with another --out")
+            raise FolderError(f"{lacking}: start again with another --out")
         write_text(self.path / METRICS, "".join(line + "\n" for line in read_lines(self.path / METRICS, rounds)))
         return rows
 
@@ -181,7 +201,7 @@ def _differences(there: Any, here: Any, at: str = "") -> list[str]:
     if isinstance(there, dict) and isinstance(here, dict):
         keys = sorted((there.keys() | here.keys()) - set(_FREE))
         return [d for k in keys for d in _differences(there.get(k), here.get(k), f"{at}.{k}".lstrip("."))]
-    return [] if there == here else [f"{at}: {there!r} there, {here!r} here"]
+    return [] if there == here else [f"{at}: {shown(there)} there, {shown(here)} here"]
 
 
 class Writer:

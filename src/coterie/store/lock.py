@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import UserError
+from ..core.errors import FolderError
 from ..core.files import disk
 
 LOCK = ".lock"
@@ -70,7 +70,7 @@ def _acquired(path: Path, say: Callable[[str], object]) -> tuple[int, bytes]:
                 owner = os.read(handle, LONGEST).decode(errors="replace")
                 os.close(handle)
                 who = owner if _OWNER.fullmatch(owner) else "another process"
-                raise UserError(
+                raise FolderError(
                     f"{path.parent} is being written by {who}: wait until it has ended, or choose another --out"
                 ) from None
             say(f"the file system of {path.parent} has no locks ({error.strerror}): start no second command there")

@@ -38,10 +38,10 @@ def one_peer_exponential(n: PositiveInt) -> Topology:
 def _check_neighbors(name: str, n: int, k: int) -> None:
     """Refuse more neighbors than n clients can have."""
     if n == 1:
-        raise UserError(f"{name}:{k} needs more than one client: use none, or {k + 1} clients")
+        raise UserError(f"topology {name}:{k} needs more than one client: use none, or {k + 1} clients")
     if k >= n:
         raise UserError(
-            f"{name}:{k} needs more than {k} clients, there are {n}: "
+            f"topology {name}:{k} needs more than {k} clients, there are {n}: "
             f"use {name}:{n - 1} or fewer, or at least {k + 1} clients"
         )
 

@@ -12,6 +12,7 @@ import torch
 
 from .. import __version__, algorithms, data, models
 from ..algorithms.base import Algorithm
+from ..algorithms.used import check_used
 from ..core.checked_json import made_of
 from ..core.custom import check_trusted, is_own, own_code
 from ..core.errors import UserError
@@ -45,7 +46,7 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
         "evaluate_every": experiment.evaluate_every,
         "record": list(experiment.record),
         "precision": model.precision,
-        "device": device,
+        "device": "cuda" if device == "cuda" else "cpu",
         "engine": engine,
         "engine_reason": reason,
         "machine": machine(device),
@@ -68,9 +69,10 @@ def rebuild(
 
     ``trusted``: the code it may run; ``data_dir``: where its data are, as in ``federate``; ``where``: its file.
     """
-    if not repeatable(config):
+    if own := _own_fields(config):
         raise UserError(
-            "this run was made in Python with data, a module, a method or a loss of its own: repeat it from there"
+            "this run was made in Python with data, a module, a method or a loss of its own "
+            f"({where} has {own[0]} that Coterie does not know): repeat it from there"
         )
     check_trusted(config, trusted)
 
@@ -86,6 +88,7 @@ def rebuild(
         module = models.rebuild_trusted(config["model"])
     with made("settings"):
         algorithm = algorithms.rebuild(config["method"], trusted, **config["settings"])
+        check_used(algorithm)
     with made_of(where, "model.input_shape"):
         _check_shape(federation, config["model"].get("input_shape"))
     return module, federation, algorithm
@@ -102,9 +105,18 @@ def _check_shape(federation: Federation, shape: Any) -> None:
 
 def repeatable(config: Config) -> bool:
     """Return whether a configuration names its method, model (or the functions that make them), data and loss."""
-    modeled = "name" in config["model"] or is_own(config["model"].get("module", ""))
-    method = algorithms.is_method(config["method"]) or is_own(config["method"])
-    return modeled and method and "source" in config["data"] and config["loss"] == "cross_entropy"
+    return not _own_fields(config)
+
+
+def _own_fields(config: Config) -> list[str]:
+    """Return the fields that name nothing that could be made again."""
+    known = {
+        "a model": "name" in config["model"] or is_own(config["model"].get("module", "")),
+        "a method": algorithms.is_method(config["method"]) or is_own(config["method"]),
+        "data": "source" in config["data"],
+        "a loss": config["loss"] == "cross_entropy",
+    }
+    return [field for field, holds in known.items() if not holds]
 
 
 def fingerprint(model: Model) -> str:

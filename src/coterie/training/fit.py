@@ -208,15 +208,10 @@ def _backend(
 
 def _begin(backend: Backend, continued: RunFolder | None, config: Config, bar: Progress) -> tuple[RunState, list[Row]]:
     """Return where the run stands: at its start, or after the last round that was saved."""
-    if continued is None:
-        return backend.start(), []
-    saved = continued.latest(bar.warn)
-    if saved is None:
-        return backend.start(), continued.history(0)
-    bar.say(f"resuming {continued.path} after round {saved.round}")
-    if (told := moved(continued.config(), config)) is not None:
+    found = None if continued is None else continued.resumed(backend.restored, bar.warn, bar.say)
+    if found is not None and continued is not None and (told := moved(continued.config(), config)) is not None:
         bar.warn(told)
-    return backend.restored(saved), continued.history(saved.round)
+    return found or (backend.start(), [])
 
 
 def _read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
