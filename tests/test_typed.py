@@ -56,6 +56,11 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("0.5 / 1e-300", "raise alpha"),
     ),
     "no end of inner steps": (("run", "pfedme", *RUN[2:], "--set", "inner_steps=99999"), ("inner_steps=99999", "1000")),
+    "a page without a name": (("report", "x", "--out", "."), ("report.html instead of .",)),
+    "a model of other data": (
+        ("compare", "fedrod", "local", *RUN[2:], "--model", f"{LINEAR},out_features=10", "--data", "digits"),
+        ("the model fails", "(1, 8, 8)", "build it for these data"),
+    ),
     "no end of tries": ((*RUN, "--partition", "dirichlet-by-class:1,max_tries=99999"), ("max_tries=99999", "10000")),
     "a padding without bounds": ((*RUN, "--model", "cnn:padding=99"), ("padding=99", "takes 0 or 2 or none")),
 }

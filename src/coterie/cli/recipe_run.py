@@ -20,6 +20,7 @@ from ..recipes.costs import Extent, cost
 from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
 from ..track import Tracker
+from ..training.checks import check_model
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
@@ -115,6 +116,7 @@ class RecipePlan:
             federation = self.recipe.federation(number, data_dir=self.options.data_dir)
             module = self.recipe.model(number, federation)
             model, rounds = Model(module, cross_entropy), self.recipe.cases[number - 1].rounds
+            check_model(model, federation)
             for method in (m for n, m in self.cells if n == number):
                 algorithm = self.recipe.algorithm(method, number)
                 experiment = Experiment.of(model, federation, algorithm, Serial(), 0, rounds, 0.0, self.record)

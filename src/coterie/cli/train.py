@@ -23,6 +23,7 @@ from ..report.collect import COMPARISON, planned_runs
 from ..store import RunFolder
 from ..store.folder import CONFIG
 from ..track import Tracker
+from ..training.checks import check_model
 from ..training.cluster import Cluster
 from ..training.config import rebuild
 from ..training.evaluation import evaluation_interval
@@ -183,6 +184,7 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
     options, federation = plan.options, plan.federation(plan.options.seed or 0)
     chosen = [plan.algorithm(m, methods) for m in methods]
     model = Model(plan.module(federation, 0, methods), cross_entropy)
+    check_model(model, federation)
     missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
     plan.check_missing(methods, missing)
     experiments = [

@@ -44,7 +44,8 @@ def write(
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"the report is an HTML page: write it to {file.with_suffix('.html')} instead of {path}")
+        named = file.with_suffix(".html") if file.name else file / "report.html"
+        raise UserError(f"the report is an HTML page: write it to {named} instead of {path}")
     if target is not None:
         check_target(target)
     collected = collect(list(runs), data_dir)
