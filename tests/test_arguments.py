@@ -300,15 +300,23 @@ def test_items_that_fit_are_not_copied() -> None:
     assert accept("thing x", "key", given, Sequence[Tensor]) is given
 
 
-def test_a_class_is_checked_whenever_it_is_made() -> None:
-    @checked_class("class")
-    class Shape:
-        def __init__(self, n: PositiveInt, other: "Shape | None" = None) -> None:
-            self.n, self.other = n, other
+@checked_class("class")
+class Shape:
+    """A class that names itself."""
 
-    with pytest.raises(NameError):  # a class inside of a function cannot name itself; those of modules can
-        Shape(3)
+    def __init__(self, n: PositiveInt, inside: "Shape | None" = None) -> None:
+        self.n, self.inside = n, inside
 
+
+def test_a_class_is_checked_when_it_is_made() -> None:
+    assert Shape(np.int64(3), Shape(1)).n == 3  # type: ignore[arg-type]
+    with pytest.raises(ct.UserError, match="n=0 is out of range"):
+        Shape(0)
+    with pytest.raises(ct.UserError, match="inside=3 does not fit class Shape: inside takes a Shape or none"):
+        Shape(1, 3)  # type: ignore[arg-type]
+
+
+def test_a_function_may_check_some_arguments_itself() -> None:
     @checked("function", own=("parts",))
     def own(parts: int, n: int = 3) -> tuple[Any, int]:
         return parts, n
