@@ -1,5 +1,6 @@
 """Modules of many kinds, as people write them: each takes six numbers and has scores for three classes."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,19 @@ class Averaging(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         out: Tensor = self.layer(x - self.mean)
+        return out
+
+
+class Stateful(nn.Module):
+    """A state that one batch leaves for the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.state = nn.Linear(6, 3), torch.zeros(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.state = 0.5 * self.state + x.mean(0)
+        out: Tensor = self.layer(x + self.state)
         return out
 
 
@@ -370,6 +384,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "without parameters": (nn.Flatten, "no parameter that can be trained: .* give a model with parameters"),
     "a hook on a parameter": (with_hook_on_a_parameter, "weight has a hook.*: leave the hook out"),
     "writes into a weight": (lambda: Embedded(max_norm=0.1), r"writes into its parameter embed\.weight .*: let it"),
+    "a state in an attribute": (Stateful, "keeps something that all clients would share.*: keep it in a buffer"),
+    "draws of Python": (
+        lambda: Applied(lambda m, x: m.hidden(x) * random.random()),
+        "draws elsewhere than from torch: .* draw with torch",
+    ),
     "without gradients": (
         lambda: Answering(torch.detach),
         "depends on no parameter of the model: compute its outputs without",

@@ -80,17 +80,26 @@ def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
         return not any(v.is_meta for v in model.start.values()) and not works(1) and works(2)
 
 
-def check_left_alone(model: Model, x: Tensor) -> None:
-    """Refuse a model that writes into its own parameters while it computes: each client's are part of its state."""
-    tensors = {k: v.clone() for k, v in model.start.items()}
-    with torch.no_grad(), torch_draws(device=x.device):
-        functional_call(model.training, tensors, (x,))
+def check_stateless(model: Model, x: Tensor) -> None:
+    """Refuse a model that keeps something of a call elsewhere than in its buffers: all clients would share it."""
+    answers = []
+    for _ in range(2):
+        tensors = {k: v.clone() for k, v in model.start.items()}
+        with torch.no_grad(), torch_draws(0, x.device):
+            answers.append(functional_call(model.training, tensors, (x,)))
     for name in model.parameters:
         if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
             raise UserError(
                 f"the model writes into its parameter {name} while it computes, as nn.Embedding(max_norm=...) does: "
                 "let it compute with a changed copy instead, as in nn.utils.parametrize"
             )
+    first, second = answers
+    if isinstance(first, Tensor) and not torch.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise UserError(
+            "the model answers the same samples in another way when it is called again, so it keeps something that all "
+            "clients would share, or draws elsewhere than from torch: keep it in a buffer (register_buffer), and draw "
+            "with torch"
+        )
 
 
 def draws_randomness(model: Model, batch: Batch) -> bool:

@@ -18,7 +18,7 @@ from ..data import Federation
 from ..data.arrays import name_of
 from ..data.batches import NAMED, Amount, Batches
 from ..models.model import PRECISIONS, Loss, Model, cross_entropy
-from ..models.trials import check_left_alone, needs_company
+from ..models.trials import check_stateless, needs_company
 from ..store import flatten
 from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
@@ -152,7 +152,7 @@ def check_model(model: Model, federation: Federation) -> None:
             "outputs, or give a loss of your own and floating targets, of which no accuracy is counted"
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
-    check_left_alone(model, federation.sample(PROBE))
+    check_stateless(model, federation.sample(PROBE))
     _check_loss(model.loss, outputs, federation.y[:2])
 
 
