@@ -6,6 +6,7 @@ extras after those of the core, so that a mistake names its extra. Then every ex
     python tests/lower_bounds.py .venvs/lowest [extra ...]
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def check(folder: Path, extras: list[str]) -> None:
     """Install and try the core and these extras; end with the first command that fails."""
     venv.create(folder, with_pip=True)
     programs = (folder / ("Scripts" if sys.platform == "win32" else "bin")).absolute()
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"WANDB_MODE": "offline"}
     pinned: dict[str, str] = {}
     for extra in ["", *extras]:
         pinned |= declared()[extra]
@@ -58,7 +60,8 @@ def check(folder: Path, extras: list[str]) -> None:
         subprocess.run([*install, "--no-deps", ROOT], check=True)
         for command in COMMANDS[extra]:
             print("coterie", command, flush=True)
-            subprocess.run([programs / "coterie", *command.split()], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            typed = [programs / "coterie", *command.split()]
+            subprocess.run(typed, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     print("works with", ", ".join(f"{name} {version}" for name, version in pinned.items()))
 
 
