@@ -4,12 +4,12 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from torch import nn
 
 from ..core import rng
-from ..core.annotations import PositiveInt
+from ..core.annotations import Example, PositiveInt
 from ..core.arguments import checked
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
@@ -112,7 +112,7 @@ _LIBRARIES = {"torch", *sys.stdlib_module_names}  # whose functions nobody here 
 @checked("function")
 def build(
     name: str,
-    federation: Described | None = None,
+    federation: Annotated[Described, Example('coterie.data.federate("digits")')] | None = None,
     *,
     classes: PositiveInt | None = None,
     input_shape: Sequence[PositiveInt] | None = None,
@@ -133,10 +133,11 @@ def build(
     if spec.name not in BUILDERS and not is_own(f"{spec.name}:{''.join(spec.args[:1])}"):
         raise unknown("model", spec.name, BUILDERS)
     if federation is not None:
-        classes, input_shape = classes or federation.classes, input_shape or federation.input_shape
+        classes = federation.classes if classes is None else classes
+        input_shape = federation.input_shape if input_shape is None else input_shape
     if classes is None:
         raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
-    shape = tuple(input_shape or (1, 28, 28))
+    shape = (1, 28, 28) if input_shape is None else tuple(input_shape)
     with rng.torch_draws(rng.key(seed, "init")), AllocationCheck(f"model {spec}"):
         module, described = _build(spec, shape, classes)
     # A description for config.json, not a submodule.
