@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 def _as_typed(words: tuple[str, ...], cwd: Path) -> Iterator[None]:
     """The state of a process that a shell has started; what was before is put back."""
     argv, here = sys.argv, Path.cwd()
-    handlers = {s: signal.getsignal(s) for s in map(signal.Signals, (1, 15)) if os.name != "nt"}
+    handlers = {number: signal.getsignal(number) for number in ((1, 15) if os.name != "nt" else ())}
     sys.argv = ["coterie", *words]
     os.chdir(cwd)
     try:

@@ -77,6 +77,7 @@ def test_every_command_is_drawn_from() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the memory of a process is not told here")
 @pytest.mark.usefixtures("harmless")
+@pytest.mark.timeout(5 * COUNT)
 @settings(
     max_examples=COUNT,
     derandomize=True,

@@ -101,7 +101,10 @@ NUMBERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_beyond_reason_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+def test_numbers_beyond_reason_are_refused_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.core.memory.free_memory", lambda: 24 * 10**9)
     settings, sentence = NUMBERS[name]
     federation = ct.data.federate("synthetic:size=400", clients=2, partition="iid")
     with pytest.raises(UserError, match=sentence):

@@ -197,7 +197,7 @@ def test_the_same_federation_from_its_origin(story: Path) -> None:
         ({"vocabulary": 2}, "vocabulary=2 leaves no word"),
         ({"mask": 1.5}, "mask=1.5 is out of range: it must be a number between 0 and 1"),
         ({"rows": 0}, "rows=0 is out of range: it must be a number at least 1"),
-        ({"hide": "anw"}, "hide='anw' is not a choice: use once or anew"),
+        ({"hide": "anw"}, "hide='anw' is not a choice: did you mean anew?"),
         ({"hide": "anew", "mask": 0.0}, "leave hide=anew out"),
     ],
 )

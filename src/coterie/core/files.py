@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import FolderError
+from .errors import FolderError, UserError
 
 LONGEST_NAME, LONGEST_PATH = 255, 3000  # bytes: systems have 255 and 4,096, and a run has files within its folder
 DEEPEST = 200  # folders within each other
@@ -32,6 +32,16 @@ def path_problem(path: str | Path) -> str:
         if count > most:
             return f"the path '{str(path)[:20]}...' {has.format(count)}, and {most:,} are the most"
     return ""
+
+
+def user_path(path: str | Path) -> Path:
+    """Return a path as a person has named it, with ``~`` replaced; refuse one that no system takes."""
+    if problem := path_problem(path):
+        raise UserError(f"{problem}: name another file or folder")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"nobody's home folder is known for {path}: write the whole path") from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import UserError
+from ..core.files import user_path
 from .batches import Integers
 from .federation import MOST_CLASSES, Natural, Pool, quarter, rows_by_label
 from .readers.images import ChannelStats
@@ -43,7 +44,7 @@ def npz(path: str, augment: bool = False) -> Pool:
     Without test arrays, every fourth sample of a class is for testing. Bytes (N, H, W), (N, H, W, C) or (N, C, H, W)
     are images, normalized by their own mean and deviation; augment: random crops of images padded by 4, and flips.
     """
-    arrays = read_npz(Path(path).expanduser(), [name for names in _NAMES.values() for name in names])
+    arrays = read_npz(user_path(path), [name for names in _NAMES.values() for name in names])
     found = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in _NAMES.items()}
     train = _samples(path, "x", found["x"], found["y"], found["client"])
     if found["test_x"] is None and found["test_y"] is None:
@@ -61,7 +62,7 @@ def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool
     """
     if clients_by not in ("", "folder"):
         raise UserError(f"clients_by={clients_by} is not known: write clients_by=folder, or leave it out")
-    root = Path(path).expanduser()
+    root = user_path(path)
     tests = [root / name for name in ("test", "val") if (root / name).is_dir()]
     apart = bool(tests) and (root / "train").is_dir()
     train = _images(root / "train" if apart else root, bool(clients_by))

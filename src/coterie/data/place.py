@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.errors import UserError
-from ..core.files import config_folder, write_text
+from ..core.files import config_folder, user_path, write_text
 
 OPTION = "--data-dir"
 VARIABLE = "COTERIE_DATA"
@@ -29,9 +29,9 @@ def data_dir(option: str | Path | None = None) -> Place:
     'the option'
     """
     if option:
-        return Place(Path(option).expanduser(), "the option")
+        return Place(user_path(option), "the option")
     if os.environ.get(VARIABLE):
-        return Place(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
+        return Place(user_path(os.environ[VARIABLE]), VARIABLE)
     saved = _saved().get(_KEY)
     if saved is None:
         return Place(Path("data"), "default")
@@ -42,7 +42,7 @@ def data_dir(option: str | Path | None = None) -> Place:
 
 def choose(folder: str | Path) -> Path:
     """Remember the folder for all later calls."""
-    path = Path(folder).expanduser().absolute()
+    path = user_path(folder).absolute()
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is no folder: name one that is, or one to be made")
     text = json.dumps({**_saved(), _KEY: str(path)}, indent=2) + "\n"

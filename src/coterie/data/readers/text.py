@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core import rng
 from ...core.annotations import Fraction, PositiveInt
 from ...core.errors import UserError
-from ...core.files import write_text
+from ...core.files import user_path, write_text
 from ...core.memory import check_fits
 from ..catalog import located
 from ..federation import Federation, Pool
@@ -92,7 +92,7 @@ def masked_pool(
 def read(path: str) -> list[str]:
     """Return the tokens of a file, line after line."""
     try:
-        file = Path(path).expanduser()
+        file = user_path(path)
         with TextIOWrapper(opened(file), encoding="utf-8") as lines:
             check_fits(BYTES * file.stat().st_size, f"the tokens of {path}", "take a shorter text")
             return [token for line in lines for token in (*line.split(), END)]
