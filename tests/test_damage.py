@@ -62,6 +62,7 @@ class Damage(NamedTuple):
     line: int | None
     at: tuple[str | int, ...]
     value: Any
+    inside: tuple[str, ...] = ()  # the fields that it has itself
 
     def do(self, folder: Path) -> None:
         """Damages the file."""
@@ -74,8 +75,8 @@ class Damage(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Texts one of which a sentence about it has: the field, or one that it is in."""
-        return tuple(str(key) for key in self.at if isinstance(key, str))
+        """The texts one of which its sentence has: the field, one that it is in or that is in it; of a file none."""
+        return (*(key for key in self.at if isinstance(key, str)), *self.inside) if self.at else ()
 
 
 def _changed(content: Any, at: tuple[str | int, ...], value: Any) -> str:
@@ -94,9 +95,9 @@ def _changed(content: Any, at: tuple[str | int, ...], value: Any) -> str:
     return json.dumps(content).replace(json.dumps(mark), written)
 
 
-def _fields(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in a JSON value, the whole included."""
-    yield at
+def _fields(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], tuple[str, ...]]]:
+    """Every place in a JSON value, the whole included, and the fields in it."""
+    yield at, tuple(value) if isinstance(value, dict) else ()
     pairs: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in pairs:
         yield from _fields(each, (*at, key))
@@ -109,8 +110,8 @@ def damages(folder: Path) -> list[Damage]:
         name = str(path.relative_to(folder))
         lines = enumerate(path.read_text().splitlines()) if path.suffix == ".jsonl" else [(None, path.read_text())]
         for line, text in lines:
-            for at, value in itertools.product(_fields(json.loads(text)), VALUES):
-                found.append(Damage(name, line, at, value))
+            for (at, inside), value in itertools.product(_fields(json.loads(text)), VALUES):
+                found.append(Damage(name, line, at, value, inside))
     return found
 
 

@@ -24,7 +24,15 @@ from coterie import algorithms
 from coterie.cluster.coordinator import Coordinator
 from coterie.cluster.ray_backend import RayBackend, assign_shards, check_store, costs
 from coterie.cluster.shard import outline
-from coterie.cluster.start import WorkerHandle, _connect, actor_class, check_versions, start_workers
+from coterie.cluster.start import (
+    WorkerHandle,
+    _connect,
+    _own_signals,
+    actor_class,
+    check_running,
+    check_versions,
+    start_workers,
+)
 from coterie.cluster.worker import job_payload
 from coterie.core.errors import UserError
 from coterie.engines import Serial
@@ -198,6 +206,40 @@ def disturbed(backend: Any, draw: random.Random, seconds: float, harm: Callable[
         now, _ = backend.run_round(now, t, evaluate=t + 1 == ROUNDS)
     timer.join()
     return now
+
+
+def test_a_worker_that_is_stopped_is_told_of(workers: list[WorkerHandle], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait for it, and nobody would know why; as soon as it goes on, so do they."""
+    monkeypatch.setattr("coterie.cluster.coordinator.PATIENCE", 0.5)
+    monkeypatch.setattr("coterie.cluster.coordinator.TIMEOUT", 3.0)
+    said: list[str] = []
+    backend = backend_on(busy(), workers[:2])
+    backend.coordinator.say = said.append
+    now = backend.start()
+    os.kill(workers[1].process, signal.SIGSTOP)
+    timer = later(3.0, lambda: os.kill(workers[1].process, signal.SIGCONT))
+    backend.run_round(now, 0, evaluate=False)
+    timer.join()
+    assert said == [
+        f"the worker of process {workers[1].process} has not answered for 0.5 s, and all wait for it: let it go on if "
+        "it was stopped, or kill it, and the others take over its clients"
+    ]
+
+
+def test_signals_do_what_they_did_before_ray() -> None:
+    """Ray has a way of its own out of SIGTERM, which saves nothing."""
+    before = signal.getsignal(signal.SIGTERM)
+    with _own_signals():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_part_of_ray_that_has_ended_is_told_of(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_running()
+    node = types.SimpleNamespace(dead_processes=lambda: [("raylet", None)])
+    monkeypatch.setattr(sys.modules["ray._private.worker"], "_global_node", node)
+    with pytest.raises(UserError, match=r"raylet has ended.*--resume"):
+        check_running()
 
 
 @pytest.mark.parametrize("seed", range(KILLS))

@@ -21,9 +21,11 @@ from ..training.cluster import Cluster
 from .packed import pack, unpack
 from .shard import tree
 from .shard_thread import DONE, FAILED, SWAP
-from .start import IO, PING, TIMEOUT, WorkerHandle, start_workers
+from .start import IO, PING, TIMEOUT, WorkerHandle, check_running, start_workers
 from .worker import Job
 
+GLANCE = 5.0  # seconds without an answer, after which Ray's own processes are looked at
+PATIENCE = 60.0  # seconds without an answer, after which workers are asked whether they are alive
 ATTEMPTS = 3  # how often a worker is started anew within one round, where all were lost
 
 
@@ -49,6 +51,7 @@ class Coordinator:
     round: int = 0
     states: list[Any] = field(default_factory=list)  # references: each shard's state after ``round`` rounds
     revived: int = 0
+    silent: set[int] = field(default_factory=set)  # processes of workers that were told of
 
     @property
     def shards(self) -> int:
@@ -97,6 +100,7 @@ class Coordinator:
         """Run round ``t``; return every shard's measurements. It is finished when each state is on two machines."""
 
         def once() -> tuple[list[Any], list[Any]]:
+            check_running()
             measures, states = self._attempt("run_round", t, evaluate)
             self._copy_away(states)
             return measures, states
@@ -154,6 +158,7 @@ class Coordinator:
         errors = self.ray.exceptions
         gone = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError, errors.NodeDiedError)
         try:
+            self._wait([*dict.fromkeys(refs)])
             found: list[Any] = self.ray.get(list(refs))
         except (*gone, errors.OutOfMemoryError, errors.ActorUnschedulableError) as error:
             raise WorkerLost(type(error).__name__) from error
@@ -170,6 +175,26 @@ class Coordinator:
                 ) from error
             raise
         return found
+
+    def _wait(self, refs: Sequence[Any]) -> None:
+        """Wait for values, and look meanwhile whether those who make them are alive."""
+        waited, glance = 0.0, min(GLANCE, PATIENCE)
+        while refs and self.ray.wait(refs, num_returns=len(refs), timeout=glance)[1]:
+            check_running()
+            waited += glance
+            if waited >= PATIENCE:
+                self._tell_of_silent()
+
+    def _tell_of_silent(self) -> None:
+        """Say which workers do not even answer that they are alive, each one once: nobody would know why all wait."""
+        for w in self.workers:
+            asked = w.actor.about.options(concurrency_group=PING).remote()
+            if self.ray.wait([asked], timeout=TIMEOUT / 6)[1] and w.process not in self.silent:
+                self.silent.add(w.process)
+                self.say(
+                    f"the worker of process {w.process} has not answered for {PATIENCE:g} s, and all wait for it: let "
+                    "it go on if it was stopped, or kill it, and the others take over its clients"
+                )
 
     def _fail(self, errors: dict[int, BaseException]) -> NoReturn:
         """Raise what went wrong on a shard; a worker that ran out of memory is lost."""

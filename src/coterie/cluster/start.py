@@ -1,8 +1,10 @@
 """Reaching or starting a Ray cluster and its workers; whatever is wrong with it becomes one sentence."""
 
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -28,12 +30,26 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _connect(ray, cluster)
+    with _own_signals():
+        _connect(ray, cluster)
     try:
         with _unprinted():
             yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what this process does on a signal: Ray's own way out of SIGTERM is a stack of C++, and saves nothing."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may say what a signal does
+        yield
+        return
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in names)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @contextmanager
@@ -70,6 +86,15 @@ def _connect(ray: Any, cluster: Cluster) -> None:
         ) from error
 
 
+def check_running() -> None:
+    """Refuse to go on where a process of the cluster that was started here has ended: Ray would end this one, too."""
+    node = getattr(sys.modules["ray._private.worker"], "_global_node", None)
+    for name, _ in node.dead_processes() if node is not None else ():
+        raise UserError(
+            f"Ray's own process {name} has ended, and its cluster with it: go on from the last checkpoint with --resume"
+        )
+
+
 def _listens(address: str) -> bool:
     """Return whether anybody listens at an address: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
@@ -88,6 +113,7 @@ class WorkerHandle(NamedTuple):
 
     actor: Any
     node: str
+    process: int
 
 
 def workers_for(ray: Any, cluster: Cluster, clients: int) -> list[WorkerHandle]:
@@ -132,7 +158,7 @@ def check_versions(ray: Any, actors: list[Any]) -> list[WorkerHandle]:
         if about.versions != mine.versions:
             there, here = (", ".join(f"{k} {v}" for k, v in each.versions.items()) for each in (about, mine))
             raise UserError(f"a worker has {there}, this program {here}: install the same on every machine")
-    return [WorkerHandle(actor, about.node) for actor, about in zip(actors, answers, strict=True)]
+    return [WorkerHandle(actor, about.node, about.process) for actor, about in zip(actors, answers, strict=True)]
 
 
 def _answers(ray: Any, asked: list[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The process that Ray runs on a machine of the cluster: it has some shards."""
 
+import os
 import sys
 import traceback
 import warnings
@@ -46,6 +47,7 @@ class WorkerInfo(NamedTuple):
 
     versions: dict[str, str]  # must be the same everywhere
     node: str  # the machine it is on
+    process: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Worker:
         """Return the versions and the machine of this worker."""
         ray = sys.modules.get("ray")
         node = ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
-        return WorkerInfo({"coterie": __version__, "torch": torch.__version__}, node)
+        return WorkerInfo({"coterie": __version__, "torch": torch.__version__}, node, os.getpid())
 
     def prepare(self, job: Job, *samples: NDArray[Any]) -> None:
         """Take on a run in place of the one before."""
