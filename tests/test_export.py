@@ -20,9 +20,11 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.cli.options import RunOptions
 from coterie.cli.request import RunPlan
+from coterie.core.errors import UserError
 from coterie.data import Federation, Transform
 from coterie.export import formats
 from coterie.export.deployed import Deployed
+from coterie.store.safetensors import save_tensors
 from coterie.submodels import LowRank, recover
 from helpers_cli import Cli
 
@@ -359,3 +361,15 @@ def test_a_file_that_would_answer_otherwise_is_not_left(tmp_path: Path) -> None:
     with pytest.raises(ct.UserError, match="--format safetensors"):
         formats.write_torchscript(Deployed(Moody().eval(), None, (4,), {}), tmp_path / "x.pt")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("classes", "[" * 99999), ("classes", '"x"'), ("model_options", "{}{"), ("input_shape", "null")]
+)
+def test_metadata_that_somebody_else_has_written(folder: Path, tmp_path: Path, key: str, value: str) -> None:
+    file = ct.export.save(folder, 0, tmp_path / "mine.safetensors")
+    with safe_open(file, framework="pt") as opened:
+        about, tensors = opened.metadata(), {k: opened.get_tensor(k) for k in opened.keys()}  # noqa: SIM118
+    save_tensors(file, tensors, {**about, key: value})
+    with pytest.raises(UserError, match=r"mine\.safetensors.* what it says of its model"):
+        ct.export.load(file)

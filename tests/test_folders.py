@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 
+import coterie as ct
 from coterie.core.checked_json import parse_json, read_json, read_rows, read_text
 from coterie.core.errors import DamagedFileError, UserError
 from coterie.core.schema import ClientSummary, Config, Plan, Protocols
@@ -95,3 +96,16 @@ def test_rows_are_those_of_rounds_in_order(tmp_path: Path) -> None:
     assert read_rows(path, 0) == []  # what a crash left behind the rows that are asked for
     with pytest.raises(DamagedFileError, match=r"metrics.jsonl, line 1, is damaged, because it is not text"):
         read_rows(path)
+
+
+def test_a_measure_beyond_all_numbers_is_null(tmp_path: Path) -> None:
+    """A file holds no infinity, and what a run has written can be read again."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat and the dog lay on the rug while it rained . " * 20)
+    fed = ct.data.federate(f"text:length=8,rows=4,vocabulary=12,path={text}", clients=2, partition="iid", seed=0)
+    model = ct.models.build("transformer-mlm:layers=1,dim=8,heads=2,hidden=8", fed)
+    method = ct.algorithms.fedavg(lr=300.0, clip=None, steps=3, batch_size=8)
+    run = ct.fit(model, fed, method, rounds=1, record=["perplexity"], progress=False, out=tmp_path / "a")
+    assert run.history[0]["perplexity"] is None
+    assert isinstance(run.history[0]["train_loss"], float)
+    assert ct.load(tmp_path / "a").history == run.history

@@ -10,6 +10,7 @@ from torch import nn
 from .. import algorithms, models
 from ..algorithms.update import final_models
 from ..core.arguments import checked
+from ..core.checked_json import made_of
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
@@ -26,8 +27,9 @@ def load(path: str | Path) -> nn.Module:
         raise UserError(f"cannot read {path} ({error}): give a file of `coterie export`") from error
     if "model" not in about or "classes" not in about:
         raise UserError(f"{path} does not say which model it holds: load its tensors into a module of your own")
-    module = _module(about, tensors)
-    module.load_state_dict(tensors)
+    with made_of(str(path), "what it says of its model"):
+        module = _module(about, tensors)
+        module.load_state_dict(tensors)
     return module.eval()
 
 
