@@ -20,6 +20,7 @@ from torch import nn
 import coterie as ct
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
+from coterie.cli import _hang_up
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder
@@ -237,6 +238,19 @@ def test_a_closed_terminal_is_an_interruption(cli: Cli, tmp_path: Path, tiny: tu
     stopped = cli.run("run", "fedper", *TINY, "--out", "a", cwd=tmp_path, at=place, send=signal.SIGHUP)
     as_printed(cli, stopped, tmp_path)
     assert_same_run(tmp_path / "a", tiny[0])
+
+
+def test_words_for_a_closed_terminal_go_nowhere() -> None:
+    """Each would be an error in the middle of saving; an open terminal still gets them."""
+    (mine, other), (seen, open_one) = os.openpty(), os.openpty()
+    os.close(mine)
+    with pytest.raises(KeyboardInterrupt):
+        _hang_up([other, open_one], signal.SIGHUP, None)
+    assert os.write(other, b"interrupted") == 11
+    os.write(open_one, b"interrupted\n")
+    assert os.read(seen, 11) == b"interrupted"
+    for number in (other, seen, open_one):
+        os.close(number)
 
 
 @pytest.mark.parametrize("out", ["a", "my runs/a", "fedper", "~a", "-a"])

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from functools import partial
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
@@ -31,7 +33,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="replace")  # a pipe on Windows has no dots to draw a graph with
     signal.signal(signal.SIGTERM, _interrupt)  # a cluster that takes its machine back gets the same clean end
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, _interrupt)  # so does a terminal that is closed
+        signal.signal(signal.SIGHUP, partial(_hang_up, [number for number in (1, 2) if os.isatty(number)]))
     try:
         refuse_empty(sys.argv[1:])
         app()
@@ -52,6 +54,14 @@ def _of_the_system(error: Exception) -> str | None:
         why = (str(error).splitlines() or ["no more is given"])[0][:200]
         return f"the memory is full ({why}): take a smaller model, less data or fewer clients, or a larger machine"
     return None
+
+
+def _hang_up(terminals: Sequence[int], signum: int, frame: FrameType | None) -> None:
+    """Get the same clean end where a terminal is closed; it takes no more words, and errors would cut the end short."""
+    for number in terminals:
+        if not os.isatty(number):  # any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    raise KeyboardInterrupt
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
