@@ -256,8 +256,9 @@ def _command(
         _redirect(log)
         os.chdir(cwd)
         _watch(cwd, f"{log}.events", at, send)
-        # Whoever started us in the background may have had it ignored.
+        # Whoever started us in the background may have had them ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         if limit is not None:
             import resource
 

@@ -189,7 +189,7 @@ def tied() -> nn.Module:
     ("module", "request_", "sentence"),
     [
         (conv_net, {"rank_ratio": 0.0}, "rank_ratio=0.0 must be above 0"),
-        (conv_net, {"rank_ratio": float("nan")}, "must be above 0"),
+        (conv_net, {"rank_ratio": float("nan")}, "must be a finite number"),
         (conv_net, {"rank_ratio": 1.4, "rank_mode": "definition"}, "at most 1, or rank_mode=channels"),
         (conv_net, {"rank_mode": "definitoin"}, "did you mean definition"),
         (conv_net, {"keep_layers": 0}, "keep_layers=0 must be at least 1, or 'none'"),

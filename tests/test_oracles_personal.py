@@ -311,7 +311,7 @@ class TestFedAMP:
     ("method", "settings", "sentence"),
     [
         ("pfedme", {"lam": 0.0}, "lam=0.0 is out of range: it must be a number above 0"),
-        ("pfedme", {"inner_steps": 0}, "inner_steps=0 is out of range: it must be a number at least 1"),
+        ("pfedme", {"inner_steps": 0}, "inner_steps=0 is out of range: it must be a number between 1 and 1000"),
         ("fedamp", {"alpha": 0.0}, "alpha=0.0 is out of range: it must be a number above 0"),
         ("fedamp", {"sigma": -1.0}, "sigma=-1.0 is out of range"),
         ("fedamp", {"topology": "random-push:2"}, "column-stochastic"),
