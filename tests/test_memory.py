@@ -5,7 +5,7 @@ import platform
 import pytest
 import torch
 
-from coterie.training import memory
+from coterie.training.freed_memory import retain_freed_memory
 
 resource = pytest.importorskip("resource", reason="this system does not count page faults")
 
@@ -27,7 +27,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc
 
 @glibc
 def test_a_block_is_taken_from_the_system_once() -> None:
-    with memory.retain_freed_memory():
+    with retain_freed_memory():
         faults(8)  # the first few still find no room among what was there before
         assert faults(4) < PAGES / 2
     assert faults(4) >= PAGES / 2  # as before: what is freed goes back
@@ -35,6 +35,6 @@ def test_a_block_is_taken_from_the_system_once() -> None:
 
 @glibc
 def test_an_error_ends_it() -> None:
-    with pytest.raises(ValueError, match="inside"), memory.retain_freed_memory():
+    with pytest.raises(ValueError, match="inside"), retain_freed_memory():
         raise ValueError("inside")
     assert faults(4) >= PAGES / 2

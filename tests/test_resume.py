@@ -417,22 +417,27 @@ def assert_equal_runs(one: ct.Run, other: ct.Run) -> None:
         assert_equal(mine.personal, theirs.personal)
 
 
-@pytest.mark.parametrize("interrupted", [1, 2, 3])
-def test_fit_resumes(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None, interrupted: int
-) -> None:
-    whole = fit()
+def interrupted_fit(monkeypatch: pytest.MonkeyPatch, round: int, out: Path) -> None:
+    """Begin a run that is interrupted before that round is written."""
     append = RunFolder.append
 
     def stop(folder: RunFolder, row: dict[str, Any]) -> None:
-        if row["round"] == interrupted:
+        if row["round"] == round:
             raise KeyboardInterrupt
         append(folder, row)
 
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "append", stop)
         with pytest.raises(KeyboardInterrupt):
-            fit(out=tmp_path / "a")
+            fit(out=out)
+
+
+@pytest.mark.parametrize("interrupted", [1, 2, 3])
+def test_fit_resumes(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None, interrupted: int
+) -> None:
+    whole = fit()
+    interrupted_fit(monkeypatch, interrupted, tmp_path / "a")
     assert saved_rounds(tmp_path / "a")[-1:] == [interrupted - 1][: interrupted - 1]  # all that was finished
     with pytest.raises(UserError, match="not finished"):
         ct.load(tmp_path / "a")
@@ -448,17 +453,8 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
     """Sums are added in another order there, so the promise of equal bits does not hold."""
-    append, config = RunFolder.append, tmp_path / "a" / "config.json"
-
-    def stop(folder: RunFolder, row: dict[str, Any]) -> None:
-        if row["round"] == 2:
-            raise KeyboardInterrupt
-        append(folder, row)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "append", stop)
-        with pytest.raises(KeyboardInterrupt):
-            fit(out=tmp_path / "a")
+    config = tmp_path / "a" / "config.json"
+    interrupted_fit(monkeypatch, 2, tmp_path / "a")
     begun = json.loads(config.read_text())
     if change == "machine":
         begun["machine"] = "Abacus, 7 threads"

@@ -219,5 +219,5 @@ def final_models(algorithm: Algorithm, model: Model, clients: int, rounds: int, 
     program = algorithm.bind(Problem(model, clients, rounds, seed))
     everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
     samples = Samples(nothing, nothing, (nothing,) * clients)
-    last = Round(max(0, rounds - 1), everybody, (), samples, Serial(), seed, everybody, everybody)
+    last = Round(rounds - 1, everybody, (), samples, Serial(), seed, everybody, everybody)
     return submodel_of_each(model, program.submodels, last)

@@ -24,8 +24,8 @@ from ..data.batches import Integers
 from ..engines import Serial
 from ..models.model import Model
 from ..store.checkpoint import save_part
-from ..training import memory
 from ..training.experiment import Experiment
+from ..training.freed_memory import retain_freed_memory
 from ..training.select_engine import Choice, select_engine
 from .packed import Packed, pack, unpack
 from .shard import Shard
@@ -104,7 +104,7 @@ class Worker:
             shard.thread.close()
         self.shards, self.copies = {}, {}
         self.retained.close()
-        self.retained.enter_context(memory.retain_freed_memory())
+        self.retained.enter_context(retain_freed_memory())
         self.experiment = job.experiment(samples)
 
     def choose(self, text: str, clients: int) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from .errors import UserError
 
 LARGEST = 3e38  # the largest number that single precision holds
 MOST = 10**9  # of anything that is counted: rounds, steps, clients, widths
-_WORDS: dict[Any, str] = {
+WORDS: dict[Any, str] = {
     tuple[int, ...]: "whole numbers with commas",
     tuple[float, ...]: "numbers with commas",
     int: "a whole number",
@@ -76,7 +76,7 @@ def plain_types(hint: Any) -> tuple[type, ...]:
         return tuple(dict.fromkeys(type(choice) for choice in get_args(hint)))
     if get_origin(hint) is Annotated:  # first, because what stands behind the type may have no hash
         return plain_types(get_args(hint)[0])
-    if hint in _WORDS:
+    if hint in WORDS:
         return (hint,)
     members = get_args(hint) if get_origin(hint) in UNIONS else ()
     return tuple(dict.fromkeys(t for member in members for t in plain_types(member)))
@@ -90,7 +90,7 @@ def in_words(hint: Any) -> str:
     """
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
-    return " or ".join(_WORDS[t] for t in plain_types(hint)) or "nothing that can be typed"
+    return " or ".join(WORDS[t] for t in plain_types(hint)) or "nothing that can be typed"
 
 
 def in_python(hint: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import (
     Annotated,
     Any,
@@ -18,14 +18,13 @@ from typing import (
     NamedTuple,
     NotRequired,
     TypeVar,
-    Union,
     get_args,
     get_origin,
     get_type_hints,
     is_typeddict,
 )
 
-from .annotations import LARGEST, shown
+from .annotations import LARGEST, UNIONS, WORDS, shown
 from .errors import DamagedFileError, UserError
 from .schema import Row
 
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 DEEPEST = 32  # lists and objects inside each other
 SHOWN = 60  # characters of a value that a sentence repeats
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
+_WORDS = {**WORDS, NoneType: "null"}
 _TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"|[\[\]{}]')
 # Control characters (escape sequences of terminals among them), marks that turn the direction of a text around, and
 # halves of characters, which no file can hold.
@@ -160,7 +159,7 @@ def _check_of(hint: Any) -> Check:
         return _bounded(_check_of(members[0]), members[1:])
     if kind is Literal:
         return lambda value: None if value in members else _wrong(value, " or ".join(map(str, members)))
-    if kind in (Union, UnionType):
+    if kind in UNIONS:
         return _union([_check_of(member) for member in members], [get_origin(m) or m for m in members])
     if is_typeddict(hint):
         return _object(hint)

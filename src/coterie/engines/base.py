@@ -96,6 +96,9 @@ class InMemory(ABC):
     def map(self, f: Callable[..., Tree], *clients: Tree | Batches, keys: Sequence[int]) -> Tree:
         """Run ``f`` on every client."""
 
+    def rehearse(self, play: Callable[[], object]) -> None:  # noqa: B027
+        """Build whatever a round needs before it; ``play`` would go through it. Most engines build nothing."""
+
     def scan(self, step: Step, given: Tree, fixed: Tree, batches: Batches, keys: Sequence[int]) -> Tree:
         """Loop over the batches in one function of one client."""
 

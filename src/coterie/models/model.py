@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from ..engines.norms import MaskPadding
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """Single precision; on a GPU, its products rounded to 10 bits; products in bfloat16."""
 
 
@@ -86,7 +85,7 @@ class Model:
     loss: Loss
     penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
     source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
-    precision: Precision = "fp32"  # of its forward and backward pass, one of PRECISIONS; weights keep their type
+    precision: Precision = "fp32"  # of its forward and backward pass, weights keep their type
 
     def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
         """Return a model of another module with the same precision and, unless another is given, the same loss."""

@@ -11,13 +11,13 @@ from torch import Tensor
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
 from ..core import memory
-from ..core.errors import UserError, noted, unknown
+from ..core.errors import UserError, noted
 from ..core.memory import check_fits
 from ..core.tensors import size_in_bytes
 from ..data import Federation
 from ..data.arrays import name_of
 from ..data.batches import NAMED, Amount, Batches
-from ..models.model import PRECISIONS, Loss, Model, cross_entropy
+from ..models.model import Loss, Model, cross_entropy
 from ..models.trials import check_stateless, needs_company
 from ..store import flatten
 from .cluster import Cluster
@@ -209,8 +209,6 @@ def _check_classes(outputs: int | None, classes: int | None) -> None:
 
 
 def check_precision(precision: str, place: torch.device, there: Cluster | None) -> None:
-    """Refuse what is no precision, and one that only GPUs have where there is none."""
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
+    """Refuse a precision that only GPUs have where there is none."""
     if precision == "tf32" and place.type == "cpu" and not (there is not None and there.gpus_per_worker):
         raise UserError("precision=tf32 is of a GPU's products, a CPU has none: take fp32 or bf16")

@@ -12,7 +12,7 @@ EDGES = 10_000  # the most edges of a graph that are written
 
 def client_summary(experiment: Experiment, accuracies: Tensors | None) -> ClientSummary:
     """Return samples, labels, model sizes and accuracies of all clients after the last round, and who hears whom."""
-    last = max(0, experiment.rounds - 1)
+    last = experiment.rounds - 1
     return {
         "round": experiment.rounds,
         "train_samples": experiment.train.sizes.tolist(),

@@ -276,7 +276,7 @@ class Experiment:
 
     def clients(self, state: Any) -> list[Client]:
         """Return the local clients' models, in memory of their own; a fine-tuned one is personal in all parts."""
-        last = max(0, self.rounds - 1)  # the models whose accuracy the last row tells
+        last = self.rounds - 1  # the models whose accuracy the last row tells
         finetune = self.program.finetune
         tuned = None if finetune is None else finetune(state, self.everybody(last))
         personal = self.model.start.keys() - self.program.shared
@@ -291,7 +291,7 @@ class Experiment:
 
     def modules(self) -> list[Model]:
         """Return the model that each client has after the last round: the common one, or its submodel."""
-        return submodel_of_each(self.model, self.program.submodels, self.everybody(max(0, self.rounds - 1)))
+        return submodel_of_each(self.model, self.program.submodels, self.everybody(self.rounds - 1))
 
     def _now(self) -> float:
         if self.federation.x.is_cuda:

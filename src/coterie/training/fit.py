@@ -21,7 +21,7 @@ from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors, size_in_bytes
 from ..data import Federation
-from ..engines import Graphed, Serial
+from ..engines import Serial
 from ..engines.base import InMemory
 from ..measure import summarize
 from ..models.accept import accepted
@@ -30,7 +30,6 @@ from ..store import RunFolder, Writer
 from ..store.checkpoint import Checkpoint, Saved
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
-from . import memory
 from .checks import check_model, check_precision, find_device, idle_clients
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
@@ -38,6 +37,7 @@ from .config import describe, moved
 from .evaluation import evaluation_interval
 from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, drawn, first_models
+from .freed_memory import retain_freed_memory
 from .run import Client, History, Run, client_tensors, read_finished
 from .select_engine import Choice, select_engine
 from .time_limit import LimitedRun, TimeLimit
@@ -149,7 +149,7 @@ def fit(
         name = progress if isinstance(progress, str) else algorithm.name
         with (
             Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
-            memory.retain_freed_memory(),
+            retain_freed_memory(),
             Tracking(trackers, bar) as tracking,
         ):
             messages.go_to(bar.warn)
@@ -254,7 +254,7 @@ def _run_rounds(
     if limited is not None:
         limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
     clients = backend.clients(now.state)
-    accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, max(0, rounds - 1))
+    accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, rounds - 1)
     final = saved if isinstance(saved, dict) else saved.gathered()
     known = client_summary(experiment, accuracies)
     run = Run(config, History(history), summarize(config, history), clients, final, known)
@@ -272,10 +272,10 @@ def _share_of_models(experiment: Experiment, saved: Saved) -> float:
 
 def _built(experiment: Experiment, now: RunState, todo: range) -> float:
     """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
-    began = time.perf_counter()
-    if isinstance(experiment.engine, Graphed) and len(todo):
-        plain = replace(experiment, record=())
-        experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
+    began, plain = time.perf_counter(), replace(experiment, record=())
+    if isinstance(experiment.engine, InMemory) and len(todo):
+        with noted(f"It happened in round {todo.start + 1}."):
+            experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
     return time.perf_counter() - began
 
 
