@@ -35,6 +35,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cwd = tmp_path_factory.mktemp("prepared")
     small = ("--data", "synthetic:size=200,classes=4", "--model", "logreg", "--clients", "3", "--rounds", "1")
     assert answer("run", "dfedavg", *small, "--set", "epochs=1", "--out", "run", "--quiet", cwd=cwd).status == 0
+    (cwd / "settings.toml").write_text("[fedavg]\nlr = 0.1\n[dfedavg]\nlr = 0.2\n")
     (cwd / "words.txt").write_text("one two three four five six\n" * 50)
     (cwd / "file.txt").write_text("no array\n")
     np.savez(cwd / "own.npz", x=np.zeros((40, 3), np.float32), y=np.arange(40) % 4, client=np.arange(40) % 3)

@@ -2,12 +2,15 @@
 # ruff: noqa: I001 - the order of the table is the one in which people read about the methods
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 from ..core.arguments import checked
-from ..core.errors import unknown
+from ..core.errors import UserError, did_you_mean, unknown
 from ..core.custom import is_own
+from ..core.settings_file import SettingsFile, read_settings
 from .custom import custom_builder
+from .settings import file_settings
 from .base import Algorithm as Algorithm
 from .local import local as local
 from .fedavg import fedavg as fedavg
@@ -59,6 +62,7 @@ def __dir__() -> list[str]:
         "build",
         "builder",
         "is_method",
+        "load_settings",
         "rebuild",
         *(f.__name__ for f in BUILDERS.values()),
     ]
@@ -93,6 +97,32 @@ def build(name: str, **settings: Any) -> Algorithm:
     0.05
     """
     return builder(name)(**settings)
+
+
+@checked("function")
+def load_settings(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Return the settings in a TOML file, one table per method; what no method could have is refused.
+
+    ``build(name, **load_settings("settings.toml")[name])`` is the method with them. The table of a method of your own
+    is returned as it is written, because a file runs no code.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.toml").write_text("[fedavg]\\nlr = 0.05\\nclip = 'none'")
+    ...     load_settings(Path(folder, "a.toml"))
+    {'fedavg': {'lr': 0.05, 'clip': None}}
+    """
+    return settings_in(read_settings(path))
+
+
+def settings_in(file: SettingsFile, own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return what a file sets, by method, all of it checked; ``own``: methods of one's own that may be imported."""
+    for name in file.tables:
+        if not is_method(name) and not is_own(name):
+            near = did_you_mean(name, BUILDERS) or "see `coterie list` for the methods there are"
+            raise UserError(f"{file.path}, [{name}]: there is no method of that name: {near}")
+    unchecked = {name: dict(table) for name, table in file.tables.items() if is_own(name) and name not in own}
+    return unchecked | file_settings(file, BUILDERS | {name: builder(name) for name in own})
 
 
 def rebuild(name: str, trusted: Collection[str] = (), /, **settings: Any) -> Algorithm:

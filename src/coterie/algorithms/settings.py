@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 
 from ..core.annotations import in_words, plain_types
 from ..core.errors import UserError, no_option
+from ..core.settings_file import SettingsFile
 from ..core.spec import Spec, bind, given_twice, parameters
 from .base import Algorithm
 from .options import Options
@@ -64,6 +65,25 @@ def parse_settings(items: Sequence[str], builders: Mapping[str, Builder]) -> dic
     for m, builder in builders.items():
         common = {k: text for k, text in texts.get("", {}).items() if k in known[m]}
         values[m] = bind("method", Spec(m, (), common | texts.get(m, {})), parameters_of(builder))
+    return values
+
+
+def file_settings(file: SettingsFile, builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
+    """Return what a file sets, by method: those of ``builders``, whose tables must fit them.
+
+    ``-`` and ``_`` are the same in the name of a method. A text is read as a typed one is, so that "none" is None.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for name, table in file.tables.items():
+        method = next((m for m in builders if m.replace("_", "-") == name.replace("_", "-")), None)
+        if method in values:
+            raise UserError(f"{file.path} has two tables for {method}: make one of them")
+        if method is None:
+            continue
+        try:
+            values[method] = bind("method", Spec(method, (), table), parameters_of(builders[method]))
+        except UserError as error:
+            raise UserError(f"{file.path}, [{name}]: {error}") from error
     return values
 
 

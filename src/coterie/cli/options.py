@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from ..core.annotations import MOST
 from ..core.errors import UserError
+from ..core.settings_file import SettingsFile, read_settings
 from ..training.time_limit import TimeLimit
 
 if TYPE_CHECKING:
@@ -106,6 +107,12 @@ class TrainingOptions:
 class RunOptions(TrainingOptions):
     """The options of ``run`` and ``compare``."""
 
+    settings: SettingsFile | None = option(
+        "A TOML file with one table of settings per method, as `coterie tune` writes it; --set wins over it.",
+        "--settings",
+        read=read_settings,
+        metavar="FILE",
+    )
     topology: TopologyText = None
     seed: int | None = option("Of everything random: data, first model, batches, graphs.")
     init: Init | None = option("What clients begin with: common for one model, per-client for draws of their own.")

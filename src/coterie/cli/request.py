@@ -15,7 +15,7 @@ from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
 from ..core.arguments import accept
-from ..core.custom import display_name
+from ..core.custom import display_name, is_own
 from ..core.errors import UserError
 from ..core.schema import Config, Init
 from ..core.spec import parse
@@ -86,11 +86,19 @@ class RunPlan:
             chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)
-        asked = parse_settings(self.options.set, {m: algorithms.builder(m) for m in among})[method]
-        asked |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
+        asked = self.asked(method, among)
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
         idle = unused(display_name(method), builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
+
+    def asked(self, method: str, among: Sequence[str]) -> dict[str, Any]:
+        """Return the settings that somebody chose for a method: in a file, and in the command, which wins over it."""
+        builder = algorithms.builder(method)
+        typed = parse_settings(self.options.set, {m: algorithms.builder(m) for m in among})[method]
+        known = settings_of(builder)
+        typed |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
+        filed = settings_from_file(self.options, among)[method]
+        return {k: v for k, v in filed.items() if not _displaced(k, typed)} | typed
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
         """Return what clients begin with; beside others, a method whose clients begin with the server's model does."""
@@ -126,6 +134,16 @@ class RunPlan:
         """Return the method, bound to the clients, to be asked what it does."""
         return Experiment.of(Model(module, cross_entropy), federation, algorithm, Serial(), 0, self.rounds)
 
+    def file_text(self, methods: Sequence[str]) -> list[str]:
+        """Return what to say of a file of settings: whose tables are used, and whose are not."""
+        file = self.options.settings
+        if file is None:
+            return []
+        used = [m for m, settings in settings_from_file(self.options, methods).items() if settings]
+        idle = [name for name in file.tables if display_name(name) not in map(display_name, used)]
+        rest = f"; its tables for {', '.join(idle)} are not used here" if idle else ""
+        return [f"settings of {', '.join(used)} from {file.path}{rest}"]
+
     def preset_text(self, algorithm: Algorithm) -> str:
         """Return what the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
@@ -142,10 +160,23 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
     builders = {m: algorithms.builder(m) for m in methods}
     known = [settings_of(builder) for builder in builders.values()]
     parse_settings(options.set, builders)
+    if options.settings is not None and not any(settings_from_file(options, methods).values()):
+        tables = ", ".join(options.settings.tables)
+        raise UserError(
+            f"{options.settings.path} has settings for {tables} and none for {', '.join(methods)}: add them"
+        )
     for name in (*_FLAGS, "drop_messages"):
         needed = "topology" if name == "drop_messages" else name
         if getattr(options, name) is not None and not any(needed in settings for settings in known):
             raise UserError(f"{', '.join(methods)} has no {needed}: leave {flag(name)} out")
+
+
+def settings_from_file(options: RunOptions, methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what a file sets for each method of the command; all its tables are checked, whoever they are for."""
+    if options.settings is None:
+        return {m: {} for m in methods}
+    found = algorithms.settings_in(options.settings, own=[m for m in methods if is_own(m)])
+    return {m: found.get(display_name(m), {}) for m in methods}
 
 
 def refuse_beside_config(options: RunOptions, config: Config) -> None:

@@ -113,7 +113,8 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
     folder = options.out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
     algorithm = plan.algorithm(method, [method])
     trackers = output.trackers()
-    output.say(f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}")
+    said = f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}"
+    output.say("\n".join([said, *plan.file_text([method])]))
     with interruptible(folder, options, output):
         return train_seed(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
 
@@ -169,7 +170,8 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
     plan, chosen, remark = _checked(plan, methods)
     trackers = output.trackers()
-    output.say("\n".join([remark, *(f"  {a.name}: {plan.preset_text(a)}" for a in chosen)]))
+    listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
+    output.say("\n".join([remark, *listed, *plan.file_text(methods)]))
     first = options.seed or 0
     runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
     with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, style.target):
