@@ -164,6 +164,7 @@ FIT = {
     "resume": ["yes", 1],
     "progress": [3, 1.0],
     "evaluate_every": [0, 1.5, "never", True],
+    "validation": [-1, 1.5, "half", None],
     "init": ["own", 3, True],
     "drop_messages": [-0.1, 1.5, "x", float("nan"), True],
     "offline": [2, "x", float("inf")],

@@ -113,6 +113,9 @@ class RunOptions(TrainingOptions):
         read=read_settings,
         metavar="FILE",
     )
+    validation: float | None = option(
+        "Keep this part of every client's training samples out of training, to choose by, such as 0.2; by default none."
+    )
     topology: TopologyText = None
     seed: int | None = option("Of everything random: data, first model, batches, graphs.")
     init: Init | None = option("What clients begin with: common for one model, per-client for draws of their own.")

@@ -16,6 +16,7 @@ from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
 from ..core.schema import Config
 from ..core.tensors import entries
+from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure.compare import Comparison, MethodRuns, RunData
 from ..models.model import Model, cross_entropy
@@ -81,6 +82,7 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             federation,
             algorithm,
             **{key: config[key] for key in SAVED},  # type: ignore[literal-required]
+            validation=config.get("validation", 0.0),
             engine=options.engine or config["engine"],
             out=folder,
             resume=options.resume,
@@ -143,6 +145,7 @@ def train_seed(
         out=folder,
         resume=plan.options.resume,
         evaluate_every=plan.options.evaluate_every or "auto",
+        validation=plan.options.validation or 0.0,
         init=plan.init(module, federation, algorithm, among),
         drop_messages=missing.drop_messages,
         offline=missing.offline,
@@ -183,7 +186,8 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
 
 def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str]:
     """Find every mistake before the first run; return the plan, the methods and what to say of them."""
-    options, federation = plan.options, plan.federation(plan.options.seed or 0)
+    options, seed = plan.options, plan.options.seed or 0
+    federation = with_validation(plan.federation(seed), options.validation or 0.0, seed)
     chosen = [plan.algorithm(m, methods) for m in methods]
     model = Model(plan.module(federation, 0, methods), cross_entropy)
     check_model(model, federation)

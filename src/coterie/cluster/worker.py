@@ -31,6 +31,7 @@ from .packed import Packed, pack, unpack
 from .shard import Shard
 from .shard_thread import DONE, FAILED, Request
 
+DIVISION = ("train", "test", "classes", "origin", "transform", "validation")  # of a federation, beside its samples
 FIELDS = ("seed", "rounds", "drop_messages", "record", "evaluate_every", "offline", "first")  # equal on all workers
 
 
@@ -75,7 +76,7 @@ class Job:
 def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:
     """Return what every worker needs: the job, and the samples as arrays."""
     fed = e.federation
-    division = {name: getattr(fed, name) for name in ("train", "test", "classes", "origin", "transform")}
+    division = {name: getattr(fed, name) for name in DIVISION}
     fields = {name: getattr(e, name) for name in FIELDS}
     model = replace(e.model)  # a copy has no cached properties
     job = Job(model, partial(Federation, **division), e.algorithm, fields, device)

@@ -191,6 +191,7 @@ class Repeatable(TypedDict):
     drop_messages: Fraction
     offline: Fraction
     evaluate_every: PositiveInt
+    validation: NotRequired[Fraction]  # of every client's training samples; left out: none
     record: list[MeasureName]
     precision: Precision
     device: Literal["cpu", "cuda"]

@@ -47,6 +47,7 @@ class Federation:
     classes: PositiveInt | None  # None for floating targets
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds the same federation
     transform: Transform | Masking | None = None  # makes inputs of stored samples; None: they are inputs
+    validation: tuple[Tensor, ...] = ()  # per client: rows of x kept out of train, to choose by; empty: nobody has any
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
@@ -56,6 +57,9 @@ class Federation:
             _check_parts(kind, parts, len(x))
             _check_samples(kind, x, y, parts)
             _check_targets(kind, y, self.classes, parts)
+        if self.validation and len(self.validation) != self.clients:
+            raise UserError(f"give every client validation rows or none, not {len(self.validation)} lists of rows")
+        _check_parts("validation", self.validation, len(self.x))
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
         _check_transform(self.x, self.transform)
@@ -102,15 +106,16 @@ class Federation:
     def to(self, device: torch.device | str) -> "Federation":
         """Return the same federation with every tensor on ``device``."""
         samples = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
-        train, test = (tuple(part.to(device) for part in parts) for parts in (self.train, self.test))
-        return replace(self, **samples, train=train, test=test)
+        parts = (self.train, self.test, self.validation)
+        train, test, validation = (tuple(own.to(device) for own in each) for each in parts)
+        return replace(self, **samples, train=train, test=test, validation=validation)
 
     def fingerprint(self) -> str:
         """Return 16 hexadecimal digits that change with any value, type, shape, division or transform of the data."""
         digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
         if self.transform is not None:
             digest.update(repr(self.transform).encode())
-        for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test):
+        for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test, *self.validation):
             digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(as_bytes(tensor))
         return digest.hexdigest()
@@ -197,7 +202,7 @@ def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
     for client, part in enumerate(parts):
         if part.dtype != torch.int64 or part.ndim != 1:
             raise UserError(f"the {kind} rows of client {client} must be one list of int64 row numbers")
-    rows = torch.cat(list(parts))
+    rows = torch.cat(list(parts)) if parts else torch.empty(0)
     if len(rows) and (rows.min() < 0 or rows.max() >= samples):
         client = next(i for i, part in enumerate(parts) if ((part < 0) | (part >= samples)).any())
         raise UserError(f"client {client} points outside the {samples} {kind} samples")

@@ -25,13 +25,15 @@ from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
 
 
-def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
+def describe(
+    experiment: Experiment, model: Model, engine: str, reason: str, device: str, validation: float = 0.0
+) -> Config:
     """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     made = federation.transform
     prepared = made if isinstance(made, data.Transform) else None  # that of a text follows from its source
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
-    return {
+    config: Config = {
         "method": algorithm.name,
         "settings": {k: _as_json(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
@@ -57,6 +59,7 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
             "python": platform.python_version(),
         },
     }
+    return {**config, "validation": validation} if validation else config
 
 
 def rebuild(

@@ -21,6 +21,7 @@ from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
 from ..core.tensors import Tensors, size_in_bytes
 from ..data import Federation
+from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory
 from ..measure import summarize
@@ -67,6 +68,7 @@ def fit(
     resume: bool = False,
     progress: bool | str = True,
     evaluate_every: PositiveInt | Literal["auto"] = 1,
+    validation: Fraction = 0.0,
     init: Init = COMMON,
     drop_messages: Fraction = 0.0,
     offline: Fraction = 0.0,
@@ -92,6 +94,8 @@ def fit(
         progress: False shows none; a text is the name of the run there.
         evaluate_every: Rounds between two evaluations; the last one is always evaluated. "auto", as the commands have
             it: 1, unless all evaluations would take more than two seconds and more than a tenth of the training.
+        validation: The part of every client's training samples that is kept out of training, to choose by: drawn by
+            the seed, stratified by class. Test samples stay what they are.
         init: "common", one model for all, or "per-client", where each draws its own (with a server its personal part).
         drop_messages: How likely a message between peers is dropped.
         offline: How likely a client between peers is absent for a whole round, and keeps what it has.
@@ -123,7 +127,7 @@ def fit(
     continued = folder is not None and resume and folder.exists
     module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
-    federation = federation.to(place)
+    federation = with_validation(federation, validation, seed).to(place)
     with noted(TRIAL):
         check_model(given, federation)
     check_used(algorithm)
@@ -145,7 +149,7 @@ def fit(
     messages = PendingMessages()
     with _backend(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type
-        config = describe(experiment, given, runs, reason, on)
+        config = describe(experiment, given, runs, reason, on, validation)
         name = progress if isinstance(progress, str) else algorithm.name
         with (
             Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
@@ -155,8 +159,8 @@ def fit(
             messages.go_to(bar.warn)
             if chosen is not None and chosen.warning is not None:
                 bar.warn(chosen.warning)
-            if (idle := idle_clients(experiment)) is not None:
-                bar.warn(idle)
+            for told in filter(None, (idle_clients(experiment), without_validation(federation))):
+                bar.warn(told)
             if isinstance(runs_on, InMemory):
                 runs_on.on_build = bar.building
             if evaluate_every == AUTO and experiment.evaluate_every > 1:
