@@ -1,277 +1,231 @@
-"""The table of a comparison: its numbers, its marks, its room, and what Markdown and LaTeX make of it."""
+"""Tables of one's own: CSV and Parquet files and their columns, beside NumPy and pandas."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import replace
-from io import StringIO
-from itertools import pairwise
+import json
+import os
+import resource
+import sys
+import time
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from rich.console import Console
+import torch
 
-from coterie.cli.results import columns_with_room, latex, markdown, results_table, width_of
-from coterie.measure.compare import Column, Comparison, MethodRuns, RunData, paired_test
-from helpers_cli import DATA, Cli, contents
-from pages import Element, Page, number
+import coterie as ct
+from coterie.core.errors import UserError
+from helpers_cli import Cli, assert_same_run
 
-ACCURACIES = {"a_b": (0.84, 0.86, 0.85), "local": (0.7, 0.72, 0.71), "dfedsam-mgs": (0.9, 0.92, 0.88)}
-BUSIEST = ("busiest_bytes_up", "busiest_bytes_down")
-BYTES = {"a_b": 2_500_000, "local": 0, "dfedsam-mgs": 64_000_000_000}
+pytest.importorskip("pyarrow", reason="tables need the extra coterie[tables]")
+SITES = ("north", "south", "west")
 
 
-def outcome(method: str, clients: Sequence[float | None], tuned: bool, seed: int = 0) -> RunData:
-    """A run of two rounds with these accuracies at its end."""
-    known = np.array([c for c in clients if c is not None])
-    over = {"_std": float(known.std()), "_worst": float(known.min()), "_p10": float(np.quantile(known, 0.1))}
-    mean, name = float(known.mean()), "personal_accuracy_after_mix"
-    last = {name: mean, **{f"{name}{k}": v for k, v in over.items()}, "global_accuracy": mean - 0.1}
-    each = {"final": mean, "std": over["_std"], "worst": over["_worst"]}
-    protocols = ["after_mix", "after_train", *(["after_finetune"] if tuned else [])]
-    cost = {"bytes_sent": BYTES.get(method, 1), "flops": 1e12, "seconds": 12.5, **dict.fromkeys(BUSIEST, 3e6)}
-    history: list[dict[str, Any]] = [{"round": 1, name: mean / 2}, {"round": 2, **last}]
-    summary = {"personal_accuracy": dict.fromkeys(protocols, each), **cost}
-    config = {"data": {"clients": len(clients)}, "seed": seed, "engine": "serial", "device": "cpu"}
-    client_summary = {"accuracy": {"after_mix": list(clients)}}
-    return RunData({**config, "engine_reason": "asked for"}, history, summary, client_summary)
-
-
-def result(method: str, means: Sequence[float], clients: int = 8, tuned: bool = False) -> MethodRuns:
-    """Clients whose accuracies lie around a mean, one mean a seed."""
-    around = np.linspace(-0.04, 0.04, clients)
-    return MethodRuns(method, [outcome(method, list(m + around), tuned, seed) for seed, m in enumerate(means)])
-
-
-RESULTS = [result(m, means, tuned=m == "a_b") for m, means in ACCURACIES.items()]
-COMPARED = Comparison(RESULTS)
-TITLES = ["after mixing", "after training", "after fine-tuning", "worst client", "10th percentile", "global"]
-TITLES += ["rounds to 80 %", "sent", "FLOPs", "seconds", "busiest node"]
-
-
-def plain(cell: str) -> str:
-    return cell.replace("**", "").replace("$\\pm$", "±").removeprefix("\\textbf{").removesuffix("}")
-
-
-def parsed_markdown(text: str) -> list[list[str]]:
-    """The rows of the only table, its ruler left out."""
-    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
-    assert len({len(row) for row in rows}) == 1
-    assert all(re.fullmatch(r"---:?", cell.strip()) for cell in rows[1])
-    return [[cell.strip() for cell in row] for row in (rows[0], *rows[2:])]
-
-
-def parsed_latex(text: str) -> list[list[str]]:
-    """The rows of the only tabular; braces and environments must match, and nothing special may be bare."""
-    assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
-    opened, closed = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
-    assert opened == closed[::-1] == ["table", "tabular"]
-    body = text.split("\n", 1)[1]  # the first line is a comment
-    assert not re.search(r"(?<!\\)[%_#]", body)
-    rules = re.split(r"\\(?:top|mid|bottom)rule\n", body)
-    lines = [line for part in rules[1:3] for line in part.splitlines()]
-    assert all(line.endswith(r" \\") for line in lines)
-    rows = [re.split(r" (?<!\\)& ", line.removesuffix(r" \\")) for line in lines]
-    alignment = re.search(r"\\begin{tabular}{(\w+)}", text)
-    assert alignment is not None
-    assert {len(row) for row in rows} == {len(alignment[1])}
-    return rows
-
-
-def written(name: str) -> list[list[str]]:
-    write, parse = {"markdown": (markdown, parsed_markdown), "latex": (latex, parsed_latex)}[name]
-    return parse(write(COMPARED))
-
-
-@pytest.mark.parametrize("name", ["markdown", "latex"])
-class TestFormats:
-    def test_all_columns_and_methods(self, name: str) -> None:
-        head, *rows = written(name)
-        assert [re.sub(r" \(\\?%\)", "", h).replace("\\%", "%") for h in head] == ["method", *TITLES]
-        assert [row[0] for row in rows] == [r"a\_b", "local", "dfedsam-mgs"]
-
-    def test_the_numbers(self, name: str) -> None:
-        for row, means in zip(written(name)[1:], ACCURACIES.values(), strict=True):
-            percent = [100 * m for m in means]
-            assert plain(row[1]) == f"{fmean(percent):.1f} ± {pstdev(percent):.1f}"
-            assert plain(row[4]).startswith(f"{fmean(percent) - 4:.1f} ")
-        cells = [[plain(c) for c in row] for row in written(name)[1:]]
-        assert [row[7] for row in cells] == ["2.0 ± 0.0", "-", "2.0 ± 0.0"]
-        assert [row[8] for row in cells] == ["2.5 MB", "0 B", "64 GB"]
-        assert [row[3] for row in cells] == ["85.0 ± 0.8", "-", "-"]
-
-    def test_the_best_of_every_column_is_bold(self, name: str) -> None:
-        bold = [["**" in cell or "\\textbf" in cell for cell in row] for row in written(name)[1:]]
-        won = [[i for i in range(3) if bold[i][j]] for j in range(1, len(TITLES) + 1)]
-        # Nobody where only one method has the number, or all have the same.
-        assert won == [[2], [2], [], [2], [2], [2], [], [1], [], [], []]
-
-
-def test_equal_as_far_as_the_digits_tell() -> None:
-    close = [result("a", (0.80001,)), result("b", (0.80002,)), result("c", (0.7,))]
-    assert [c.best for c in Comparison(close).columns[0].cells] == [True, True, False]
-
-
-def column(comparison: Comparison, title: str) -> Column:
-    return next(c for c in comparison.columns if c.title == title)
-
-
-def test_a_target_that_some_seeds_reach() -> None:
-    some = [result("a", (0.79, 0.81)), result("b", (0.9, 0.9))]
-    rounds = column(Comparison(some), "rounds to 80 %")
-    assert rounds.cells[0].text == "1 of 2 seeds"
-    assert column(Comparison(some, 40), "rounds to 40 %").cells[1].text == "1.0"
-
-
-def lines_at(width: int) -> list[str]:
-    table = results_table(COMPARED, columns_with_room(COMPARED, width))
-    console = Console(width=width, record=True, file=StringIO())
-    console.print(table, width=width_of(table), crop=False)
-    return console.export_text().splitlines()
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 140])
-def test_no_cell_is_cut(width: int) -> None:
-    lines = lines_at(width)
-    assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
-    assert "…" not in text
-    assert all(cell in text for cell in ("dfedsam-mgs", "85.0 ±0.8", "90.0 ±1.6*", "71.0 ±0.8"))
-
-
-def test_what_matters_least_goes_first() -> None:
-    kept = [{c.title for c in columns_with_room(COMPARED, w)} for w in range(20, 150)]
-    assert all(less <= more for less, more in pairwise(kept))
-    assert kept[0] == {"after mixing", "after training"}
-    assert kept[-1] == set(TITLES)
-    at_80 = kept[80 - 20]
-    assert {"after mixing", "after training", "after fine-tuning", "worst client", "sent"} <= at_80
-    assert "FLOPs" not in at_80
-
-
-class TestVerdict:
-    def test_clear(self) -> None:
-        head, *sentences = paired_test(RESULTS)
-        assert "dfedsam-mgs has the highest mean of 8 clients" in head
-        assert "all 3 pairs" in head
-        p = "(paired test over clients, p = 0.023)"  # 3 x 2 / 2^8
-        assert sentences == [f"dfedsam-mgs against {m}: better for 8 of 8 clients {p}" for m in ("a_b", "local")]
-
-    def test_not_clear(self) -> None:
-        turns = [0.8 + 0.05 * (-1) ** i for i in range(9)]
-        other = [0.8 - 0.05 * (-1) ** i for i in range(9)]
-        (_, sentence) = paired_test(
-            [MethodRuns(m, [outcome(m, each, False)]) for m, each in (("a", turns), ("b", other))]
-        )
-        assert sentence == (
-            "a against b: no clear difference (better for 5 of 9 clients; paired test over clients, p = 1.000)"
-        )
-
-    @pytest.mark.parametrize("clients", [1, 5])
-    def test_too_few(self, clients: int) -> None:
-        few = [result("a", (0.9, 0.9), clients), result("b", (0.5, 0.5), clients)]
-        (sentence,) = paired_test(few)
-        assert f"{clients} clients are too few" in sentence
-        assert "against" not in sentence
-
-    def test_clients_without_test_samples_do_not_count(self) -> None:
-        each: list[float | None] = [0.9] * 7
-        pair = [
-            MethodRuns(m, [outcome(m, [None, *(None if a is None else a - less for a in each)], False)])
-            for m, less in (("a", 0.0), ("b", 0.1))
-        ]
-        assert "better for 7 of 7 clients" in paired_test(pair)[1]
-
-    def test_nothing_measured_or_nobody_to_compare(self) -> None:
-        assert paired_test(RESULTS[:1]) == []
-        unknown = [MethodRuns(m, [RunData({"seed": 0}, [], {}, {})]) for m in "ab"]
-        assert paired_test(unknown)[0].startswith("0 clients are too few")
-
-
-# The command
-
-
-COMMAND = ("compare", "local", "fedbabu", *DATA, "--clients", "6", "--rounds", "2", "--seeds", "2", "--out", "c")
-
-
-@pytest.fixture(scope="module")
-def compared(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished comparison."""
-    cwd = tmp_path_factory.mktemp("compared")
-    out = cli.succeed(*COMMAND, cwd=cwd).out
-    assert all(word in out for word in ("2 seeds", "paired test over clients", "fine-tuning", "results: c"))
-    return cwd
-
-
-@pytest.mark.parametrize(("name", "parse"), [("markdown", parsed_markdown), ("latex", parsed_latex)])
-def test_printed_once_more_and_nothing_else(cli: Cli, compared: Path, name: str, parse: Any) -> None:
-    before = list(contents(compared))
-    done = cli.succeed(*COMMAND, "--resume", "--format", name, "--target", "37.5", cwd=compared)
-    head, *rows = parse(done.out.rstrip("\n"))
-    assert [row[0] for row in rows] == ["local", "fedbabu"]
-    assert any(h.startswith("rounds to 37.5") for h in head)
-    assert done.out.lstrip()[0] in "|%"
-    assert "results: c" not in done.out
-    assert "results: c" in done.err
-    assert list(contents(compared)) == before
-
-
-def printed(cell: Element) -> str:
-    """A cell of the page as the terminal prints it: the number, its first spread, the mark of the best."""
-    first = next((small.text.split()[0] for small in cell.all("small") if small.text.startswith("±")), "")
-    return f"{number(cell)} {first}".rstrip() + ("*" if cell.attributes.get("class") == "best" else "")
-
-
-def test_terminal_and_page_show_the_same(cli: Cli, compared: Path) -> None:
-    """Numbers, spreads, marks, target, verdict and protocol: two methods with two seeds each."""
-    pytest.importorskip("plotly", reason="a report needs plotly: pip install 'coterie[report]'")
-    out = cli.succeed(*COMMAND, "--resume", "--target", "37.5", cwd=compared).out
-    page = Page(compared / "c" / "report.html")
-    table, lines = page.table(), out.splitlines()
-    assert list(table) == ["local", "fedbabu"]
-    assert list(table["local"]) == [t.replace("80", "37.5") for t in TITLES]
-    for method, cells in table.items():
-        line = next(line for line in lines if line.startswith(f"{method} "))
-        assert re.split(r"\s{2,}", line.strip()) == [method, *map(printed, cells.values())]
-    said = page.root.one(id="s1").text.replace("\xa0", " ")
-    sentences = lines[lines.index(line) + 1 : lines.index("results: c")]
-    assert len(sentences) > len(TITLES)
-    for sentence in sentences:
-        assert sentence.strip().replace("* the best", "★ the best") in said
-    cli.succeed("report", "c", "--target", "60", cwd=compared)  # another one, for the page alone
-    assert "rounds to 60 %" in Page(compared / "c" / "report.html").table()["local"]
-
-
-def test_the_worst_client_is_a_mean_over_seeds() -> None:
-    """So that a number does not fall with every seed that is added, and it stands so in the protocol."""
-    worst = column(COMPARED, "worst client")
-    for r, cell in zip(RESULTS, worst.cells, strict=True):
-        lowest = [100 * run.history[-1]["personal_accuracy_after_mix_worst"] for run in r.runs]
-        assert cell.value == pytest.approx(fmean(lowest))
-        assert cell.spread == f"{pstdev(lowest):.1f}"
-    assert "Worst client: the lowest accuracy of all clients after mixing; over several seeds, the mean" in " ".join(
-        COMPARED.protocol([worst], "*")
+def patients(rows: int = 120, seed: int = 0) -> pd.DataFrame:
+    """Rows of unequal sites, with texts and numbers."""
+    rng = np.random.default_rng(seed)
+    age = rng.integers(20, 90, rows)
+    pressure = (110 + 0.4 * age + rng.normal(size=rows) * 6).round(2)
+    return pd.DataFrame(
+        {
+            "site": rng.choice(SITES, rows, p=(0.6, 0.3, 0.1)),
+            "age": age,
+            "ward": rng.choice(["icu", "general"], rows),
+            "pressure": pressure,
+            "outcome": np.where(pressure + rng.normal(size=rows) * 6 > 132, "sick", "well"),
+        }
     )
 
 
-def test_a_mean_is_over_all_seeds_or_none() -> None:
-    """A run that lacks the number is told, not left out."""
-    whole, part = result("a", (0.8, 0.9)), result("b", (0.8, 0.9))
-    part.runs[0].summary["personal_accuracy"]["after_train"] = None
-    cells = column(Comparison([whole, part]), "after training").cells
-    assert [c.text for c in cells] == ["85.0", "1 of 2 seeds"]
-    assert cells[1].value is None
+def saved(folder: Path, frame: pd.DataFrame, name: str = "p.csv") -> str:
+    path = folder / name
+    frame.to_csv(path, index=False) if path.suffix == ".csv" else frame.to_parquet(path, index=False)
+    return f"{path.suffix[1:]}:{path}"
 
 
-def test_what_a_paired_test_needs_is_said() -> None:
-    a, b = result("a", (0.8, 0.9)), result("b", (0.7, 0.8))
-    other = MethodRuns("c", a.runs[:1])
-    assert "same seeds" in paired_test([a, other])[0]
-    cut = MethodRuns("d", [replace(b.runs[0], finished=False), b.runs[1]])
-    assert "needs finished runs" in paired_test([a, cut])[0]
-    assert "round 2 of a, d (unfinished)" in Comparison([a, cut]).protocol([], "*")[0]
-    assert (
-        "over 1 to 2 seeds; of a method with one seed, over the clients" in Comparison([a, other]).protocol([], "*")[1]
+def refused(source: str, *said: str, **options: Any) -> None:
+    with pytest.raises(UserError) as caught:
+        ct.data.federate(source, **options)
+    for part in said:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_columns_become_samples(tmp_path: Path, name: str) -> None:
+    """The same numbers as pandas gives: one-hot, and standardized by the training rows."""
+    frame = patients()
+    frame["split"] = np.where(np.arange(len(frame)) % 3 == 0, "test", "train")
+    fed = ct.data.federate(saved(tmp_path, frame, name) + ",target=outcome,client=site,test_column=split")
+    train, test = (frame[frame.split == part] for part in ("train", "test"))
+    assert fed.names == SITES
+    assert (fed.classes, fed.columns.classes) == (2, ("sick", "well"))
+    assert fed.columns.inputs == ("age", "ward=general", "ward=icu", "pressure")
+    for stored, labels, part, rows in ((fed.x, fed.y, train, fed.train), (fed.test_x, fed.test_y, test, fed.test)):
+        numbers = part[["age", "pressure"]]
+        expected = (numbers - train[["age", "pressure"]].mean()) / train[["age", "pressure"]].std(ddof=0)
+        hot = pd.get_dummies(part.ward).astype(float)
+        columns = [expected.age, hot["general"], hot["icu"], expected.pressure]
+        np.testing.assert_allclose(stored, np.stack(columns, 1), atol=1e-6)
+        assert labels.tolist() == (part.outcome == "well").astype(int).tolist()
+        for site, mine in zip(SITES, rows, strict=True):
+            assert mine.tolist() == np.flatnonzero(part.site == site).tolist()
+    assert ct.data.federate(**json.loads(json.dumps(fed.origin))).fingerprint() == fed.fingerprint()
+
+
+def test_a_fraction_for_testing_keeps_the_proportions(tmp_path: Path) -> None:
+    frame = patients(400)
+    source = saved(tmp_path, frame) + ",target=outcome,client=site,test-fraction=0.2"
+    fed = ct.data.federate(source)
+    for client, site in enumerate(SITES):
+        mine = frame[frame.site == site]
+        tests = fed.test_y[fed.test[client]]
+        assert len(tests) == round(0.2 * len(mine))
+        assert abs(int((tests == 1).sum()) - 0.2 * int((mine.outcome == "well").sum())) < 1
+        assert len(fed.train[client]) + len(tests) == len(mine)
+    assert ct.data.federate(source, seed=1).fingerprint() != fed.fingerprint()
+    quarter = ct.data.federate(source.replace("0.2", "0.25"))
+    assert ct.data.federate(source.replace(",test-fraction=0.2", "")).fingerprint() == quarter.fingerprint()
+
+
+def test_targets(tmp_path: Path) -> None:
+    frame = patients()
+    frame["relapse"], frame["grade"] = np.arange(len(frame)) % 2, np.arange(len(frame)) % 3 + 5
+    source = saved(tmp_path, frame)
+    one = ct.data.federate(f"{source},target=pressure,client=site")
+    assert (one.classes, one.y.shape[1:], one.y.dtype) == (None, (1,), torch.float32)
+    assert sorted(torch.cat([one.y, one.test_y])[:, 0].tolist()) == pytest.approx(sorted(frame.pressure))
+    several = ct.data.federate(source, target=["pressure", "age"], client="site", standardize="all")
+    assert several.y.shape[1:] == (2,)
+    np.testing.assert_allclose(several.y.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(several.y.std(0, correction=0), 1, atol=1e-6)
+    known = several.columns
+    back = several.test_y.double().numpy() * known.target_scales[1].std + known.target_scales[1].mean
+    assert set(back[:, 1].round(3)) <= set(frame.age)
+    grades = ct.data.federate(f"{source},target=grade,client=site")
+    assert (grades.classes, grades.columns.classes) == (3, ("5", "6", "7"))
+    assert ct.data.federate(f"{source},target=grade,task=regression,client=site").classes is None
+    assert ct.data.federate(f"{source},target=pressure,task=classification,client=site").classes > 50
+    many = ct.data.federate(f"{source},target=relapse+grade,client=site,drop=outcome")
+    assert (many.classes, many.y.shape[1:]) == (None, (2,))
+
+
+def test_partitions_divide_what_no_column_does(tmp_path: Path) -> None:
+    source = saved(tmp_path, patients())
+    assert ct.data.federate(f"{source},target=outcome,drop=site", clients=4).origin["partition"] == "dirichlet:0.1"
+    plain = ct.data.federate(f"{source},target=pressure,drop=site", clients=4)
+    assert (plain.origin["partition"], plain.clients, plain.names) == ("iid", 4, ())
+    refused(f"{source},target=pressure", "dirichlet:1 divides classes", "take iid", partition="dirichlet:1")
+    refused(f"{source},target=outcome,client=site", "leave one of them out", partition="iid")
+
+
+def test_a_file_for_testing(tmp_path: Path) -> None:
+    train, test = patients(), patients(40, seed=1)
+    test.loc[test.index[:3], "ward"] = "roof"
+    source, other = saved(tmp_path, train), saved(tmp_path, test, "t.csv").removeprefix("csv:")
+    fed = ct.data.federate(f"{source},target=outcome,client=site,test-file={other}")
+    assert (len(fed.x), len(fed.test_x)) == (120, 40)
+    assert fed.test_x[:3, 1:3].tolist() == [[0, 0]] * 3
+    assert any("3 test rows hold roof in ward" in note for note in fed.columns.notes)
+    refused(f"{source},target=outcome,test-file={other},test-fraction=0.5", "both say which rows", "keep one")
+    saved(tmp_path, test.drop(columns="ward"), "t.csv")
+    refused(f"{source},target=outcome,test-file={other}", "t.csv has no column 'ward'")
+    saved(tmp_path, test.assign(age="old"), "t.csv")
+    refused(f"{source},target=outcome,test-file={other}", "column age holds numbers", "make them alike")
+
+
+def test_missing_values(tmp_path: Path) -> None:
+    frame = patients()
+    frame["age"] = frame.age.astype(float)
+    frame.loc[[1, 5], "age"], frame.loc[7, "ward"] = np.nan, None
+    frame["split"] = ["train"] * 100 + ["test"] * 20
+    source = saved(tmp_path, frame) + ",target=outcome,drop=site,test-column=split"
+    refused(source, "column age", "missing in 2 of 120 rows", "missing=mean", "drop=age")
+    refused(source.replace("drop=site", "drop=site+age"), "column ward", "1 of 120")
+    fed = ct.data.federate(f"{source},missing=mean", clients=2)
+    assert fed.x[[1, 5], 0].tolist() == [0, 0]
+    assert fed.x[7, 1:3].tolist() == [0, 0]
+    np.testing.assert_allclose(fed.columns.scales[0].mean, frame.age[:100].mean())
+
+
+def test_what_cannot_be_used(tmp_path: Path) -> None:
+    frame = patients()
+    frame["one"], frame["name"], frame["day"] = 1, [f"p{i}" for i in range(120)], "2020-01-02"
+    frame["part"], frame["hole"] = "train", np.where(np.arange(120) < 4, np.nan, 1.0 * np.arange(120))
+    frame["big"] = np.where(np.arange(120) == 3, np.inf, 1.0)
+    source = saved(tmp_path, frame)
+    rest = "drop=name+day+part+hole+big"
+    refused(f"{source},target=outcom", "no column 'outcom' for target", "did you mean outcome?")
+    refused(f"{source},target=outcome,client=ward_", "no column 'ward_'", "did you mean ward?")
+    refused(source, "needs target")
+    refused(f"{source},target=one,{rest}", "target one", "the same in all rows")
+    refused(f"{source},target=ward,task=regression,{rest}", "holds texts, such as 'general'")
+    refused(f"{source},target=outcome,client=outcome,{rest}", "two roles")
+    refused(f"{source},target=hole,client=site", "column hole", "missing in 4 rows")
+    refused(
+        f"{source},target=outcome,drop=day+part+hole+big", "name", "90 different texts", "drop=name", partition="iid"
     )
+    refused(f"{source},target=outcome,drop=name", "column day", "date", "drop=day")
+    refused(f"{source},target=outcome,drop=name+day+part+hole", "big", "infinity")
+    refused(f"{source},target=outcome,test-column=part", "holds train", "train or test")
+    refused(f"{source},target=outcome,standardize=all,{rest}", "these are classes")
+    refused("csv:none.csv,target=a", "none.csv cannot be read")
+    refused(source.removeprefix("csv:"), "write csv:")
+    refused(f"parquet:{source[4:]},target=a", "no Parquet file")
+    frame.loc[frame.index[:5], "site"] = [*"abcde"]
+    saved(tmp_path, frame)
+    refused(f"{source},target=outcome,client=site,{rest}", "client a (and 4 others)", "no test rows")
+
+
+def test_how_files_are_written(tmp_path: Path) -> None:
+    frame = patients()
+    frame.to_csv(tmp_path / "s.csv", index=False, sep=";", decimal=",")
+    source = f"csv:{tmp_path / 's.csv'},target=pressure,client=site"
+    refused(source.replace("pressure", "outcome"), "not divided by a comma", "delimiter=semicolon")
+    fed = ct.data.federate(f"{source},delimiter=semicolon,decimal=comma")
+    assert fed.fingerprint() == ct.data.federate(saved(tmp_path, frame) + ",target=pressure,client=site").fingerprint()
+    frame.to_csv(tmp_path / "i.csv")
+    refused(f"csv:{tmp_path / 'i.csv'},target=outcome", "without a name", "index=False")
+
+
+def test_a_run_and_its_files(tmp_path: Path, cli: Cli) -> None:
+    """What a person types: the sites are the clients, what was done to the columns is said, and all of it is saved."""
+    saved(tmp_path, patients())
+    source = "csv:p.csv,target=outcome,client=site"
+    words = ["--data", source, "--rounds", "1", "--model", "logreg", "--out", "run"]
+    done, out = cli.succeed("run", "fedper", *words, cwd=tmp_path), tmp_path / "run"
+    for said in ("outcome has 2 classes: sick, well", "ward: texts, encoded one-hot in 2 inputs", "standardized"):
+        assert said in done.err
+    config = json.loads((out / "config.json").read_text())
+    assert (config["data"]["partition"], config["data"]["clients"]) == ("natural", 3)
+    assert config["columns"]["features"] == {"age": None, "ward": ["general", "icu"], "pressure": None}
+    assert len(config["columns"]["mean"]) == len(config["columns"]["std"]) == 4
+    assert json.loads((out / "clients.json").read_text())["names"] == list(SITES)
+    assert ct.load(out).client_summary["names"] == list(SITES)
+    again = cli.succeed("run", "run", "--out", "again", cwd=tmp_path)
+    assert "not what this configuration" not in again.err
+    assert_same_run(out, tmp_path / "again")
+    words[1] = source.replace("outcome", "result")
+    cli.refuse("run", "fedper", *words[:-1], "no", cwd=tmp_path, names=("no column 'result' for target",))
+
+
+@pytest.mark.skipif("COTERIE_LARGE_TABLE" not in os.environ, reason="COTERIE_LARGE_TABLE=1 reads a million rows")
+@pytest.mark.parametrize("name", ["big.csv", "big.parquet"])
+def test_a_million_rows(tmp_path: Path, name: str) -> None:
+    """30 columns in less than five seconds; afterward the samples are in memory once."""
+    rng, rows = np.random.default_rng(0), 1_000_000
+    frame = pd.DataFrame(rng.normal(size=(rows, 28)).round(4), columns=[f"f{i}" for i in range(28)])
+    frame["site"], frame["label"] = rng.integers(50, size=rows), rng.integers(5, size=rows)
+    source = saved(tmp_path, frame, name) + ",target=label,client=site"
+    del frame
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+    before, began = resident(), time.perf_counter()
+    fed = ct.data.federate(source)
+    seconds, after = time.perf_counter() - began, resident()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{name}: {seconds:.1f} s, {before:.0f} to {after:.0f} MiB, peak {peak:.0f}", file=sys.stderr)
+    assert seconds < 5
+    assert after - before < 2.5 * (fed.x.nbytes + fed.test_x.nbytes) / 2**20  # row numbers and labels included

@@ -67,7 +67,9 @@ def flag(name: str) -> str:
 class TrainingOptions:
     """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
 
-    data: str | None = option("The data: digits, cifar10, synthetic:classes=5, npz:FILE, ... (see `coterie list`).")
+    data: str | None = option(
+        "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`)."
+    )
     data_dir: DataDir = None
     model: str | None = option(
         "The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."

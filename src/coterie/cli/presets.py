@@ -13,7 +13,7 @@ class Preset(NamedTuple):
     """A set-up that suits one data source."""
 
     model: str
-    partition: str
+    partition: str | None  # None: the one that the data come with, or that suits their targets
     clients: int
     rounds: int
     settings: Mapping[str, Any]  # a method takes those it has
@@ -80,5 +80,7 @@ PRESETS = {
     "tiny-imagenet": _papers("resnet18-gn", "resnet18-bn"),
     "image-folder": Preset("small-cnn", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "resnet8-bn"),
     "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp"),
+    "csv": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp"),
 }
+PRESETS["parquet"] = PRESETS["csv"]
 PRESETS["wikitext2"] = PRESETS["text"]

@@ -1,7 +1,7 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ class RunPlan:
     options: RunOptions
     preset: Preset
     source: str
+    latest: dict[int, Federation] = field(default_factory=dict)  # by seed, the one that was read last
 
     @classmethod
     def of(cls, options: RunOptions) -> "RunPlan":
@@ -55,10 +56,13 @@ class RunPlan:
         name = parse(source).name
         if name not in data.SOURCES:
             data.federate(source)  # says what is wrong with the name
-        if options.clients is None and options.partition == NATURAL:  # the data know how many
-            clients = data.federate(source, partition=NATURAL, data_dir=options.data_dir).clients
-            options = replace(options, clients=clients)
-        return cls(options, PRESETS[name], source)
+        plan = cls(options, PRESETS[name], source)
+        partition = options.partition or plan.preset.partition
+        if partition is not None and (partition != NATURAL or options.clients is not None):
+            return plan
+        known = plan.federation(options.seed or 0)  # the data know how they are divided
+        told = replace(options, clients=known.clients, partition=str(known.origin["partition"]))
+        return replace(plan, options=told)
 
     @property
     def rounds(self) -> int:
@@ -66,9 +70,18 @@ class RunPlan:
         return self.options.rounds or self.preset.rounds
 
     def federation(self, seed: int) -> Federation:
-        """Return the clients' data."""
-        clients, partition = self.options.clients or self.preset.clients, self.options.partition
-        return data.federate(self.source, clients, partition or self.preset.partition, seed, self.options.data_dir)
+        """Return the clients' data; a large file is not read anew for every method."""
+        if seed not in self.latest:
+            self.latest.clear()
+            partition = self.options.partition or self.preset.partition
+            clients = self.options.clients or (None if partition in (None, NATURAL) else self.preset.clients)
+            self.latest[seed] = data.federate(self.source, clients, partition, seed, self.options.data_dir)
+        return self.latest[seed]
+
+    def notes(self, seed: int) -> tuple[str, ...]:
+        """Return what was done to the columns of a table, for the person to see."""
+        columns = self.federation(seed).columns
+        return () if columns is None else columns.notes
 
     def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
         """Return the model everybody starts from, one that all methods of this command can train."""

@@ -116,7 +116,7 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
     algorithm = plan.algorithm(method, [method])
     trackers = output.trackers()
     said = f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}"
-    output.say("\n".join([said, *plan.file_text([method])]))
+    output.say("\n".join([said, *plan.file_text([method]), *plan.notes(options.seed or 0)]))
     with interruptible(folder, options, output):
         return train_seed(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
 
@@ -174,8 +174,8 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     plan, chosen, remark = _checked(plan, methods)
     trackers = output.trackers()
     listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
-    output.say("\n".join([remark, *listed, *plan.file_text(methods)]))
     first = options.seed or 0
+    output.say("\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)]))
     runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
     with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, style.target):
         trained = _train_all(plan, runs, folder, output, trackers)

@@ -141,6 +141,7 @@ class ClientSummary(TypedDict, total=False):
     train_samples: list[Count]
     test_samples: list[Count]
     parameters: list[Count]  # of each client's own model
+    names: list[str]  # of the clients; only where the data name them
     labels: Labels | None  # None where there are no classes, or too many
     accuracy: dict[str, list[Fraction | None]]  # by protocol
     graph: Graph | None  # None with a server, and where nobody is heard
@@ -198,6 +199,18 @@ class Repeatable(TypedDict):
     engine: EngineText
 
 
+class SavedColumns(TypedDict):
+    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
+
+    features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
+    mean: list[float]  # of every input
+    std: list[float]
+    target: list[str]
+    classes: list[str] | None  # None: the targets are numbers
+    target_mean: list[float]
+    target_std: list[float]
+
+
 class Config(Repeatable):
     """config.json: all of that, and what it was done with."""
 
@@ -206,6 +219,7 @@ class Config(Repeatable):
     machine: str  # the GPU, or the processor and its threads
     fingerprints: Annotated[dict[str, str], Fingerprints]
     versions: dict[str, str]
+    columns: NotRequired[SavedColumns]  # of a table
 
 
 class CheckpointFile(TypedDict):

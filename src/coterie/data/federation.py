@@ -17,6 +17,7 @@ from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.tensors import as_bytes
 from .arrays import as_labels, as_tensor, name_of
+from .encoding import Columns
 from .transform import Masking, Transform
 
 Array = Tensor | NDArray[np.generic]
@@ -48,11 +49,15 @@ class Federation:
     origin: dict[str, object] = field(default_factory=dict)  # federate(**origin) builds the same federation
     transform: Transform | Masking | None = None  # makes inputs of stored samples; None: they are inputs
     validation: tuple[Tensor, ...] = ()  # per client: rows of x kept out of train, to choose by; empty: nobody has any
+    names: tuple[str, ...] = ()  # of the clients, where the data name them
+    columns: Columns | None = None  # how the samples were made of a table's columns
 
     def __post_init__(self) -> None:
         if not self.train or len(self.train) != len(self.test):
             n, m = len(self.train), len(self.test)
             raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
+        if self.names and len(self.names) != len(self.train):
+            raise UserError(f"there are {len(self.train)} clients and {len(self.names)} names: give one name a client")
         for kind, x, y, parts in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
             _check_parts(kind, parts, len(x))
             _check_samples(kind, x, y, parts)
@@ -243,16 +248,22 @@ class Natural(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Training and test samples of a source with their int64 labels, before they are divided among clients."""
+    """Training and test samples of a source with their targets, before they are divided among clients."""
 
     x: Tensor  # [N, ...]
-    y: Tensor  # [N]
+    y: Tensor  # [N] int64 labels, or [N, ...] anything else that is learned
     test_x: Tensor  # [M, ...]
-    test_y: Tensor  # [M]
-    classes: int
+    test_y: Tensor  # [M, ...]
+    classes: int | None  # None: the targets are numbers
     per_client: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
     transform: Transform | Masking | None = None  # makes inputs of uint8 images or of stored tokens
     natural: Natural | None = None  # where the source knows its clients
+    columns: Columns | None = None  # where it is a table
+
+    @property
+    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """The classes of the training and of the test samples; None where a sample has no single class."""
+        return (self.y.numpy(), self.test_y.numpy()) if self.classes is not None and self.y.dim() == 1 else None
 
 
 def quarter(labels: NDArray[np.int64]) -> NDArray[np.bool_]:

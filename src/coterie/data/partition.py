@@ -109,8 +109,9 @@ def _cut_classes(pools: Parts, shares: Floats, balance: bool) -> Parts:
     return sorted_parts(pieces)
 
 
+IID = "iid"  # the one partition that needs no classes
 PARTITIONS: dict[str, Callable[..., Parts]] = {
-    "iid": iid,
+    IID: iid,
     "dirichlet": dirichlet,
     "dirichlet-by-class": dirichlet_by_class,
     "pathological": pathological,

@@ -4,22 +4,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
-from ..core.errors import unknown
+from ..core.errors import UserError, unknown
 from ..core.spec import Spec, bind, parameters, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
 from .federation import Federation, Pool
-from .partition import NATURAL, natural_split, split, test_parts, test_split
+from .partition import IID, NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
+from .readers.arrow import csv, parquet
 from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn, tiny_imagenet
 from .readers.text import text, wikitext2
+from .tables import table_source
 
 CLIENTS = 20  # unless it is given, or the data know their clients
+UNEQUAL = "dirichlet:0.1"  # the partition of data with classes
 
 # A loader takes the seed and the data folder if it needs them, and the options that its signature declares.
 SOURCES: dict[str, Callable[..., Pool]] = {
@@ -34,6 +38,8 @@ SOURCES: dict[str, Callable[..., Pool]] = {
     "tiny-imagenet": tiny_imagenet,
     "image-folder": image_folder,
     "npz": npz,
+    "csv": table_source(csv),
+    "parquet": table_source(parquet),
     "text": text,
     "wikitext2": wikitext2,
 }
@@ -43,7 +49,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
 def federate(
     source: str,
     clients: PositiveInt | None = None,
-    partition: str = "dirichlet:0.1",
+    partition: str | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
     **options: Any,
@@ -51,7 +57,9 @@ def federate(
     """Divide a source among clients; each client's test samples follow its own class proportions.
 
     Options of the source are part of its text or are given by name. The partition "natural" is the one that the data
-    come with; ``clients`` is then how many of its clients take part, by default all of them, and otherwise 20.
+    come with; ``clients`` is then how many of its clients take part, by default all of them, and otherwise 20. Without
+    a partition it is "natural" where a column of a table names the clients, else "dirichlet:0.1" for samples of a class
+    each and "iid" for others.
     data_dir: the folder of the published data sets; by default COTERIE_DATA, else the folder chosen by
     ``coterie data dir``, else ./data. ``federate(**fed.origin)`` is the same federation, bit for bit.
 
@@ -62,9 +70,33 @@ def federate(
     """
     spec = parse(source).with_options(options)
     if spec.name not in SOURCES:
-        raise unknown("source", spec.name, SOURCES)
+        raise _unknown(source, spec)
     pool, chosen = _loaded(spec, seed, data_dir)
-    parts, test = _divided(pool, spec.name, clients, partition, seed)
+    partition = partition or default_partition(pool)
+    return divided(pool, spec.name, clients, partition, seed, chosen)
+
+
+def _unknown(source: str, spec: Spec) -> UserError:
+    """Return the error for a source that there is not; a file is named behind the kind that it is of."""
+    suffix = Path(source.partition(",")[0]).suffix.removeprefix(".").lower()
+    if suffix in SOURCES:
+        return UserError(f"a file is named behind its kind: write {suffix}:{source}")
+    return unknown("source", spec.name, SOURCES)
+
+
+def default_partition(pool: Pool) -> str:
+    """Return the partition of samples for which nobody asks for one."""
+    if pool.columns is not None and pool.natural is not None:
+        return NATURAL
+    return IID if pool.labels is None else UNEQUAL
+
+
+def divided(
+    pool: Pool, source: str, clients: int | None, partition: str, seed: int, origin: dict[str, Any]
+) -> Federation:
+    """Return the samples of a source, divided among clients; ``origin``: what they were loaded with."""
+    parts, test = _parts(pool, source, clients, partition, seed)
+    natural = pool.natural if parse(partition).name == NATURAL else None
     federation = Federation(
         pool.x,
         pool.y,
@@ -73,8 +105,10 @@ def federate(
         tuple(map(torch.from_numpy, parts)),
         tuple(map(torch.from_numpy, test)),
         pool.classes,
-        {"source": spec.name, "clients": len(parts), "partition": partition, "seed": seed, **chosen},
+        origin and {"source": source, "clients": len(parts), "partition": partition, "seed": seed, **origin},
         pool.transform,
+        names=() if natural is None else natural.names[: len(parts)],
+        columns=pool.columns,
     )
     return pool.per_client(federation) if pool.per_client else federation
 
@@ -87,14 +121,30 @@ def _loaded(spec: Spec, seed: int, data_dir: str | Path | None) -> tuple[Pool, d
     chosen = {k: p.default for k, p in own.items()} | bind("source", spec, own)
     given = {"seed": seed} if "seed" in takes else {}
     place = {"folder": found_data_dir(data_dir).path} if "folder" in takes else {}
-    return load(**given, **place, **chosen), chosen
+    pool = load(**given, **place, **chosen)
+    return pool, {k: list(v) if isinstance(v, tuple) else v for k, v in chosen.items()}  # as JSON has it
 
 
-def _divided(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[Parts, Parts]:
+def _parts(pool: Pool, source: str, clients: int | None, partition: str, seed: int) -> tuple[Parts, Parts]:
     """Return the training and the test rows of every client."""
-    labels, test_labels = pool.y.numpy(), pool.test_y.numpy()
+    # Samples without classes are of one kind, as far as their division goes.
+    labels, test_labels = pool.labels or (np.zeros(len(y), np.int64) for y in (pool.y, pool.test_y))
     if parse(partition).name == NATURAL:
         parts, test = natural_split(pool.natural, source, clients)
         return parts, test or test_split(labels, parts, test_labels, seed)
+    _check_partition(pool, source, partition)
     parts = split(partition, labels, CLIENTS if clients is None else clients, seed)
     return parts, test_parts(partition, labels, parts, test_labels, seed)
+
+
+def _check_partition(pool: Pool, source: str, partition: str) -> None:
+    """Refuse a partition by classes where there are none, and any where a column was named that says whose rows are."""
+    if pool.labels is None and parse(partition).name != IID:
+        raise UserError(
+            f"partition {partition} divides classes, and the targets of {source} are none: take iid, or natural where "
+            "the data name their clients"
+        )
+    if pool.columns is not None and pool.natural is not None:
+        raise UserError(
+            f"client names whose rows they are, and partition {partition} would divide them anew: leave one of them out"
+        )

@@ -39,7 +39,12 @@ def with_validation(federation: Federation, fraction: float, seed: int) -> Feder
         raise UserError(f"validation={fraction:g} is out of range: give a fraction between 0 and 1, such as 0.2")
     classes = federation.y.cpu().numpy() if federation.classes is not None and federation.y.dim() == 1 else None
     kept = [
-        _marked(None if classes is None else classes[own.cpu().numpy()], len(own), fraction, seed, client)
+        stratified(
+            None if classes is None else classes[own.cpu().numpy()],
+            len(own),
+            fraction,
+            rng.generator(seed, "validation", client),
+        )
         for client, own in enumerate(federation.train)
     ]
     if not any(mine.any() for mine in kept):
@@ -50,12 +55,13 @@ def with_validation(federation: Federation, fraction: float, seed: int) -> Feder
     return replace(federation, train=train, validation=validation)
 
 
-def _marked(labels: NDArray[np.int64] | None, size: int, fraction: float, seed: int, client: int) -> NDArray[np.bool_]:
+def stratified(
+    labels: NDArray[np.int64] | None, size: int, fraction: float, draw: np.random.Generator
+) -> NDArray[np.bool_]:
     """Mark the samples of one client that are kept out; ``labels``: their classes, None where they have none."""
     marked = np.zeros(size, bool)
     if size < FEWEST:
         return marked
-    draw = rng.generator(seed, "validation", client)
     count = min(max(1, round(fraction * size)), size - 1)
     groups = [np.arange(size)] if labels is None else [rows for _, rows in sorted(rows_by_label(labels).items())]
     for rows, share in zip(groups, shares([len(rows) for rows in groups], count, draw), strict=True):

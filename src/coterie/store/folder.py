@@ -183,8 +183,10 @@ def client_file(path: Path, client: int) -> Path:
 
 def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    yield from (f"{key} is missing" for key in get_type_hints(ClientSummary) if key not in summary)
+    known = get_type_hints(ClientSummary).keys() - {"names"}  # which not all data have
+    yield from (f"{key} is missing" for key in known if key not in summary)
     each: dict[str, Sequence[object] | None] = {
+        "names": summary.get("names"),
         **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
         **{f"accuracy.{protocol}": values for protocol, values in summary["accuracy"].items()},
     }

@@ -13,7 +13,8 @@ EDGES = 10_000  # the most edges of a graph that are written
 def client_summary(experiment: Experiment, accuracies: Tensors | None) -> ClientSummary:
     """Return samples, labels, model sizes and accuracies of all clients after the last round, and who hears whom."""
     last = experiment.rounds - 1
-    return {
+    names = list(experiment.federation.names)
+    known: ClientSummary = {
         "round": experiment.rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
@@ -26,6 +27,7 @@ def client_summary(experiment: Experiment, accuracies: Tensors | None) -> Client
         },
         "graph": _graph(experiment, last),
     }
+    return {**known, "names": names} if names else known
 
 
 def _parameters(experiment: Experiment) -> list[int]:

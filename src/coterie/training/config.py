@@ -30,14 +30,12 @@ def describe(
 ) -> Config:
     """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
-    made = federation.transform
-    prepared = made if isinstance(made, data.Transform) else None  # that of a text follows from its source
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
     config: Config = {
         "method": algorithm.name,
         "settings": {k: _as_json(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
-        "transform": None if prepared is None else {k: _as_json(v) for k, v in asdict(prepared).items()},
+        "transform": _prepared(federation),
         "model": dict(origin),
         "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
         "rounds": experiment.rounds,
@@ -53,13 +51,19 @@ def describe(
         "engine_reason": reason,
         "machine": machine(device),
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
-        "versions": {
-            "coterie": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    return {**config, "validation": validation} if validation else config
+    if validation:
+        config["validation"] = validation
+    if federation.columns is not None:
+        config["columns"] = federation.columns.saved()
+    return config
+
+
+def _prepared(federation: Federation) -> dict[str, Any] | None:
+    """Return how images are prepared; that of a text follows from its source."""
+    made = federation.transform
+    return {k: _as_json(v) for k, v in asdict(made).items()} if isinstance(made, data.Transform) else None
 
 
 def rebuild(

@@ -1,0 +1,142 @@
+"""Columns of a table as numbers, and the table that gives them away one by one, so that it is in memory once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError, did_you_mean
+from .batches import Integers
+
+
+class TableColumn(NamedTuple):
+    """The values of one column."""
+
+    values: NDArray[Any]  # numbers, NaN where one is missing; of texts, their places in names, -1 where one is missing
+    names: tuple[str, ...] | None = None  # the different texts in their order; None: the column holds numbers
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Whether each value is missing."""
+        if self.names is not None:
+            return self.values < 0
+        return np.isnan(self.values) if self.values.dtype.kind == "f" else np.zeros(len(self.values), bool)
+
+
+class Lazy(NamedTuple):
+    """A column that is read when it is asked for."""
+
+    texts: bool  # whether it holds texts
+    read: Callable[[], TableColumn]
+
+
+class Table:
+    """Named columns, of one file or of two; the rows of the second one are for testing.
+
+    >>> table = Table(["a.csv"], [{"age": Lazy(False, lambda: TableColumn(np.array([3, 4])))}], [2])
+    >>> table.pop("age").values.tolist(), list(table.names)
+    ([3, 4], [])
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        parts: Sequence[dict[str, Lazy]],
+        sizes: Sequence[int],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.files, self.parts, self.sizes = files, parts, sizes
+        self.close = close  # gives the memory of columns back that nobody holds any more
+        for file, part in zip(files[1:], parts[1:], strict=True):
+            for name in parts[0]:
+                if name not in part:
+                    raise UserError(f"{file} has no column {name!r}, which {files[0]} has: make their columns alike")
+
+    @property
+    def where(self) -> str:
+        """The file, for sentences."""
+        return self.files[0]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, test rows included."""
+        return sum(self.sizes)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The columns that are left."""
+        return self.parts[0].keys()
+
+    def check(self, option: str, wanted: Iterable[str]) -> None:
+        """Refuse names of columns that there are not."""
+        for name in wanted:
+            if name not in self.parts[0]:
+                near = did_you_mean(name, self.names) or f"its columns are {', '.join(self.names)}"
+                raise UserError(f"{self.where} has no column {name!r} for {option}: {near}")
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Leave columns out."""
+        for part in self.parts:
+            for name in names:
+                part.pop(name, None)
+
+    def texts(self, name: str) -> bool:
+        """Return whether a column holds texts."""
+        return self.parts[0][name].texts
+
+    def pop(self, name: str) -> TableColumn:
+        """Return a column of all rows, and forget it: whoever asks decides in which form it stays in memory."""
+        columns = [part.pop(name).read() for part in self.parts]
+        kinds = ["numbers" if column.names is None else "texts" for column in columns]
+        if len(set(kinds)) > 1:
+            raise UserError(
+                f"column {name} holds {kinds[0]} in {self.files[0]} and {kinds[1]} in {self.files[1]}: make them alike"
+            )
+        return columns[0] if len(columns) == 1 else joined(columns)
+
+
+def joined(columns: Sequence[TableColumn]) -> TableColumn:
+    """Return columns of one kind end to end.
+
+    >>> joined([TableColumn(np.array([0, 1]), ("a", "c")), TableColumn(np.array([0, -1]), ("b",))])
+    TableColumn(values=array([ 0,  2,  1, -1]), names=('a', 'b', 'c'))
+    """
+    if columns[0].names is None:
+        return TableColumn(np.concatenate([column.values for column in columns]))
+    names = tuple(sorted({name for column in columns for name in column.names or ()}))
+    return TableColumn(np.concatenate([numbered(column, names) for column in columns]), names)
+
+
+def numbered(column: TableColumn, names: Sequence[str]) -> Integers:
+    """Return the place of every text among other names; -1 where it is not among them, or is missing."""
+    place = {name: i for i, name in enumerate(names)}
+    places = np.array([*(place.get(name, -1) for name in column.names or ()), -1], np.int64)
+    found: Integers = places[column.values]
+    return found
+
+
+def text_column(codes: NDArray[Any], names: Sequence[str]) -> TableColumn:
+    """Return a column of texts, of places in names of any order, which may hold some twice."""
+    return TableColumn(numbered(TableColumn(codes, tuple(names)), kinds := tuple(sorted(set(names)))), kinds)
+
+
+def one_kind(column: TableColumn) -> TableColumn:
+    """Return a column whose numbers are names as well, in their order, for clients and classes.
+
+    >>> one_kind(TableColumn(np.array([10.0, 2.0, 10.0])))
+    TableColumn(values=array([1, 0, 1]), names=('2', '10'))
+    """
+    if column.names is not None:
+        return column
+    kinds, codes = np.unique(column.values, return_inverse=True)
+    return TableColumn(codes.astype(np.int64), tuple(f"{kind:.17g}" for kind in kinds.tolist()))
+
+
+def check_columns(where: str, names: Sequence[str]) -> None:
+    """Refuse names that no option can mean."""
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise UserError(f"{where} has two columns {twice!r}: rename one of them")
+    if "" in names:
+        raise UserError(f"{where} has a column without a name, as pandas writes its index: save it with index=False")

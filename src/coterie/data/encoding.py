@@ -1,0 +1,219 @@
+"""Features and targets of a table in the form that a model sees: texts one-hot, numbers standardized."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UserError
+from ..core.memory import check_fits
+from ..core.schema import SavedColumns
+from .columns import Table, TableColumn
+
+MOST_TEXTS = 100  # different texts of a column that is encoded one-hot
+SHOWN = 5  # names in a sentence
+Mask = NDArray[np.bool_]
+Floats32 = NDArray[np.float32]
+Texts = tuple[str, ...]
+
+
+class Way(NamedTuple):
+    """What is done to the columns of a table."""
+
+    fill: bool  # missing features by the mean of the training rows, texts by none
+    standardize: Literal["features", "all", "none"]
+
+
+class Part(NamedTuple):
+    """Some of the rows, and the inputs that they become."""
+
+    rows: Mask
+    inputs: Floats32
+
+
+class Scale(NamedTuple):
+    """What numbers are standardized with: (value - mean) / std."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> "Scale":
+        """Return mean and deviation of numbers; equal ones have the deviation 1."""
+        if not len(values):
+            return cls()
+        mean = float(values.mean(dtype=np.float64))
+        std = float(np.sqrt(np.square(values - mean).mean()))
+        return cls(mean, std if std > 0 else 1.0)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the samples of a table were made: enough to make those of another table with the same columns.
+
+    An input is (value - mean) / std; one of a text is 1 where the column holds it, and 0 elsewhere.
+    """
+
+    features: dict[str, Texts | None]  # by column, in the order of the inputs: its texts; None: a number
+    scales: tuple[Scale, ...]  # of every input
+    target: Texts
+    classes: Texts | None  # their names; None: the targets are numbers
+    target_scales: tuple[Scale, ...]  # of targets that are numbers
+    notes: tuple[str, ...] = ()  # what was done to the table, in sentences
+
+    def saved(self) -> SavedColumns:
+        """Return what another table with the same columns is encoded with, as JSON has it."""
+        return {
+            "features": {name: None if texts is None else list(texts) for name, texts in self.features.items()},
+            "mean": [scale.mean for scale in self.scales],
+            "std": [scale.std for scale in self.scales],
+            "target": list(self.target),
+            "classes": None if self.classes is None else list(self.classes),
+            "target_mean": [scale.mean for scale in self.target_scales],
+            "target_std": [scale.std for scale in self.target_scales],
+        }
+
+    @property
+    def inputs(self) -> Texts:
+        """The name of every input, such as age or ward=surgery."""
+        each = ([k] if texts is None else [f"{k}={text}" for text in texts] for k, texts in self.features.items())
+        return tuple(name for names in each for name in names)
+
+
+class Encoded(NamedTuple):
+    """The samples of a table."""
+
+    x: Floats32
+    y: NDArray[Any]
+    test_x: Floats32
+    test_y: NDArray[Any]
+    columns: Columns
+
+
+def encode(
+    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way
+) -> Encoded:
+    """Return the samples of a table: its other columns are inputs; ``y``: the targets of all rows."""
+    notes = [_target_note(targets, y, classes, way.standardize)]
+    names = list(table.names)
+    if not names:
+        raise UserError(f"{table.where} has no column left to learn from: name fewer of them in drop")
+    texts = {name: table.pop(name) for name in names if table.texts(name)}
+    kinds = {name: _categories(table.where, name, column, ~test) for name, column in texts.items()}
+    features = {name: kinds.get(name) for name in names}
+    width = sum(1 if found is None else len(found) for found in features.values())
+    check_fits(4 * width * table.rows, f"{table.rows:,} rows of {width:,} inputs", "leave columns out with drop")
+    x, test_x = (np.zeros((int(rows.sum()), width), np.float32) for rows in (~test, test))
+    scales: list[Scale] = []
+    for name, found in features.items():
+        column = table.pop(name) if found is None else texts.pop(name)
+        notes += _missing(table.where, name, column, way.fill)
+        parts = Part(~test, x[:, len(scales) :]), Part(test, test_x[:, len(scales) :])
+        if found is None:
+            scales.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none"))
+        else:
+            notes += _fill_texts(name, column, found, parts)
+            scales += [Scale()] * len(found)
+    notes += _feature_notes(features, way.standardize)
+    y, of_targets = _scaled_targets(y, classes, ~test, way.standardize)
+    columns = Columns(features, tuple(scales), tuple(targets), classes, tuple(of_targets), tuple(notes))
+    return Encoded(x, y[~test], test_x, y[test], columns)
+
+
+def _missing(where: str, name: str, column: TableColumn, fill: bool) -> Iterable[str]:
+    """Yield what is to be said of missing values; refuse any unless they are to be filled."""
+    missing, rows = int(column.missing.sum()), len(column.values)
+    if missing == rows:
+        raise UserError(f"column {name} of {where} is missing in all rows: leave it out with drop={name}")
+    if missing and not fill:
+        raise UserError(
+            f"column {name} of {where} is missing in {missing:,} of {rows:,} rows: fill it there, add missing=mean, or "
+            f"leave the column out with drop={name}"
+        )
+    if missing:
+        yield f"{name} is missing in {missing:,} rows: filled as missing=mean says"
+
+
+def _fill_numbers(where: str, name: str, values: NDArray[Any], parts: Sequence[Part], standardize: bool) -> Scale:
+    """Write a column of numbers to its place, missing ones as their mean; return how it was scaled."""
+    values = values.astype(np.float64, copy=False)
+    if np.isinf(values).any():
+        raise UserError(f"column {name} of {where} holds infinity: mend it, or leave it out with drop={name}")
+    absent, train = np.isnan(values), parts[0].rows
+    found = Scale.of(values[train & ~absent])
+    values = np.where(absent, found.mean, values) if absent.any() else values
+    scale = found if standardize else Scale()
+    for rows, inputs in parts:
+        inputs[:, 0] = (values[rows] - scale.mean) / scale.std
+    return scale
+
+
+def _categories(where: str, name: str, column: TableColumn, train: Mask) -> Texts:
+    """Return the texts that occur in the training rows."""
+    occurs = np.unique(column.values[train])
+    found = tuple((column.names or ())[i] for i in occurs.tolist() if i >= 0)
+    most = min(MOST_TEXTS, max(2, int(train.sum()) // 2))  # a text of nearly every row says who it is, not what
+    if len(found) > most:
+        raise UserError(
+            f"column {name} of {where} holds {len(found):,} different texts, such as {found[0]!r}, and at most "
+            f"{most} are encoded: leave it out with drop={name}, or save numbers in it"
+        )
+    return found
+
+
+def _fill_texts(name: str, column: TableColumn, found: Texts, parts: Sequence[Part]) -> Iterable[str]:
+    """Write a column of texts to its places, one per text; yield what is to be said of texts new in testing."""
+    known = {text: i for i, text in enumerate(found)}
+    places = np.array([*(known.get(text, -1) for text in column.names or ()), -1], np.int64)[column.values]
+    for rows, inputs in parts:
+        mine = places[rows]
+        inputs[np.flatnonzero(mine >= 0), mine[mine >= 0]] = 1
+    strange = (places < 0) & (column.values >= 0)
+    if strange.any():
+        which = [(column.names or ())[i] for i in np.unique(column.values[strange]).tolist()]
+        yield (
+            f"{int(strange.sum()):,} test rows hold {_few(which)} in {name}, which no training row does: they are 0 in "
+            "all of its inputs"
+        )
+
+
+def _scaled_targets(
+    y: NDArray[Any], classes: Texts | None, train: Mask, standardize: str
+) -> tuple[NDArray[Any], list[Scale]]:
+    """Return the targets as a federation has them; numbers are standardized if that is asked for."""
+    if classes is not None:
+        if standardize == "all":
+            raise UserError("standardize=all is for targets that are numbers, and these are classes: leave it out")
+        return y, []
+    whole = standardize == "all"
+    scales = [Scale.of(column) if whole else Scale() for column in y[train].T]
+    mean, std = (np.array([scale[i] for scale in scales]) for i in (0, 1))
+    return ((y - mean) / std).astype(np.float32), scales
+
+
+def _target_note(targets: Sequence[str], y: NDArray[Any], classes: Texts | None, standardize: str) -> str:
+    if classes is not None:
+        return f"{targets[0]} has {len(classes)} classes: {_few(classes)}"
+    many = f"{len(targets)} targets, {_few(targets)}, are numbers" if len(targets) > 1 else f"{targets[0]} is a number"
+    scales = [Scale.of(column) for column in y.T]
+    if standardize == "all":
+        return f"{many}, standardized by the training rows"
+    far = any(abs(scale.mean) > scale.std or not 0.1 <= scale.std <= 10 for scale in scales)
+    first = f"mean {scales[0].mean:.4g}, deviation {scales[0].std:.4g}"
+    return f"{many} ({first}; standardize=all makes it easier to learn)" if far else many
+
+
+def _feature_notes(features: dict[str, Texts | None], standardize: str) -> list[str]:
+    texts = [name for name, found in features.items() if found is not None]
+    numbers = len(features) - len(texts)
+    width = sum(len(found) for found in features.values() if found is not None)
+    said = [f"{_few(texts)}: texts, encoded one-hot in {width} inputs"] if texts else []
+    if numbers and standardize != "none":
+        said.append(f"{numbers} column{'s' * (numbers > 1)} of numbers: standardized by the training rows")
+    return said
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,134 @@
+"""Tables that Apache Arrow reads: CSV and Parquet files. It reads in parallel, and one library knows both formats."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core.errors import UserError
+from ...core.files import user_path
+from ...core.memory import check_fits
+from ..columns import Lazy, Table, TableColumn, check_columns, joined, text_column
+
+Delimiter = Literal["comma", "semicolon", "tab"]
+Decimal = Literal["point", "comma"]
+DELIMITERS: dict[Delimiter, str] = {"comma": ",", "semicolon": ";", "tab": "\t"}
+_COPIES = 2  # as it is read, and as a federation has it
+
+
+def pyarrow(what: str) -> Any:
+    """Return pyarrow, which is an extra."""
+    try:
+        import pyarrow as library
+        import pyarrow.csv
+        import pyarrow.parquet  # the library has both as attributes then
+    except ImportError as error:
+        raise UserError(f"reading {what} needs pyarrow: pip install 'coterie[tables]'") from error
+    return library
+
+
+def csv(path: str, test_file: str = "", delimiter: Delimiter = "comma", decimal: Decimal = "point") -> Table:
+    """Read a CSV file whose first line names the columns. test_file: a second one, with the rows for testing.
+
+    delimiter: comma, semicolon or tab; decimal: the sign in numbers, point or comma.
+    """
+    library = pyarrow("CSV files")
+    convert = library.csv.ConvertOptions(strings_can_be_null=True, decimal_point="," if decimal == "comma" else ".")
+    parse = library.csv.ParseOptions(delimiter=DELIMITERS[delimiter], newlines_in_values=False)
+
+    def read(file: Path) -> Any:
+        check_fits(_COPIES * file.stat().st_size, f"the rows of {file}", "take fewer rows or columns")
+        _check_delimiter(file, delimiter)
+        return library.csv.read_csv(file, parse_options=parse, convert_options=convert)
+
+    return _table("CSV", path, test_file, read, library)
+
+
+def _check_delimiter(file: Path, delimiter: Delimiter) -> None:
+    """Refuse a file whose first line has another delimiter."""
+    with open(file, "rb") as opened:
+        names = opened.readline(100_000).decode("utf-8", "replace").strip()
+    other = next((kind for kind, sign in DELIMITERS.items() if sign in names), None)
+    if DELIMITERS[delimiter] not in names and other is not None:
+        raise UserError(f"the columns of {file} are not divided by a {delimiter}: add delimiter={other}")
+
+
+def parquet(path: str, test_file: str = "") -> Table:
+    """Read a Parquet file. test_file: a second one, with the rows for testing."""
+    library = pyarrow("Parquet files")
+
+    def read(file: Path) -> Any:
+        with library.parquet.ParquetFile(file) as opened:
+            known = opened.metadata
+            need = _COPIES * sum(known.row_group(i).total_byte_size for i in range(known.num_row_groups))
+            check_fits(need, f"the rows of {file}", "take fewer rows or columns")
+            return opened.read()
+
+    return _table("Parquet", path, test_file, read, library)
+
+
+def _table(kind: str, path: str, test_file: str, read: Callable[[Path], Any], library: Any) -> Table:
+    """Return the columns of one file or two."""
+    files = [file for file in (path, test_file) if file]
+    tables = []
+    for file in files:
+        try:
+            tables.append(read(user_path(file)))
+        except OSError as error:
+            raise UserError(f"{file} cannot be read ({error.strerror or error}): name a {kind} file") from error
+        except library.ArrowException as error:
+            said = " ".join(str(error).split())[:200]
+            raise UserError(f"{file} is no {kind} file that can be read ({said}): mend it, or name another") from error
+    return arrow_table(files, tables)
+
+
+def arrow_table(files: list[str], tables: list[Any]) -> Table:
+    """Return the columns of Arrow's tables, each of which is converted when it is asked for."""
+    library = pyarrow("tables")
+    parts = []
+    for file, table in zip(files, tables, strict=True):
+        check_columns(file, table.column_names)
+        if not table.num_rows:
+            raise UserError(f"{file} has no rows: name a file that has some")
+        columns = zip(table.column_names, table.columns, strict=True)
+        parts.append({name: _lazy(library.types, file, name, column) for name, column in columns})
+    close = library.default_memory_pool().release_unused  # which else keeps as much as was ever taken
+    return Table(files, parts, [table.num_rows for table in tables], close)
+
+
+def _lazy(types: Any, file: str, name: str, column: Any) -> Lazy:
+    return Lazy(_is_text(types, column.type), partial(_column, types, file, name, column))
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    inside = kind.value_type if types.is_dictionary(kind) else kind
+    return any(is_a(inside) for is_a in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def _column(types: Any, file: str, name: str, column: Any) -> TableColumn:
+    """Return a column of Arrow as numbers."""
+    kind = column.type
+    if _is_text(types, kind):
+        return _texts(types, column)
+    if types.is_null(kind):
+        return TableColumn(np.full(len(column), np.nan))
+    if types.is_boolean(kind):
+        column = column.cast("uint8")
+    elif types.is_decimal(kind):
+        column = column.cast("float64")
+    elif not types.is_integer(kind) and not types.is_floating(kind):
+        raise UserError(
+            f"column {name} of {file} holds {kind}, neither numbers nor texts: save it as a number, or leave it out "
+            f"with drop={name}"
+        )
+    return TableColumn(np.asarray(column.to_numpy()))
+
+
+def _texts(types: Any, column: Any) -> TableColumn:
+    """Return texts as places among the different ones."""
+    encoded = column if types.is_dictionary(column.type) else column.dictionary_encode()
+    parts = [(part.indices.fill_null(-1), part.dictionary.to_pylist()) for part in encoded.chunks]
+    found = [text_column(codes.to_numpy(zero_copy_only=False), names) for codes, names in parts]
+    return joined(found)
