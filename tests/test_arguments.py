@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ ROWS = (torch.arange(2), torch.arange(2, 4))
 FED = ct.data.from_tensors([(X, Y)] * 2, [(X, Y)] * 2)
 W = torch.eye(2, dtype=torch.float64)
 NET = nn.Linear(3, 2)
+FRAME = pandas.DataFrame({"a": range(8), "y": [0, 1] * 4})
 RECIPE = ct.recipes.load("dfedalt-t1")
 GRAPH_FACTS = ("degree", "degrees", "diameter", "edges", "in_neighbors", "spectral_gap", "stochasticity")
 # One call of every documented function and class: the arguments that it needs, all of them right.
@@ -31,7 +33,12 @@ CALLS: dict[str, dict[str, Any]] = {
     "algorithms.builder": {"name": "fedavg"},
     "data.federation.Federation": {"x": X, "y": Y, "test_x": X, "test_y": Y, "train": ROWS, "test": ROWS, "classes": 2},
     "data.federation.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
+    "data.frames.from_csv": {"path": "nowhere", "target": "y"},
+    "data.frames.from_frame": {"frame": FRAME, "target": "y"},
+    "data.frames.from_huggingface": {"path": "nowhere", "target": "y"},
+    "data.frames.from_parquet": {"path": "nowhere", "target": "y"},
     "data.sources.federate": {"source": "synthetic"},
+    "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},
     "export.restore.load": {"path": "nowhere"},
     "export.save": {"run": "nowhere", "client": 0, "path": "x.pt"},

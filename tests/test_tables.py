@@ -188,6 +188,75 @@ def test_how_files_are_written(tmp_path: Path) -> None:
     refused(f"csv:{tmp_path / 'i.csv'},target=outcome", "without a name", "index=False")
 
 
+def test_a_frame_is_the_file_that_pandas_writes(tmp_path: Path) -> None:
+    frame = patients()
+    frame["ward"] = frame.ward.astype("category")
+    frame["left"] = (frame.age > 50).astype("boolean")
+    given = {"target": "outcome", "client": "site"}
+    fed = ct.data.from_frame(frame, **given)
+    assert (fed.names, fed.origin) == (SITES, {})
+    for made in (ct.data.from_csv, ct.data.from_parquet):
+        path = saved(tmp_path, frame, f"f.{made.__name__[5:]}").partition(":")[2]
+        assert made(path, **given).fingerprint() == fed.fingerprint()
+        assert made(Path(path), **given, seed=3).fingerprint() != fed.fingerprint()
+    tested = ct.data.from_frame(frame, **given, test=frame)
+    assert (len(tested.x), len(tested.test_x)) == (120, 120)
+    with pytest.raises(UserError, match="missing in 1 of 120 rows"):
+        ct.data.from_frame(frame.assign(left=frame.left.where(frame.index != 3)), **given)
+    for wrong, said in (
+        ({"target": "outcom"}, "did you mean outcome"),
+        ({"target": "outcome", "drops": "age"}, "no option 'drops'"),
+        ({"target": "outcome", "test_fraction": 2.0}, "out of range"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ct.data.from_frame(frame, **wrong)
+    with pytest.raises(UserError, match="column day of the frame holds a Timestamp"):
+        ct.data.from_frame(frame.assign(day=pd.Timestamp("2020-01-01")), **given)
+    with pytest.raises(UserError, match="the frame is a ndarray: give a DataFrame"):
+        ct.data.from_frame(np.zeros((3, 2)), target="a")
+
+
+def test_hugging_face_columns(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="it needs the extra coterie[huggingface]")
+    frame = patients()
+    labels = datasets.ClassLabel(names=["well", "sick"])  # their order is the data set's
+    whole = datasets.Dataset.from_pandas(frame).cast_column("outcome", labels)
+    whole.save_to_disk(tmp_path / "one")
+    fed = ct.data.from_huggingface(tmp_path / "one", target="outcome", client="site")
+    assert fed.columns.classes == ("well", "sick")
+    plain = ct.data.from_frame(frame, target="outcome", client="site")
+    assert fed.columns.inputs == plain.columns.inputs
+    assert sorted(torch.cat([fed.y, fed.test_y])) == sorted(1 - torch.cat([plain.y, plain.test_y]))
+    parts = datasets.DatasetDict(train=whole.select(range(100)), other=whole.select(range(100, 120)))
+    parts.save_to_disk(tmp_path / "two")
+    source = f"huggingface:{tmp_path / 'two'},target=outcome,client=site"
+    assert len(ct.data.federate(f"{source},test-split=other").test_x) == 20
+    quarter = ct.data.federate(source)  # of the rows of "train" alone
+    assert len(quarter.x) + len(quarter.test_x) == 100
+    refused(f"{source},test-split=tests", "no part 'tests'", "train, other")
+    refused(f"huggingface:{tmp_path / 'one'},target=outcome,test-split=test", "one part only")
+    refused(f"huggingface:{tmp_path / 'none'},target=outcome", "save_to_disk")
+
+
+def test_hugging_face_images(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="it needs the extra coterie[huggingface]")
+    image = pytest.importorskip("PIL.Image", reason="it needs the extra coterie[images]")
+    pixels = np.random.default_rng(0).integers(256, size=(24, 6, 5, 3), dtype=np.uint8)
+    rows = {"photo": [image.fromarray(p) for p in pixels], "kind": [*"ab"] * 12, "site": [*"xyz"] * 8, "id": range(24)}
+    features = datasets.Features(photo=datasets.Image(), kind="string", site="string", id="int64")
+    features = datasets.Features({k: datasets.Value(v) if isinstance(v, str) else v for k, v in features.items()})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "set")
+    source = f"huggingface:{tmp_path / 'set'},target=kind,client=site"
+    refused(source, "the columns id beside the images photo", "drop=id")
+    refused(f"{source},drop=id,missing=mean", "not for images")
+    fed = ct.data.federate(f"{source},drop=id")
+    assert (fed.names, fed.input_shape, fed.x.dtype, fed.classes) == (("x", "y", "z"), (3, 6, 5), torch.uint8, 2)
+    stored = {p.transpose(2, 0, 1).tobytes() for p in pixels}
+    assert {x.numpy().tobytes() for x in torch.cat([fed.x, fed.test_x])} == stored
+    assert fed.transform is not None
+    np.testing.assert_allclose(fed.transform.mean, fed.x.double().mean((0, 2, 3)) / 255, atol=1e-4)
+
+
 def test_a_run_and_its_files(tmp_path: Path, cli: Cli) -> None:
     """What a person types: the sites are the clients, what was done to the columns is said, and all of it is saved."""
     saved(tmp_path, patients())

@@ -82,5 +82,5 @@ PRESETS = {
     "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp"),
     "csv": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp"),
 }
-PRESETS["parquet"] = PRESETS["csv"]
+PRESETS["parquet"] = PRESETS["huggingface"] = PRESETS["csv"]
 PRESETS["wikitext2"] = PRESETS["text"]

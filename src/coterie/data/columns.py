@@ -1,7 +1,7 @@
 """Columns of a table as numbers, and the table that gives them away one by one, so that it is in memory once."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from .batches import Integers
 class TableColumn(NamedTuple):
     """The values of one column."""
 
-    values: NDArray[Any]  # numbers, NaN where one is missing; of texts, their places in names, -1 where one is missing
+    values: NDArray[Any]  # numbers, NaN where one is missing; of texts, their places in names, -1 where one is missing;
+    # of images, their files
     names: tuple[str, ...] | None = None  # the different texts in their order; None: the column holds numbers
 
     @property
@@ -27,14 +28,14 @@ class TableColumn(NamedTuple):
 class Lazy(NamedTuple):
     """A column that is read when it is asked for."""
 
-    texts: bool  # whether it holds texts
+    kind: Literal["numbers", "texts", "images"]
     read: Callable[[], TableColumn]
 
 
 class Table:
     """Named columns, of one file or of two; the rows of the second one are for testing.
 
-    >>> table = Table(["a.csv"], [{"age": Lazy(False, lambda: TableColumn(np.array([3, 4])))}], [2])
+    >>> table = Table(["a.csv"], [{"age": Lazy("numbers", lambda: TableColumn(np.array([3, 4])))}], [2])
     >>> table.pop("age").values.tolist(), list(table.names)
     ([3, 4], [])
     """
@@ -81,9 +82,9 @@ class Table:
             for name in names:
                 part.pop(name, None)
 
-    def texts(self, name: str) -> bool:
-        """Return whether a column holds texts."""
-        return self.parts[0][name].texts
+    def of_kind(self, kind: str) -> list[str]:
+        """Return the columns that hold numbers, texts or images."""
+        return [name for name, column in self.parts[0].items() if column.kind == kind]
 
     def pop(self, name: str) -> TableColumn:
         """Return a column of all rows, and forget it: whoever asks decides in which form it stays in memory."""
@@ -102,8 +103,8 @@ def joined(columns: Sequence[TableColumn]) -> TableColumn:
     >>> joined([TableColumn(np.array([0, 1]), ("a", "c")), TableColumn(np.array([0, -1]), ("b",))])
     TableColumn(values=array([ 0,  2,  1, -1]), names=('a', 'b', 'c'))
     """
-    if columns[0].names is None:
-        return TableColumn(np.concatenate([column.values for column in columns]))
+    if len({column.names for column in columns}) == 1:
+        return TableColumn(np.concatenate([column.values for column in columns]), columns[0].names)
     names = tuple(sorted({name for column in columns for name in column.names or ()}))
     return TableColumn(np.concatenate([numbered(column, names) for column in columns]), names)
 

@@ -12,7 +12,7 @@ from ..core.errors import UserError
 from ..core.files import user_path
 from .batches import Integers
 from .federation import MOST_CLASSES, Natural, Pool, quarter, rows_by_label
-from .readers.images import ChannelStats
+from .readers.images import channel_stats
 from .readers.npz import read_npz
 from .readers.pictures import SUFFIXES, decoded
 
@@ -163,20 +163,8 @@ def _raw_pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> 
     images = train.x.dtype == np.uint8
     if augment and not images:
         raise UserError(f"{path} holds no images of bytes: leave augment out")
-    transform = _channel_stats(train.x).transform(augment) if images else None
+    transform = channel_stats(train.x).transform(augment) if images else None
     return Pool(x, y, test_x, test_y, classes, None, transform, _natural(path, train, test))
-
-
-def _channel_stats(images: NDArray[np.uint8]) -> ChannelStats:
-    """Return mean and deviation of every channel, exact and without a copy in floating point."""
-    shades = np.arange(256) / 255
-    mean, std = [], []
-    for channel in range(images.shape[1]):
-        counted = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
-        m = float(counted @ shades)
-        mean.append(round(m, 4))
-        std.append(round(max(float(counted @ (shades - m) ** 2) ** 0.5, 1 / 255), 4))  # a single shade has none
-    return ChannelStats(tuple(mean), tuple(std), flip=True)
 
 
 def _natural(path: str, train: RawSamples, test: RawSamples) -> Natural | None:

@@ -11,6 +11,7 @@ from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema import SavedColumns
 from .columns import Table, TableColumn
+from .readers.pictures import decoded
 
 MOST_TEXTS = 100  # different texts of a column that is encoded one-hot
 SHOWN = 5  # names in a sentence
@@ -83,11 +84,11 @@ class Columns:
 
 
 class Encoded(NamedTuple):
-    """The samples of a table."""
+    """The samples of a table: rows of float32, or images of bytes."""
 
-    x: Floats32
+    x: NDArray[Any]
     y: NDArray[Any]
-    test_x: Floats32
+    test_x: NDArray[Any]
     test_y: NDArray[Any]
     columns: Columns
 
@@ -100,7 +101,9 @@ def encode(
     names = list(table.names)
     if not names:
         raise UserError(f"{table.where} has no column left to learn from: name fewer of them in drop")
-    texts = {name: table.pop(name) for name in names if table.texts(name)}
+    if images := table.of_kind("images"):
+        return _of_images(table, test, targets, y, classes, way, images[0])
+    texts = {name: table.pop(name) for name in table.of_kind("texts")}
     kinds = {name: _categories(table.where, name, column, ~test) for name, column in texts.items()}
     features = {name: kinds.get(name) for name in names}
     width = sum(1 if found is None else len(found) for found in features.values())
@@ -120,6 +123,25 @@ def encode(
     y, of_targets = _scaled_targets(y, classes, ~test, way.standardize)
     columns = Columns(features, tuple(scales), tuple(targets), classes, tuple(of_targets), tuple(notes))
     return Encoded(x, y[~test], test_x, y[test], columns)
+
+
+def _of_images(
+    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way, image: str
+) -> Encoded:
+    """Return the samples of a table whose inputs are images: bytes, which are normalized where they train."""
+    others = [name for name in table.names if name != image]
+    if others:
+        raise UserError(
+            f"{table.where} has the columns {_few(others)} beside the images {image}, and a sample is an image or "
+            f"a row of numbers: leave them out with drop={'+'.join(others)}"
+        )
+    if way.fill or way.standardize == "none":
+        raise UserError("missing=mean and standardize=none are for columns of numbers, not for images: leave them out")
+    pixels = decoded(table.pop(image).values.tolist())
+    notes = (_target_note(targets, y, classes, way.standardize),)
+    y, scales = _scaled_targets(y, classes, ~test, way.standardize)
+    columns = Columns({}, (), tuple(targets), classes, tuple(scales), notes)
+    return Encoded(pixels[~test], y[~test], pixels[test], y[test], columns)
 
 
 def _missing(where: str, name: str, column: TableColumn, fill: bool) -> Iterable[str]:

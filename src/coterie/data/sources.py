@@ -18,6 +18,7 @@ from .federation import Federation, Pool
 from .partition import IID, NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
 from .readers.arrow import csv, parquet
+from .readers.huggingface import huggingface
 from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn, tiny_imagenet
 from .readers.text import text, wikitext2
 from .tables import table_source
@@ -40,6 +41,7 @@ SOURCES: dict[str, Callable[..., Pool]] = {
     "npz": npz,
     "csv": table_source(csv),
     "parquet": table_source(parquet),
+    "huggingface": table_source(huggingface),
     "text": text,
     "wikitext2": wikitext2,
 }

@@ -11,12 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.annotations import Range
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
 from .batches import Integers
 from .columns import Table, TableColumn, one_kind
 from .encoding import Way, encode
 from .federation import Natural, Pool, rows_by_label
+from .readers.images import channel_stats
 from .validation import stratified
 
 Task = Literal["auto", "classification", "regression"]
@@ -25,6 +27,7 @@ FRACTION = 0.25  # of the rows for testing, as for other data without test sampl
 _TRAIN, _TEST = "train", "test"
 
 
+@checked_class("class")
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
     """What the columns of a table are. Several columns are a list, or a text with + between them.
@@ -102,7 +105,8 @@ def table_pool(seed: int, table: Table, options: TableOptions) -> Pool:
     natural = None if client is None else _natural(client, test)
     x, y, test_x, test_y = map(torch.from_numpy, (encoded.x, encoded.y, encoded.test_x, encoded.test_y))
     classes = None if target.classes is None else len(target.classes)
-    return Pool(x, y, test_x, test_y, classes, natural=natural, columns=encoded.columns)
+    transform = channel_stats(encoded.x).transform(augment=False) if encoded.x.dtype == np.uint8 else None
+    return Pool(x, y, test_x, test_y, classes, None, transform, natural, encoded.columns)
 
 
 def _listed(names: Names) -> tuple[str, ...]:

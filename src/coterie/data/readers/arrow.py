@@ -99,7 +99,7 @@ def arrow_table(files: list[str], tables: list[Any]) -> Table:
 
 
 def _lazy(types: Any, file: str, name: str, column: Any) -> Lazy:
-    return Lazy(_is_text(types, column.type), partial(_column, types, file, name, column))
+    return Lazy("texts" if _is_text(types, column.type) else "numbers", partial(_column, types, file, name, column))
 
 
 def _is_text(types: Any, kind: Any) -> bool:

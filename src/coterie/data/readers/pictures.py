@@ -4,8 +4,9 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +30,23 @@ def pillow() -> Any:
     return Image
 
 
-def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
+class ImageBytes(NamedTuple):
+    """An image file that lies in another one."""
+
+    where: str  # for sentences
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.where
+
+
+def decoded(paths: Sequence[Path | ImageBytes], color: bool = False) -> NDArray[np.uint8]:
     """Return [N, C, H, W] images of one size; in color if ``color`` is set or one of them is."""
     library = pillow()
-    opened = library.open
+
+    def opened(path: Path | ImageBytes) -> Any:
+        return library.open(BytesIO(path.content) if isinstance(path, ImageBytes) else path)
+
     workers = min(32, (os.cpu_count() or 1) + 4)  # Pillow decodes without Python's lock
     with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
         warnings.simplefilter("error", library.DecompressionBombWarning)  # an image of more than 89 million pixels
@@ -56,7 +70,7 @@ def decoded(paths: Sequence[Path], color: bool = False) -> NDArray[np.uint8]:
     return images
 
 
-def _read(opened: Any, path: Path, look: Callable[[Any], Any]) -> Any:
+def _read(opened: Any, path: Path | ImageBytes, look: Callable[[Any], Any]) -> Any:
     """Return what ``look`` sees in an image file."""
     try:
         with opened(path) as image:
@@ -67,7 +81,7 @@ def _read(opened: Any, path: Path, look: Callable[[Any], Any]) -> Any:
         raise UserError(f"the image {path} cannot be read ({type(error).__name__}): replace or remove it") from error
 
 
-def _check_sizes(paths: Sequence[Path], sizes: Sequence[tuple[int, int]]) -> None:
+def _check_sizes(paths: Sequence[Path | ImageBytes], sizes: Sequence[tuple[int, int]]) -> None:
     other = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if other is not None:
         one, two = (f"{paths[i]} is {sizes[i][0]} x {sizes[i][1]}" for i in (0, other))
