@@ -161,6 +161,19 @@ def test_workers_train_what_cannot_be_lifted(workers: list[WorkerHandle]) -> Non
     assert_close(run(backend)[0].state.gathered(), e.saved(run(e)[0]))
 
 
+def test_workers_learn_numbers(lent: None) -> None:
+    """Targets of several numbers, in clients of unequal size."""
+    x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
+    pairs = [(part, part[:, :2].cumsum(1)) for part in x.split((9, 4, 11))]
+    fed, model = ct.data.from_tensors(train=pairs, test=pairs), nn.Linear(3, 2)
+    method = ct.algorithms.dfedavg(topology="ring", epochs=2, batch_size=4)
+    given = {"rounds": 2, "loss": nn.functional.mse_loss, "progress": False}
+    one = ct.fit(model, fed, method, engine="serial", **given)
+    other = ct.fit(model, fed, method, engine="ray", cluster=ct.Cluster(workers=2), **given)
+    for mine, theirs in zip(one.clients, other.clients, strict=True):
+        assert_close(mine.shared | mine.personal, theirs.shared | theirs.personal)
+
+
 KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand
 ROUNDS = 12
 

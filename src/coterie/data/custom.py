@@ -27,10 +27,10 @@ _NAMES = {  # what each array may be called
 
 
 class RawSamples(NamedTuple):
-    """Inputs, labels, and the client of each sample if it is known."""
+    """Inputs, targets, and the client of each sample if it is known."""
 
     x: NDArray[Any]
-    y: Integers
+    y: NDArray[Any]  # whole numbers are classes, others are numbers that are learned
     client: NDArray[Any] | None
 
     def at(self, rows: slice | NDArray[np.bool_]) -> "RawSamples":
@@ -41,8 +41,11 @@ class RawSamples(NamedTuple):
 def npz(path: str, augment: bool = False) -> Pool:
     """Read an .npz file: x, y, test_x, test_y (or x_train, ...), and the client of each sample: client, test_client.
 
-    Without test arrays, every fourth sample of a class is for testing. Bytes (N, H, W), (N, H, W, C) or (N, C, H, W)
-    are images, normalized by their own mean and deviation; augment: random crops of images padded by 4, and flips.
+    A target y is a whole-number class, or several: a mask of an image, classes of tokens. Floating targets are numbers
+    that are learned, and truth values are many labels, 0 and 1. Without test arrays, every fourth sample of a class is
+    for testing, or every fourth of a client where samples have no single class. Bytes (N, H, W), (N, H, W, C) or
+    (N, C, H, W) are images, normalized by their own mean and deviation; augment: random crops of images padded by 4,
+    and flips.
     """
     arrays = read_npz(user_path(path), [name for names in _NAMES.values() for name in names])
     found = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in _NAMES.items()}
@@ -115,21 +118,30 @@ def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
     for name, array in ((key, x), (label_key, y)):
         if array is None:
             raise UserError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
-    if y.ndim != 1 or y.dtype.kind not in "iu" or x.shape[:1] != y.shape:
+    if not y.ndim or y.dtype.kind not in "iubf" or x.shape[:1] != y.shape[:1]:
         shapes = f"{x.shape} and {y.dtype} {y.shape}"
-        raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one whole-number label a sample")
+        raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one target of numbers a sample")
+    if not prod(y.shape[1:]):
+        raise UserError(f"{label_key} of {path} has targets of shape {y.shape[1:]}: give each at least one number")
     if not prod(x.shape[1:]):
         raise UserError(f"{key} of {path} has samples of shape {x.shape[1:]}: give each at least one number")
-    if len(y) and y.min() < 0:
-        raise UserError(f"{label_key} of {path} has the label {y.min()}: count classes from 0")
-    if len(y) and y.max() >= max(MOST_CLASSES, len(y)):
+    if client is not None and client.shape != y.shape[:1]:
+        raise UserError(f"{path} names {client.size} clients for {len(y)} samples of {key}: give one a sample")
+    return RawSamples(_inputs(path, key, x), _targets(path, label_key, y), client)
+
+
+def _targets(path: str, key: str, y: NDArray[Any]) -> NDArray[Any]:
+    """Return classes as int64; numbers and truth values as float32, in one column where there is only one."""
+    if y.dtype.kind in "bf":
+        return (y if y.ndim > 1 else y[:, None]).astype(np.float32)
+    if y.size and y.min() < 0:
+        raise UserError(f"{key} of {path} has the label {y.min()}: count classes from 0")
+    if y.size and y.max() >= max(MOST_CLASSES, len(y)):
         raise UserError(
-            f"{label_key} of {path} has the label {y.max()}, which makes more classes than samples: count them from 0, "
+            f"{key} of {path} has the label {y.max()}, which makes more classes than samples: count them from 0, "
             "as numpy.unique(y, return_inverse=True)[1] does"
         )
-    if client is not None and client.shape != y.shape:
-        raise UserError(f"{path} names {client.size} clients for {len(y)} samples of {key}: give one a sample")
-    return RawSamples(_inputs(path, key, x), y.astype(np.int64), client)
+    return y.astype(np.int64)
 
 
 def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -147,19 +159,24 @@ def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
 
 def _with_tests(samples: RawSamples) -> tuple[RawSamples, RawSamples]:
     """Set every fourth sample of each class, and of each client if clients are known, apart for testing."""
-    groups = samples.y
+    # Samples without a single class are of one kind.
+    groups = samples.y if _classified(samples.y) else np.zeros(len(samples.y), np.int64)
     if samples.client is not None:
         numbers = np.unique(samples.client, return_inverse=True)[1]
-        groups = numbers * (int(samples.y.max(initial=0)) + 1) + samples.y
+        groups = numbers * (int(groups.max(initial=0)) + 1) + groups
     test = quarter(groups)
     return samples.at(~test), samples.at(test)
+
+
+def _classified(y: NDArray[Any]) -> bool:
+    return y.ndim == 1 and y.dtype.kind == "i"
 
 
 def _raw_pool(path: str, train: RawSamples, test: RawSamples, augment: bool) -> Pool:
     if not len(train.y):
         raise UserError(f"{path} has no training samples: add some")
     x, y, test_x, test_y = map(torch.from_numpy, (train.x, train.y, test.x, test.y))
-    classes = int(max(train.y.max(), test.y.max(initial=0))) + 1
+    classes = None if train.y.dtype.kind == "f" else int(max(train.y.max(), test.y.max(initial=0))) + 1
     images = train.x.dtype == np.uint8
     if augment and not images:
         raise UserError(f"{path} holds no images of bytes: leave augment out")

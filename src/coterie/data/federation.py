@@ -67,7 +67,7 @@ class Federation:
         _check_parts("validation", self.validation, len(self.x))
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
-        _check_transform(self.x, self.transform)
+        _check_transform(self.x, self.y, self.transform)
         if not any(map(len, self.train)):
             raise UserError("no client has a training sample: give at least one client some data")
         counts = 8 * len(self.train) * (self.classes or 0)
@@ -96,6 +96,11 @@ class Federation:
     def input_shape(self) -> torch.Size:
         """The shape of one sample."""
         return self.x.shape[1:]
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model: a score per class, or a number for every number of a target."""
+        return self.y.shape[1:].numel() if self.classes is None else self.classes
 
     def sample(self, count: int) -> Tensor:
         """Return the first training samples as a model sees them in evaluation."""
@@ -223,7 +228,7 @@ def _check_targets(kind: str, y: Tensor, classes: int | None, parts: Sequence[Te
         raise UserError(f"{kind} labels run from {low} to {high}{whose}: {classes} classes are 0 to {classes - 1}")
 
 
-def _check_transform(x: Tensor, transform: Transform | Masking | None) -> None:
+def _check_transform(x: Tensor, y: Tensor, transform: Transform | Masking | None) -> None:
     if isinstance(transform, Masking):  # the source of a text has made it fit
         return
     raw = x.dtype == torch.uint8
@@ -234,6 +239,8 @@ def _check_transform(x: Tensor, transform: Transform | Masking | None) -> None:
     if not raw or x.ndim != 4:
         looks = f"{name_of(x)} of shape {tuple(x.shape[1:])}"
         raise UserError(f"a transform is for uint8 images of shape (C, H, W), not for {looks}: leave it out")
+    if transform.random and y.shape[-2:] == x.shape[-2:]:
+        raise UserError("crops and flips would move the images and not their masks: leave augment, pad and flip out")
     if len(transform.mean) != x.shape[1]:
         given = len(transform.mean)
         raise UserError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")

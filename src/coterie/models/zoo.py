@@ -30,8 +30,8 @@ class Described(Protocol):
         """The shape of one sample."""
 
     @property
-    def classes(self) -> int | None:
-        """The number of classes."""
+    def outputs(self) -> int:
+        """The number of classes, or of numbers that are predicted."""
 
 
 def logreg(shape: Sequence[int], classes: int) -> nn.Module:
@@ -121,6 +121,7 @@ def build(
 ) -> nn.Module:
     """Build the model of that name, for the data of a federation or for ``classes`` and ``input_shape``.
 
+    It has one output per class; where the targets of a federation are numbers, one for each of them.
     ``module:function`` names a function of your own that returns a module; it is given ``shape`` and ``classes`` if it
     takes them. The same seed gives the same initial values, whatever was drawn before.
 
@@ -133,7 +134,7 @@ def build(
     if spec.name not in BUILDERS and not is_own(f"{spec.name}:{''.join(spec.args[:1])}"):
         raise unknown("model", spec.name, BUILDERS)
     if federation is not None:
-        classes = federation.classes if classes is None else classes
+        classes = federation.outputs if classes is None else classes
         input_shape = federation.input_shape if input_shape is None else input_shape
     if classes is None:
         raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
