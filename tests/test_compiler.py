@@ -1,6 +1,8 @@
 """Programs are compiled by processes of their own, once per machine."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,14 @@ def test_processes_compile_for_those_who_come_later(tmp_path: Path, monkeypatch:
         second.begin(traced())
         assert not second._workers
         assert not second._waiting
+
+
+def test_another_process_knows_the_compilers_own_operations(tmp_path: Path) -> None:
+    import torch._inductor.inductor_prims
+
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.ops.prims.inductor_seed.default, (torch.device("cpu"),)))
+    file = tmp_path / "graph"
+    file.write_bytes(compiler.pickled(torch.fx.GraphModule({}, graph)))
+    code = "import sys, pathlib; from coterie.engines.compiler import unpickled; "
+    subprocess.run([sys.executable, "-c", code + "unpickled(pathlib.Path(sys.argv[1]).read_bytes())", file], check=True)

@@ -67,6 +67,7 @@ class TestMasks:
         assert correlation.square().mean() == pytest.approx(1, abs=0.05)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own modules
     def test_the_compiler_comes_to_the_same_numbers(self) -> None:
         key = torch.tensor(-(3**39), device="cuda")
         for shape in ((40,), (3, 8), (13, 8, 9), (8, 2, 5, 5), (3, 4, 5, 6, 7)):

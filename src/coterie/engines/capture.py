@@ -1,5 +1,6 @@
 """Programs that run without Python: traced, compiled, and recorded with their launches."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,13 +36,25 @@ WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, works
 
 def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
     """Compile each once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
-    with torch.no_grad(), Compiler() as compiler:
+    with torch.no_grad(), no_collection(), Compiler() as compiler:
         for number, (body, tensors) in enumerate(wanted, 1):
             begun(number)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
                 compiler.begin(flat(body, tensors))
         return [partial(played, program) for program in compiler.programs()]
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Look for no unreachable cycles meanwhile: a quarter of the time that importing the compiler and tracing take."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def played(program: Program, memory: Sequence[Tensor]) -> Play:
@@ -113,7 +126,8 @@ def recorded(play: Play) -> Play:
         play()
     graph = torch.cuda.CUDAGraph()
     # A checkpoint may be under way in another thread. Workspaces of libraries belong to a stream: a program that was
-    # recorded on another one would share them with what runs there.
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+    # recorded on another one would share them with what runs there. A collection that came upon an old program
+    # meanwhile would free its memory, and a recording does not survive that.
+    with no_collection(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         play()
     return graph.replay

@@ -1,5 +1,6 @@
 """Graphs into programs: several at a time, by processes of their own, once per machine."""
 
+import gc
 import hashlib
 import os
 import pickle
@@ -114,6 +115,7 @@ def compiled(graph: fx.GraphModule) -> Program:
 
 def compile_file(file: str) -> None:
     """Compile the graph of a file into the folder of compiled programs."""
+    gc.disable()  # the process ends soon, and looking for cycles is a quarter of the time of an import
     from torch._inductor.async_compile import AsyncCompile  # slow to import, and only needed here
 
     AsyncCompile.warm_pool()  # the compiler's own processes start while the graph is read
@@ -149,6 +151,7 @@ def pickled(graph: fx.GraphModule) -> bytes:
 
 def unpickled(graph: bytes) -> fx.GraphModule:
     """Return a graph that another process wrote."""
+    import torch._inductor.lowering  # noqa: F401  it defines operations that a traced graph may hold
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx._graph_pickler import GraphPickler
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
