@@ -172,6 +172,7 @@ FIT = {
     "progress": [3, 1.0],
     "evaluate_every": [0, 1.5, "never", True],
     "validation": [-1, 1.5, "half", None],
+    "holdout_clients": ["2", -1, True],
     "init": ["own", 3, True],
     "drop_messages": [-0.1, 1.5, "x", float("nan"), True],
     "offline": [2, "x", float("inf")],

@@ -47,6 +47,7 @@ def runs(folder: Path) -> dict[str, Path]:
             evaluate_every=2,
             record=record,
             validation=0.2 if method == "fedavg" else 0.0,
+            holdout_clients=1 if method == "fedavg" else 0,
             out=folder / method,
             progress=False,
         )
@@ -107,8 +108,8 @@ def test_files_have_the_keys_of_their_types(folders: dict[str, Path], method: st
     assert problems(read(folder, "config.json"), Config) == []
     clients = read(folder, "clients.json")
     assert problems(clients, ClientSummary) == []
-    named = {"names"} if method == "fedavg" else set()
-    assert clients.keys() == ClientSummary.__annotations__.keys() - {"names"} | named
+    some = {"names", "newcomers"}  # of data with names, and of runs with newcomers
+    assert clients.keys() == ClientSummary.__annotations__.keys() - (set() if method == "fedavg" else some)
 
 
 def test_types_have_no_key_that_no_run_has(folders: dict[str, Path]) -> None:

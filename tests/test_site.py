@@ -13,7 +13,7 @@ import coterie as ct
 import methods as method_pages
 import webpages
 from coterie.data import builtin
-from coterie.data.federation import Pool
+from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
 from docstrings import about, formula
 from helpers_cli import Cli

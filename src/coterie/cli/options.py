@@ -115,6 +115,10 @@ class RunOptions(TrainingOptions):
         read=read_settings,
         metavar="FILE",
     )
+    holdout_clients: float | None = option(
+        "How many clients come only after training, such as 0.2 or 3: what they get is measured then.",
+        min=0,
+    )
     validation: float | None = option(
         "Keep this part of every client's training samples out of training, to choose by, such as 0.2; by default none."
     )

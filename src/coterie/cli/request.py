@@ -78,6 +78,14 @@ class RunPlan:
             self.latest[seed] = data.federate(self.source, clients, partition, seed, self.options.data_dir)
         return self.latest[seed]
 
+    @property
+    def holdout(self) -> float | int:
+        """The clients that come after training: a fraction of all, or their number."""
+        asked = self.options.holdout_clients or 0.0
+        if asked >= 1 and asked != int(asked):
+            raise UserError(f"--holdout-clients {asked:g} is no number of clients: give a whole one, or a fraction")
+        return asked if asked < 1 else int(asked)
+
     def notes(self, seed: int) -> tuple[str, ...]:
         """Return what was done to the columns of a table, for the person to see."""
         columns = self.federation(seed).columns

@@ -30,6 +30,7 @@ from ..training.config import rebuild
 from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
 from ..training.fit import fit
+from ..training.newcomers import hold_out
 from ..training.run import Run
 from ..training.time_limit import OutOfTime
 from .options import Output, RunOptions, TrainingOptions
@@ -83,6 +84,7 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             algorithm,
             **{key: config[key] for key in SAVED},  # type: ignore[literal-required]
             validation=config.get("validation", 0.0),
+            holdout_clients=config.get("holdout_clients", 0),
             engine=options.engine or config["engine"],
             out=folder,
             resume=options.resume,
@@ -146,6 +148,7 @@ def train_seed(
         resume=plan.options.resume,
         evaluate_every=plan.options.evaluate_every or "auto",
         validation=plan.options.validation or 0.0,
+        holdout_clients=plan.holdout,
         init=plan.init(module, federation, algorithm, among),
         drop_messages=missing.drop_messages,
         offline=missing.offline,
@@ -187,7 +190,8 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
 def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str]:
     """Find every mistake before the first run; return the plan, the methods and what to say of them."""
     options, seed = plan.options, plan.options.seed or 0
-    federation = with_validation(plan.federation(seed), options.validation or 0.0, seed)
+    federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
+    federation = with_validation(federation, options.validation or 0.0, seed)
     chosen = [plan.algorithm(m, methods) for m in methods]
     model = Model(plan.module(federation, 0, methods), cross_entropy)
     check_model(model, federation)

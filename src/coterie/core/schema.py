@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
 from .bounds import Edges, EngineName, EqualRows, FolderName
+from .schema_parts import Count, Newcomers, NewcomerSummary, SavedColumns
 
-Count = Annotated[int, Range()]
 EngineText = Annotated[str, EngineName()]
 Init = Literal["common", "per-client"]
 """What clients begin with: one model for all, or a draw of each one's own."""
@@ -117,6 +117,7 @@ class Summary(TypedDict):
     busiest_bytes_up: Count  # in any round
     busiest_bytes_down: Count
     rounds_to: dict[str, PositiveInt | None]  # by the mean personal accuracy after mixing in %
+    newcomers: NotRequired[NewcomerSummary]  # where clients were kept out of training
 
 
 Labels = Annotated[list[list[Count]], EqualRows()]
@@ -142,6 +143,7 @@ class ClientSummary(TypedDict, total=False):
     test_samples: list[Count]
     parameters: list[Count]  # of each client's own model
     names: list[str]  # of the clients; only where the data name them
+    newcomers: Newcomers  # only where clients were kept out of training
     labels: Labels | None  # None where there are no classes, or too many
     accuracy: dict[str, list[Fraction | None]]  # by protocol
     graph: Graph | None  # None with a server, and where nobody is heard
@@ -192,23 +194,12 @@ class Repeatable(TypedDict):
     drop_messages: Fraction
     offline: Fraction
     evaluate_every: PositiveInt
+    holdout_clients: NotRequired[PositiveInt]  # that were kept out of training; left out: none
     validation: NotRequired[Fraction]  # of every client's training samples; left out: none
     record: list[MeasureName]
     precision: Precision
     device: Literal["cpu", "cuda"]
     engine: EngineText
-
-
-class SavedColumns(TypedDict):
-    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
-
-    features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
-    mean: list[float]  # of every input
-    std: list[float]
-    target: list[str]
-    classes: list[str] | None  # None: the targets are numbers
-    target_mean: list[float]
-    target_std: list[float]
 
 
 class Config(Repeatable):

@@ -11,7 +11,8 @@ from ..core import rng
 from ..core.annotations import NonNegative, PositiveInt
 from ..core.errors import UserError
 from ..core.memory import check_fits
-from .federation import Federation, Pool, quarter
+from .federation import Federation
+from .pool import Pool, quarter
 
 BYTES = 28  # of a number while it is drawn: three times in double precision, once in single
 MEAN, STD = 0.305, 0.376  # of a digit's pixels scaled to [0, 1]

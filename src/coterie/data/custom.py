@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.files import user_path
 from .batches import Integers
-from .federation import MOST_CLASSES, Natural, Pool, quarter, rows_by_label
+from .federation import MOST_CLASSES
+from .pool import Natural, Pool, quarter, rows_by_label
 from .readers.images import channel_stats
 from .readers.npz import read_npz
 from .readers.pictures import SUFFIXES, decoded

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core.annotations import Positive
 from ..core.errors import UserError
 from .batches import Integers
-from .federation import rows_by_label
+from .pool import rows_by_label
 
 Floats = NDArray[np.float64]
 Parts = list[Integers]  # the rows of each client

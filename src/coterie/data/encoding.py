@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.memory import check_fits
-from ..core.schema import SavedColumns
+from ..core.schema_parts import SavedColumns
 from .columns import Table, TableColumn
 from .readers.pictures import decoded
 

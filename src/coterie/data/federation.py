@@ -1,10 +1,8 @@
-"""The data of all clients: a pool of samples that is not divided yet, and a federation, which says who holds what."""
+"""The data of all clients: a federation says who holds what."""
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +21,6 @@ from .transform import Masking, Transform
 Array = Tensor | NDArray[np.generic]
 Pair = tuple[Array, Array]
 MOST_CLASSES = 1_000_000  # of fewer samples than that
-Rows = tuple[NDArray[np.int64], ...]
 
 
 @checked_class("class")
@@ -111,6 +108,27 @@ class Federation:
         if self.classes is None:
             raise UserError("floating targets have no classes to count")
         return torch.stack([self.y[part].flatten().bincount(minlength=self.classes) for part in self.train])
+
+    def of_clients(self, which: NDArray[np.int64]) -> "Federation":
+        """Return the federation of some clients, with their samples alone; nobody can make it again from a source."""
+        train, test = ([parts[i] for i in which] for parts in (self.train, self.test))
+        validation = [self.validation[i] for i in which] if self.validation else []
+        kept, tested = (torch.unique(torch.cat(parts)) for parts in ([*train, *validation], test))
+
+        def renumbered(parts: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
+            return tuple(torch.searchsorted(rows, part) for part in parts)
+
+        return replace(
+            self,
+            x=self.x[kept],
+            y=self.y[kept],
+            test_x=self.test_x[tested],
+            test_y=self.test_y[tested],
+            train=renumbered(train, kept),
+            test=renumbered(test, tested),
+            validation=renumbered(validation, kept),
+            names=tuple(self.names[i] for i in which) if self.names else (),
+        )
 
     @checked("function")
     def to(self, device: torch.device | str) -> "Federation":
@@ -244,55 +262,3 @@ def _check_transform(x: Tensor, y: Tensor, transform: Transform | Masking | None
     if len(transform.mean) != x.shape[1]:
         given = len(transform.mean)
         raise UserError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")
-
-
-class Natural(NamedTuple):
-    """The division that the data come with."""
-
-    names: tuple[str, ...]  # of the clients
-    train: Rows  # per client: rows of x
-    test: Rows | None = None  # per client: rows of test_x; None: they follow the client's classes
-
-
-class Pool(NamedTuple):
-    """Training and test samples of a source with their targets, before they are divided among clients."""
-
-    x: Tensor  # [N, ...]
-    y: Tensor  # [N] int64 labels, or [N, ...] anything else that is learned
-    test_x: Tensor  # [M, ...]
-    test_y: Tensor  # [M, ...]
-    classes: int | None  # None: the targets are numbers
-    per_client: Callable[[Federation], Federation] | None = None  # applied once the samples are divided
-    transform: Transform | Masking | None = None  # makes inputs of uint8 images or of stored tokens
-    natural: Natural | None = None  # where the source knows its clients
-    columns: Columns | None = None  # where it is a table
-
-    @property
-    def labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """The classes of the training and of the test samples; None where a sample has no single class."""
-        return (self.y.numpy(), self.test_y.numpy()) if self.classes is not None and self.y.dim() == 1 else None
-
-
-def quarter(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Mark every fourth sample of each class: a test set that keeps the proportions of the classes.
-
-    >>> quarter(np.array([7, 7, 7, 7, 8, 7, 8, 8, 8])).astype(int)
-    array([0, 0, 0, 1, 0, 0, 0, 0, 1])
-    """
-    chosen = np.zeros(len(labels), bool)
-    for rows in rows_by_label(labels).values():
-        chosen[rows[3::4]] = True
-    return chosen
-
-
-def rows_by_label(labels: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
-    """Return the rows of every label in their order, by label; one that does not occur has none.
-
-    >>> found = rows_by_label(np.array([7, 2, 7]))
-    >>> found[2].tolist(), found[7].tolist(), found[5].tolist()
-    ([1], [0, 2], [])
-    """
-    order = np.argsort(labels, kind="stable")
-    kinds, starts = np.unique(labels[order], return_index=True)
-    found = zip(kinds.tolist(), np.split(order, starts[1:]), strict=True) if len(kinds) else ()
-    return defaultdict(lambda: np.empty(0, np.int64), found)

@@ -28,7 +28,7 @@ from .dealing import (
     shards,
     sorted_parts,
 )
-from .federation import Natural, rows_by_label
+from .pool import Natural, rows_by_label
 
 
 def dirichlet_by_class(

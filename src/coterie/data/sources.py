@@ -14,9 +14,10 @@ from ..core.spec import Spec, bind, parameters, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
-from .federation import Federation, Pool
+from .federation import Federation
 from .partition import IID, NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
+from .pool import Pool
 from .readers.arrow import csv, parquet
 from .readers.huggingface import huggingface
 from .readers.images import cifar10, cifar100, fashion_mnist, mnist, mnist_halves, svhn, tiny_imagenet

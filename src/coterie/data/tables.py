@@ -17,7 +17,7 @@ from ..core.rng import generator
 from .batches import Integers
 from .columns import Table, TableColumn, one_kind
 from .encoding import Way, encode
-from .federation import Natural, Pool, rows_by_label
+from .pool import Natural, Pool, rows_by_label
 from .readers.images import channel_stats
 from .validation import stratified
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ..core import rng
 from ..core.errors import UserError
 from .batches import NAMED
-from .federation import Federation, rows_by_label
+from .federation import Federation
+from .pool import rows_by_label
 
 FEWEST = 2  # samples of a client that can give one away
 

@@ -183,7 +183,7 @@ def client_file(path: Path, client: int) -> Path:
 
 def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    known = get_type_hints(ClientSummary).keys() - {"names"}  # which not all data have
+    known = get_type_hints(ClientSummary).keys() - {"names", "newcomers"}  # which not all runs have
     yield from (f"{key} is missing" for key in known if key not in summary)
     each: dict[str, Sequence[object] | None] = {
         "names": summary.get("names"),

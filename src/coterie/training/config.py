@@ -53,10 +53,17 @@ def describe(
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
         "versions": {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+    return _with_parts(config, experiment, validation)
+
+
+def _with_parts(config: Config, experiment: Experiment, validation: float) -> Config:
+    """Add what only some runs have."""
     if validation:
         config["validation"] = validation
-    if federation.columns is not None:
-        config["columns"] = federation.columns.saved()
+    if experiment.newcomers is not None:
+        config["holdout_clients"] = experiment.newcomers.clients
+    if experiment.federation.columns is not None:
+        config["columns"] = experiment.federation.columns.saved()
     return config
 
 
@@ -87,7 +94,8 @@ def rebuild(
         return nullcontext() if own_code(config) else made_of(where, field)  # one's own code says itself what is wrong
 
     with made_of(where, "data"):
-        federation = data.federate(**config["data"], data_dir=data_dir)
+        everybody = config["data"]["clients"] + config.get("holdout_clients", 0)
+        federation = data.federate(**{**config["data"], "clients": everybody}, data_dir=data_dir)
     if config["transform"]:
         with made_of(where, "transform"):
             federation = replace(federation, transform=data.Transform(**config["transform"]))

@@ -5,8 +5,10 @@ Reckoned from counts, not from a clock: the same run is always evaluated in the 
 
 from dataclasses import replace
 from math import ceil, log
+from typing import Literal
 
 from ..data.batches import Batches
+from ..store import RunFolder
 from .experiment import Experiment
 
 # Of the training's multiply-adds. An evaluation takes up to 1.7 times as long as its own let expect: going forward is
@@ -15,6 +17,14 @@ SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
 PARTS = 8  # of a run, of each of which a round is looked at
 FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+
+
+def interval(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
+    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+    if isinstance(asked, str):  # auto
+        known = None if begun is None else begun.config().get("evaluate_every")
+        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
+    return asked
 
 
 def evaluation_interval(experiment: Experiment) -> int:

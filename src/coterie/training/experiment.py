@@ -59,6 +59,7 @@ class Experiment:
     shard: Integers | None = None  # the clients of this process, in ascending order; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
     first: First | None = None  # what each client begins with; None: everybody with the same model
+    newcomers: Federation | None = None  # clients that come after the last round, if there are any
 
     @classmethod
     def of(

@@ -14,7 +14,7 @@ from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..algorithms.used import check_used
 from ..core import rng
-from ..core.annotations import Example, Fraction, PositiveInt
+from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import checked
 from ..core.errors import UserError, noted
 from ..core.schema import Config, Init, MeasureName, Precision, Row
@@ -35,10 +35,11 @@ from .checks import check_model, check_precision, find_device, idle_clients
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
 from .config import describe, moved
-from .evaluation import evaluation_interval
+from .evaluation import interval
 from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, drawn, first_models
 from .freed_memory import retain_freed_memory
+from .newcomers import hold_out, mean_over, newcomer_summary
 from .run import Client, History, Run, client_tensors, read_finished
 from .select_engine import Choice, select_engine
 from .time_limit import LimitedRun, TimeLimit
@@ -69,6 +70,7 @@ def fit(
     progress: bool | str = True,
     evaluate_every: PositiveInt | Literal["auto"] = 1,
     validation: Fraction = 0.0,
+    holdout_clients: Annotated[float | int, Range()] = 0,
     init: Init = COMMON,
     drop_messages: Fraction = 0.0,
     offline: Fraction = 0.0,
@@ -96,6 +98,8 @@ def fit(
             it: 1, unless all evaluations would take more than two seconds and more than a tenth of the training.
         validation: The part of every client's training samples that is kept out of training, to choose by: drawn by
             the seed, stratified by class. Test samples stay what they are.
+        holdout_clients: How many clients are kept out of training and come afterwards, a fraction or a number, drawn by
+            the seed; ``run.newcomers`` tells what they get.
         init: "common", one model for all, or "per-client", where each draws its own (with a server its personal part).
         drop_messages: How likely a message between peers is dropped.
         offline: How likely a client between peers is absent for a whole round, and keeps what it has.
@@ -127,7 +131,8 @@ def fit(
     continued = folder is not None and resume and folder.exists
     module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
-    federation = with_validation(federation, validation, seed).to(place)
+    federation, newcomers = hold_out(federation.to(place), holdout_clients, seed)
+    federation = with_validation(federation, validation, seed)
     with noted(TRIAL):
         check_model(given, federation)
     check_used(algorithm)
@@ -138,14 +143,13 @@ def fit(
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
     plan = seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
+    experiment = replace(experiment, newcomers=newcomers)
     with noted(TRIAL):
         experiment.check()
         chosen = None if there else select_engine(engine, experiment, federation.clients)
     runs_on = experiment.engine if chosen is None else chosen.engine
     experiment = replace(experiment, engine=runs_on)
-    experiment = replace(
-        experiment, evaluate_every=_evaluate_every(evaluate_every, experiment, folder if continued else None)
-    )
+    experiment = replace(experiment, evaluate_every=interval(evaluate_every, experiment, folder if continued else None))
     messages = PendingMessages()
     with _backend(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type
@@ -260,8 +264,10 @@ def _run_rounds(
     clients = backend.clients(now.state)
     accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, rounds - 1)
     final = saved if isinstance(saved, dict) else saved.gathered()
-    known = client_summary(experiment, accuracies)
-    run = Run(config, History(history), summarize(config, history), clients, final, known)
+    known, summary = client_summary(experiment, accuracies), summarize(config, history)
+    if (newcomers := newcomer_summary(experiment, final)) is not None:
+        known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
+    run = Run(config, History(history), summary, clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
     tracking.summary = run.summary
@@ -286,11 +292,3 @@ def _built(experiment: Experiment, now: RunState, todo: range) -> float:
 def _same_engine(asked: str, begun: str) -> str:
     """Return the engine of a continued run, chunk included, unless another one is asked for."""
     return begun if asked in ("auto", parse(begun).name) else asked
-
-
-def _evaluate_every(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
-    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
-    if isinstance(asked, str):  # auto
-        known = None if begun is None else begun.config().get("evaluate_every")
-        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
-    return asked

@@ -20,6 +20,7 @@ from ..core.checked_json import made_of
 from ..core.custom import trust_options
 from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
+from ..core.schema_parts import Newcomers
 from ..core.tensors import Tensors
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
@@ -76,6 +77,11 @@ class Run:
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
+
+    @property
+    def newcomers(self) -> Newcomers | None:
+        """What every client got that was kept out of training; None where nobody was."""
+        return self.client_summary.get("newcomers")
 
     def __repr__(self) -> str:
         accuracy = self.summary["personal_accuracy"]["after_mix"]

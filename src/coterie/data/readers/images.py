@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ...core.errors import UserError
 from ...core.files import create_folder
 from ..catalog import located
-from ..federation import Pool
 from ..place import OPTION, convenience
+from ..pool import Pool
 from ..transform import Transform
 from .cifar import CIFAR10, CIFAR100, Labeled, read_cifar
 from .mat import read_mat

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
+from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 
 __all__ = ["POINTS", "TARGET", "Cell", "Column", "Comparison", "MethodRuns", "RunData", "check_target", "paired_test"]
@@ -25,7 +26,7 @@ class Comparison:
     @cached_property
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
-        return verdict(self.methods)
+        return [*verdict(self.methods), *newcomer_sentences(self.methods)]
 
     @cached_property
     def rows(self) -> list[tuple[str, list[Cell]]]:
@@ -34,4 +35,5 @@ class Comparison:
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
-        return protocol(self.methods, shown, mark)
+        kept_out = newcomer_sentences(self.methods)
+        return [*protocol(self.methods, shown, mark), *([NEWCOMERS] if kept_out else [])]

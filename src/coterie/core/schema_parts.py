@@ -1,0 +1,37 @@
+"""What only some runs say of themselves: of the columns of a table, of clients that came later."""
+
+from typing import Annotated, TypedDict
+
+from .annotations import Fraction, PositiveInt, Range
+
+Count = Annotated[int, Range()]
+
+
+class SavedColumns(TypedDict):
+    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
+
+    features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
+    mean: list[float]  # of every input
+    std: list[float]
+    target: list[str]
+    classes: list[str] | None  # None: the targets are numbers
+    target_mean: list[float]
+    target_std: list[float]
+
+
+class Newcomers(TypedDict):
+    """Every client that came after the last round; None: it has no test samples, or the method shares nothing."""
+
+    names: list[str]  # none where the data do not name them
+    train_samples: list[Count]
+    test_samples: list[Count]
+    received: list[Fraction | None]  # of the model that all agree on, as it is
+    personalized: list[Fraction | None]  # after the newcomer has trained its own part
+
+
+class NewcomerSummary(TypedDict):
+    """The means over the clients that came after the last round; None where nothing could be measured."""
+
+    clients: PositiveInt
+    received: Fraction | None
+    personalized: Fraction | None

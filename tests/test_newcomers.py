@@ -1,0 +1,152 @@
+"""Clients who come later: kept out of training, then given what the others share and trained on their own samples."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import coterie as ct
+from coterie.core.errors import UserError
+from coterie.training.newcomers import hold_out
+from helpers_cli import Cli, assert_same_run
+from laws import FIRST, build, kind_like
+from toys import net, ragged
+
+PLAIN = {"lr": 0.05, "lr_decay": 1.0, "momentum": 0.0, "weight_decay": 0.0, "batch_size": None, "epochs": 3}
+
+
+@cache
+def federation() -> ct.data.Federation:
+    return ct.data.federate("synthetic:size=240,classes=3", clients=6, partition="dirichlet:1", seed=0)
+
+
+def trained(method: str, rounds: int = 2, model: str = "mlp:width=8", **more: Any) -> ct.Run:
+    fed, given = federation(), {"engine": "serial", "device": "cpu", "progress": False, "holdout_clients": 2, **more}
+    settings = given.pop("settings", {})
+    algorithm = ct.algorithms.build(method, **settings)
+    return ct.fit(ct.models.build(model, fed), fed, algorithm, rounds=rounds, **given)
+
+
+def test_who_comes_later() -> None:
+    fed = federation()
+    stay, later = hold_out(fed, 0.34, seed=3)
+    assert later is not None
+    assert (stay.clients, later.clients) == (4, 2)
+    drawn = sorted(np.random.default_rng(ct.core.rng.key(3, "newcomers")).permutation(6)[:2].tolist())
+    kept = [i for i in range(6) if i not in drawn]
+    for some, which in ((stay, kept), (later, drawn)):
+        for i, client in enumerate(which):
+            assert torch.equal(some.x[some.train[i]], fed.x[fed.train[client]])
+            assert torch.equal(some.y[some.train[i]], fed.y[fed.train[client]])
+            assert torch.equal(some.test_x[some.test[i]], fed.test_x[fed.test[client]])
+    assert len(stay.x) + len(later.x) == len(fed.x)
+    assert hold_out(fed, 0, 0) == (fed, None)
+    assert hold_out(fed, 0.01, 0)[0].clients == 5
+    for wrong in (6, 1.0, 9):
+        with pytest.raises(UserError, match="of 6 clients out of training: keep fewer out"):
+            hold_out(fed, wrong, 0)
+
+
+def test_the_others_never_see_them() -> None:
+    """Training is that of a federation which does not have them."""
+    stay, _ = hold_out(federation(), 2, seed=0)
+    run = trained("dfedalt", settings={"topology": "ring"})
+    alone = ct.fit(
+        ct.models.build("mlp:width=8", stay),
+        stay,
+        ct.algorithms.dfedalt(topology="ring"),
+        rounds=2,
+        engine="serial",
+        device="cpu",
+        progress=False,
+    )
+    seconds = {"seconds", "evaluation_seconds"}
+    assert [{k: v for k, v in row.items() if k not in seconds} for row in run.history] == [
+        {k: v for k, v in row.items() if k not in seconds} for row in alone.history
+    ]
+    for one, other in zip(run.clients, alone.clients, strict=True):
+        assert all(torch.equal(v, other.shared[k]) for k, v in one.shared.items())
+
+
+def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model(x).argmax(1) == y).double().mean())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "trains"),
+    [
+        ("fedper", {"participation": 1.0}, ("5.weight", "5.bias")),
+        ("dfedalt", {"topology": "ring", "personal_epochs": 2, "personal_lr": 0.3}, ("5.weight", "5.bias")),
+        ("fedavg", {"participation": 1.0}, None),
+        ("fedbabu", {"participation": 1.0, "finetune_epochs": 4, "finetune_lr": 0.02}, None),
+    ],
+)
+def test_beside_a_plain_loop(method: str, settings: dict[str, Any], trains: tuple[str, ...] | None) -> None:
+    """What a newcomer gets is what a loop in PyTorch with a frozen shared part gives."""
+    run = trained(method, settings={**PLAIN, **settings})
+    _, later = hold_out(federation(), 2, seed=0)
+    assert later is not None
+    assert run.newcomers is not None
+    whole = [{**c.shared, **c.personal} for c in run.clients]
+    if method == "fedbabu":  # the clients' models are tuned, the common one is in the state
+        common = {k.partition("/")[2]: v for k, v in run.final.items() if k.startswith("u/")}
+        common |= {k.partition("/")[2]: v[0] for k, v in run.final.items() if k.startswith("v/")}
+    else:
+        common = {k: torch.stack([c[k] for c in whole]).mean(0) for k in whole[0]}
+    epochs = {"dfedalt": 2, "fedbabu": 4}.get(method, 3)
+    lr, momentum = {"dfedalt": (0.3, 0.0), "fedbabu": (0.02, 0.9)}.get(method, (0.05, 0.0))
+    for i in range(2):
+        module = ct.models.build("mlp:width=8", federation())
+        module.load_state_dict(common)
+        x, y = later.x[later.train[i]], later.y[later.train[i]]
+        test = later.test_x[later.test[i]], later.test_y[later.test[i]]
+        assert run.newcomers["received"][i] == pytest.approx(accuracy(module, *test))
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(trains is None or name in trains)
+        optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr, momentum)
+        for _ in range(epochs):
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 10.0) if method != "fedbabu" else None
+            optimizer.step()
+        assert run.newcomers["personalized"][i] == pytest.approx(accuracy(module, *test))
+
+
+@pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)
+def test_every_method(row: str) -> None:
+    """Each gives newcomers something and lets them train, or says that it shares nothing."""
+    kind = kind_like(row, "mlp")
+    fed, algorithm = ragged(kind), build(row)
+    run = ct.fit(
+        net(kind), fed, algorithm, rounds=8, holdout_clients=1, evaluate_every=8, engine="serial", progress=False
+    )
+    newcomers = run.newcomers
+    assert newcomers is not None
+    assert len(run.clients) == fed.clients - 1
+    found = newcomers["received"] + newcomers["personalized"]
+    assert [value is None for value in found] == [algorithm.name == "local"] * 2
+
+
+def test_what_a_person_types(tmp_path: Path, cli: Cli) -> None:
+    words = ["--data", "synthetic:size=240,classes=3", "--clients", "6", "--rounds", "1", "--model", "logreg"]
+    done = cli.succeed("compare", "fedavg", "local", *words, "--holdout-clients", "0.3", "--out", "c", cwd=tmp_path)
+    told = next(line for line in done.out.splitlines() if line.startswith("Newcomers: fedavg"))
+    summary = json.loads((tmp_path / "c/fedavg-seed0/summary.json").read_text())["newcomers"]
+    assert summary["clients"] == 2
+    assert (
+        f"fedavg {100 * summary['received']:.1f} % as received, {100 * summary['personalized']:.1f} % trained" in told
+    )
+    assert "local shares nothing that they could begin with." in told
+    assert "Newcomers: clients that were kept out of training." in done.out
+    assert json.loads((tmp_path / "c/fedavg-seed0/config.json").read_text())["data"]["clients"] == 4
+    cli.succeed("run", "c/fedavg-seed0", "--out", "again", cwd=tmp_path)
+    assert_same_run(tmp_path / "c/fedavg-seed0", tmp_path / "again")
+    for number, said in (("6", "keeps 6 of 6 clients out of training"), ("2.5", "is no number of clients")):
+        cli.refuse("run", "fedavg", *words, "--holdout-clients", number, "--out", "n", cwd=tmp_path, names=(said,))
