@@ -42,6 +42,7 @@ RECORDED = {f"{run.recipe}, {run.name}": run for run in evidence.recorded()}
 SMALL = {"bench", "bench-peers", "gathering", "gpu_speed", "growth", "overlap", "overlap-gpu"}
 # Times in the evidence that no estimate can be held against.
 NOT_COMPARED = {
+    "cifar10-dfedpgp-t1": "eight processes of tests used the same GPU meanwhile",
     "004_figures": "the processor's time of a whole study",
     "capacities": "the processor's time of runs with models of no recipe",
     "capacity_speed": "rounds of models of three sizes at once; their FLOPs were not recorded",

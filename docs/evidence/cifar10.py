@@ -6,7 +6,7 @@
 
 A folder is one run (``config.json`` and ``metrics.jsonl`` suffice) or one of ``recipe run``. What a run is, its
 configuration says: the table by data, model, clients and method (``TABLES`` in cifar10_tables.py: dfedalt-t1,
-fedlmt-t2-image, dfedsam-t1), and the name of its row by whatever is set otherwise than in the recipe, such as
+fedlmt-t2-image, dfedsam-t1, dfedpgp-t1), and the name of its row by whatever is set otherwise than in the recipe, as in
 "fedavg, partition=dirichlet-reuse:0.3". A run that was interrupted is gathered with the rounds it has, and is
 compared with the published number only after 98 % of them. A run that is gathered again replaces its row. Published
 numbers come with the recipes. Without a folder the tables and the picture are made anew. ``measured_speeds.py`` then

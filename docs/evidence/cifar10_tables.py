@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 TARGET = 0.8
 SETTLED = 0.98  # of the rounds, after which a run is compared with what is published
 SEED = "seed="
+ROUNDS = ("method", "published", "ours")
 
 Run = Mapping[str, Any]
 Runs = Mapping[str, Run]  # by row: the method, and what was set otherwise than in the recipe
@@ -88,7 +89,6 @@ PERSONAL = Table(
         Claim("updating in turns is faster: DFedAlt passes 80 % before DFedAvgM", "dfedalt", ("dfedavgm",), "rounds"),
     ),
 )
-FASTER = Table("dfedalt-t2", 1, "cifar10.json", "rounds_to_80", None, PERSONAL.title, ())  # the same runs
 CAPACITY = Table(
     *("fedlmt-t2-image", 1, "cifar10-fedlmt-t2-image.json", "global_accuracy", "global_local"),
     "three capacities, ResNet-18-BN",
@@ -108,7 +108,16 @@ CONSENSUS = Table(
         Claim("DFedSAM's gap from training to test is below FedAvg's", "fedavg", ("dfedsam",), "gap"),
     ),
 )
-TABLES = (PERSONAL, CAPACITY, CONSENSUS)
+DIRECTED = Table(
+    *("dfedpgp-t1", 2, "cifar10-dfedpgp-t1.json", "personal_accuracy", None),
+    "directed graphs, Dirichlet 0.3, ResNet-18-GN",
+    (Claim("DFedPGP ends above OSGP, which has no personal part", "dfedpgp", ("osgp",)),),
+)
+TABLES = (PERSONAL, CAPACITY, CONSENSUS, DIRECTED)
+FASTER = {  # the same runs, by the rounds that they need
+    table: Table(recipe, 1, table.file, "rounds_to_80", None, table.title, ())
+    for table, recipe in ((PERSONAL, "dfedalt-t2"), (DIRECTED, "dfedpgp-t2"))
+}
 
 
 def kept(table: Table) -> dict[str, dict[str, Any]]:
@@ -183,16 +192,16 @@ def first_round(table: Table, run: Run) -> int | None:
     return next((t for t, v in table.points(run) if v >= 100 * TARGET), None)
 
 
-def rounds(runs: Runs) -> Iterable[Sequence[str]]:
+def rounds(table: Table, runs: Runs) -> Iterable[Sequence[str]]:
     """When each method first reached the target; a method that is evaluated every tenth round may be told nine late.
 
     A run that was stopped early says so: it could still have reached the target.
     """
-    printed = FASTER.published(FASTER.metric)
+    printed = FASTER[table].published(FASTER[table].metric)
     for row, run in runs.items():
-        points, first = PERSONAL.points(run), first_round(PERSONAL, run)
+        points, first = table.points(run), first_round(table, run)
         every = points[1][0] - points[0][0] if len(points) > 1 else points[0][0]
-        never = "not reached" if PERSONAL.settled(run) else f"not in the first {played(run)}"
+        never = "not reached" if table.settled(run) else f"not in the first {played(run)}"
         said = printed.get(method_of(row))
         yield (
             row,
@@ -247,8 +256,8 @@ def _decided(table: Table, high: Run, *lows: Run) -> bool:
 
 def _printed(table: Table, claim: Claim, lows: Sequence[str]) -> str:
     """The same difference between the printed numbers; who never passed the target is left out."""
-    metric = {"accuracy": table.metric, "rounds": FASTER.metric, "gap": "generalization_gap"}[claim.measure]
-    printed = (FASTER if claim.measure == "rounds" else table).published(metric)
+    named = FASTER[table] if claim.measure == "rounds" else table
+    printed = named.published("generalization_gap" if claim.measure == "gap" else named.metric)
     sign = -1 if claim.measure == "rounds" else 1
     known = [sign * v for m in lows if (v := printed.get(m)) is not None]
     high = printed.get(claim.high)
@@ -267,7 +276,7 @@ def drawn(runs: Mapping[Table, Runs]) -> Figure:
             axis.plot(
                 [1.016 * table.rounds], [printed[method_of(row)]], marker="o", color=line.get_color(), clip_on=False
             )
-        if table is PERSONAL:
+        if table in FASTER:
             axis.axhline(100 * TARGET, color="gray", linewidth=0.8)
         axis.set(
             xlabel=f"round (dots: published, {WHEN[table.loaded.protocol.over_rounds]})",
@@ -283,11 +292,16 @@ def drawn(runs: Mapping[Table, Runs]) -> Figure:
 def page(runs: Mapping[Table, Runs]) -> str:
     """The whole text; a table of which nothing was run is not there."""
     parts = [ABOUT, compared(PERSONAL, runs[PERSONAL]), BETWEEN]
-    parts += [markdown(("method", "published", "ours"), rounds(runs[PERSONAL]))]
+    parts += [markdown(ROUNDS, rounds(PERSONAL, runs[PERSONAL]))]
     for table in (t for t in runs if t is not PERSONAL):
         recipe = table.loaded
         parts += [f"\n## {recipe.about.rstrip('.')} ({table.recipe}, {recipe.where}, case {table.case})\n\n"]
         parts += [f"Runs: [{table.file}]({table.file}).\n\n", compared(table, runs[table])]
+        if table in FASTER:
+            parts += [
+                f"\nRounds until 80 % ({FASTER[table].recipe}):\n\n",
+                markdown(ROUNDS, rounds(table, runs[table])),
+            ]
     found = [line for table, rows in runs.items() for c in table.claims if (line := judged(table, c, rows))]
     tried = json.loads(cifar10_small.FILE.read_text())
     heads = ("claim", "others that were run", "in the paper", "ours", "seeds", "verdict")
