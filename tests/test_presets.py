@@ -16,8 +16,11 @@ LMT = ("fedlmt", "pfedlmt", "feddropout", "heterofl", "fedrolex", "fedhm", "fedh
 SAM = ("fedsam", "dfedsam", "dfedsam-mgs")
 
 
+PLACES = {"csv": "csv:a.csv,target=y", "parquet": "parquet:a.parquet,target=y", "huggingface": "huggingface:a,target=y"}
+
+
 def chosen(data: str, method: str) -> Algorithm:
-    return RunPlan.of(RunOptions(data=data)).algorithm(method, [method])
+    return RunPlan.of(RunOptions(data=PLACES.get(data, data))).algorithm(method, [method])
 
 
 @pytest.mark.parametrize("data", PRESETS)
