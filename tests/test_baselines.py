@@ -56,7 +56,7 @@ class TestFedBABU:
         e = experiment(net("mlp"), ragged("mlp"), alg.fedbabu(**COMMON, participation=3, finetune_lr=0.1))
         now = play(e, 1)
         before = {k: v.clone() for k, v in flatten(now.state).items()}
-        each = e.accuracies(now.state, now.after_train, 0)
+        each = e.values(now.state, now.after_train, 0)
         assert each is not None
         assert all(torch.equal(v, before[k]) for k, v in flatten(now.state).items())
         assert each["after_finetune"].nanmean() > each["after_mix"].nanmean()
@@ -64,7 +64,7 @@ class TestFedBABU:
     def test_without_fine_tuning_there_is_none(self) -> None:
         e = experiment(net("mlp"), ragged("mlp"), alg.fedbabu(**COMMON, participation=3, finetune_epochs=0))
         now = play(e, 1)
-        each = e.accuracies(now.state, now.after_train, 0)
+        each = e.values(now.state, now.after_train, 0)
         assert each is not None
         assert each.keys() == {"after_mix", "after_train"}
         for client in e.clients(now.state):

@@ -47,13 +47,13 @@ def test_a_round_is_measured_the_same_whatever_lies_between(name: str) -> None:
 
 def test_nobody_is_measured_who_trains_again_before_the_next_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
-    accuracies = ct.measure.personal_accuracies
+    values = ct.measure.personal_values
 
-    def counted(engine: Any, model: Any, models: Any, tests: Any, clients: Any, known: Any = None) -> Any:
+    def counted(engine: Any, model: Any, models: Any, tests: Any, clients: Any, *rest: Any) -> Any:
         measured.append(len(clients))
-        return accuracies(engine, model, models, tests, clients, known)
+        return values(engine, model, models, tests, clients, *rest)
 
-    monkeypatch.setattr(ct.measure, "personal_accuracies", counted)
+    monkeypatch.setattr(ct.measure, "personal_values", counted)
     fitted(PARTIAL["fedavg"], evaluate_every=ROUNDS)
     assert sum(measured) <= 2 * 5  # after mixing, and after training at most once
 

@@ -61,12 +61,12 @@ def test_every_method_has_it_and_goes_on_as_without(name: str) -> None:
 
     e, plain = made(**TUNED), made()
     now, without = play(e, 2), play(plain, 2)
-    measured = e.accuracies(now.state, now.after_train, 3)
+    measured = e.values(now.state, now.after_train, 3)
     for k, v in flatten(without.state).items():
         assert torch.equal(v, flatten(now.state)[k]), k
     assert torch.equal(
         measured["after_mix"].nan_to_num(),
-        plain.accuracies(without.state, without.after_train, 3)["after_mix"].nan_to_num(),
+        plain.values(without.state, without.after_train, 3)["after_mix"].nan_to_num(),
     )
     clients = e.clients(now.state)
     assert not any(client.shared for client in clients)

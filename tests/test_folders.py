@@ -9,7 +9,8 @@ import pytest
 import coterie as ct
 from coterie.core.checked_json import parse_json, read_json, read_rows, read_text
 from coterie.core.errors import DamagedFileError, UserError
-from coterie.core.schema import ClientSummary, Config, Plan, Protocols
+from coterie.core.schema import CheckpointFile, ClientSummary, Config, Protocols
+from coterie.core.schema_several import Plan
 
 GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}
 # The kind of file, what it holds, and the field and the reason that the sentence must name.
@@ -18,7 +19,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
     "another type": (Plan, '{"runs": "a", "target": 80}', "runs is 'a' and should be a list"),
     "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] is 3 and should be a text"),
     "true is no number": (Plan, '{"runs": [], "target": true}', "target is True and should be a number"),
-    "out of range": (Plan, '{"runs": [], "target": -1}', "target is -1 and should be above 0 and at most 100"),
+    "out of range": (CheckpointFile, '{"round": -1}', "round is -1 and should be at least 0"),
     "not a number": (Plan, '{"runs": [], "target": NaN}', "target is nan and should be a finite number"),
     "infinite": (Plan, '{"runs": [], "target": 1e999}', "target is inf and should be a finite number"),
     "huge": (Plan, f'{{"runs": [], "target": {10**400}}}', r"target is 10+\.\.\.0+ and should be a finite number"),

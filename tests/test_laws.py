@@ -12,9 +12,10 @@ import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.base import Problem, Program
 from coterie.cluster.shard import outline
+from coterie.core.schema import ACCURACY
 from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
-from coterie.measure.rows import accuracy_row
+from coterie.measure.rows import metric_row
 from coterie.store import flatten, unflatten
 from coterie.training.experiment import Experiment, RunState
 from law import TWICE as COMMON
@@ -180,14 +181,18 @@ def test_measuring_changes_nothing(lived: Lived) -> None:
     for t in range(2):
         measured, row = e.run_round(measured, t, evaluate=True)
     same(flatten(measured.state), flatten(lived.states[2].state), 0)
-    again = e.accuracies(measured.state, measured.after_train, 1)
+    again = e.values(measured.state, measured.after_train, 1)
     assert again is not None
-    assert measured.accuracies is not None
+    assert measured.values is not None
     for protocol, each in again.items():
-        torch.testing.assert_close(each, measured.accuracies[protocol], rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(each, measured.values[protocol], rtol=0, atol=0, equal_nan=True)
     agreed = e.consensus_model(measured.state)
     assert agreed is not None
-    columns = {k: v for protocol, each in again.items() for k, v in accuracy_row(protocol, each).items()}
+    columns = {
+        k: v
+        for protocol, each in again.items()
+        for k, v in metric_row(ACCURACY, protocol, each[:, 0], e.tests.sizes).items()
+    }
     columns["global_accuracy"] = global_accuracy(e.engine, e.model, agreed, e.tests)
     assert {k: row[k] for k in columns} == columns
 

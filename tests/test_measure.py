@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import coterie as ct
 from coterie import measure
 from coterie.core.errors import UserError
-from coterie.core.tensors import replicate
+from coterie.core.schema import ACCURACY
+from coterie.core.tensors import Tensors, replicate
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
 from coterie.measure.perplexity import global_perplexity, perplexities
@@ -33,13 +34,19 @@ class Constant(nn.Module):
         return self.bias.expand(len(x), 3)
 
 
+def accuracies(engine: Any, model: Model, models: Tensors, tests: Samples, clients: Any) -> Tensor:
+    """[m] the accuracy of each client's own model on its own test samples."""
+    metrics = measure.metrics_for(model, tests.x[:1], tests.y, ["accuracy"])
+    return measure.personal_values(engine, model, models, tests, clients, metrics)[:, 0]
+
+
 @BOTH
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_a_constant_answer_scores_the_class_fraction(engine: Any, k: int) -> None:
     fed = ragged("mlp")
     model = Model(Constant(k), cross_entropy)
     tests = Samples(fed.test_x, fed.test_y, fed.test)
-    got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
+    got = accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
     assert got.tolist() == [float((fed.test_y[i] == k).double().mean()) for i in fed.test]
     assert measure.global_accuracy(engine, model, model.start, tests) == float((fed.test_y == k).double().mean())
 
@@ -49,9 +56,9 @@ def test_a_client_without_tests_does_not_count(engine: Any) -> None:
     fed = ragged("mlp")
     model = Model(net("mlp"), cross_entropy)
     tests = Samples(fed.test_x, fed.test_y, (*fed.test[:4], torch.empty(0, dtype=torch.int64)))
-    got = measure.personal_accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
+    got = accuracies(engine, model, replicate(model.start, 5), tests, np.arange(5))
     assert got[4].isnan()
-    row = measure.accuracy_row("after_mix", got)
+    row = measure.metric_row(ACCURACY, "after_mix", got, tests.sizes)
     assert row["personal_accuracy_after_mix"] == pytest.approx(float(got[:4].mean()))
 
 
@@ -64,14 +71,17 @@ def test_one_model_is_counted_for_every_owner(engine: Any, company: bool) -> Non
     model = Model(nn.Sequential(nn.Flatten(), norm, nn.Linear(16, 3, dtype=torch.float64)), cross_entropy)
     none, owned = torch.empty(0, dtype=torch.int64), (torch.arange(1, 7), torch.arange(4, 9), torch.tensor([2, 3, 8]))
     tests = Samples(fed.test_x[:10], fed.test_y[:10], (none, *owned))
-    right = measure.count_correct(engine, model, model.start, tests, np.arange(4))
+    metrics = measure.metrics_for(model, tests.x[:2], tests.y, ["accuracy"])
+    common = measure.measure_common(engine, model, model.start, tests, np.arange(4), metrics)
 
-    def by_hand(which: Tensor) -> int:
-        return int((model.outputs(model.start, tests.x[which]).argmax(1) == tests.y[which]).sum())
+    def by_hand(which: Tensor) -> float:
+        return float((model.outputs(model.start, tests.x[which]).argmax(1) == tests.y[which]).double().mean())
 
-    assert right.each.tolist() == [0, *map(by_hand, owned)]
+    assert common.each[0].isnan()
+    assert common.each[1:, 0].tolist() == [*map(by_hand, owned)]
+    assert sorted(common.places.tolist()) == list(range(10))  # every sample once
     if not company:
-        assert right.together == by_hand(torch.arange(10))
+        assert float(metrics.value(common.statistics)) == by_hand(torch.arange(10))
 
 
 class Table(nn.Module):
@@ -105,7 +115,7 @@ def tables(n: int) -> tuple[Model, dict[str, Tensor]]:
 @BOTH
 def test_the_accuracy_of_a_sample_is_the_share_of_its_targets(engine: Any) -> None:
     tests, (model, models) = tokens(), tables(4)
-    got = measure.personal_accuracies(engine, model, models, tests, np.arange(4))
+    got = accuracies(engine, model, models, tests, np.arange(4))
     for i, mine in enumerate(tests.owned):
         shares = (models["scores"][i][tests.x[mine]].argmax(2) == tests.y[mine]).double().mean(1)
         assert float(got[i]) == pytest.approx(float(shares.mean()), rel=1e-12)
@@ -220,10 +230,10 @@ def test_after_train_of_a_sampled_client_is_its_latest() -> None:
     for t in range(4):
         r = e.round(t)
         trained = e.program.train(now.state, r).models
-        tests = measure.personal_accuracies(e.engine, e.model, trained, e.tests, r.cohort)
+        tests = accuracies(e.engine, e.model, trained, e.tests, r.cohort)
         expected |= dict(zip(r.cohort.tolist(), tests.tolist(), strict=True))
         now, row = e.run_round(now, t, evaluate=t == 3)
-    mixed = measure.personal_accuracies(e.engine, e.model, e.program.models(now.state), e.tests, np.arange(5))
+    mixed = accuracies(e.engine, e.model, e.program.models(now.state), e.tests, np.arange(5))
     by_hand = [expected.get(i, float(mixed[i])) for i in range(5)]
     assert row["personal_accuracy_after_train"] == pytest.approx(np.mean(by_hand))
 
@@ -326,11 +336,13 @@ def test_without_test_samples_there_is_no_accuracy() -> None:
     assert run.summary["global_accuracy"] is None
 
 
-def test_regression_has_no_accuracy() -> None:
+def test_regression_has_an_error_and_no_accuracy() -> None:
     x = torch.randn(12, 4)
     y = x.sum(1, keepdim=True)
     fed = ct.data.from_tensors(train=[(x[:6], y[:6]), (x[6:], y[6:])], test=[(x[:6], y[:6]), (x[6:], y[6:])])
     alg = ct.algorithms.dfedavg(topology="full", lr=0.1, epochs=20, batch_size=None)
     run = ct.fit(nn.Linear(4, 1), fed, alg, rounds=5, loss=nn.functional.mse_loss, progress=False)
-    assert run.summary["personal_accuracy"]["after_mix"] is None
+    assert "personal_accuracy" not in run.summary
+    last: Any = run.summary["personal_mse"]["after_mix"]  # type: ignore[typeddict-item]
+    assert last["final"] == last["best"] == run.history[-1]["personal_mse_after_mix"]  # type: ignore[typeddict-item]
     assert run.history[-1]["train_loss"] < 0.1 * run.history[0]["train_loss"]

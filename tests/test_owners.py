@@ -12,7 +12,7 @@ import coterie as ct
 from coterie.algorithms import update
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
-from coterie.measure.evaluate import count_correct_global
+from coterie.measure.evaluate import pooled_statistics
 from coterie.submodels import LowRank, factorize_tensors
 from coterie.training.experiment import Experiment
 from coterie.training.run import Run
@@ -54,7 +54,7 @@ def answers(e: Experiment, client: Any, i: int) -> float:
 def test_what_is_returned_is_what_was_measured_after_mixing(name: str, engine: Any) -> None:
     e = problem(name, engine)
     now = play(e, 3)
-    measured = e.accuracies(now.state, now.after_train, e.rounds - 1)["after_mix"]
+    measured = e.values(now.state, now.after_train, e.rounds - 1)["after_mix"][:, 0]
     clients = e.clients(now.state)
     assert [answers(e, c, i) for i, c in enumerate(clients)] == pytest.approx(measured.tolist())
     sizes = [sum(p.numel() for p in c.module().parameters()) for c in clients]
@@ -138,7 +138,9 @@ def test_tests_that_several_clients_share() -> None:
     right = (e.model.outputs(state.u, e.tests.x).argmax(1) == e.tests.y).double()
     assert row["global_accuracy"] == pytest.approx(float(right.mean()))
     assert row["global_accuracy_local"] == pytest.approx(np.mean([float(right[own].mean()) for own in shared]))
-    assert count_correct_global(e.engine, e.model, state.u, e.tests, e.local_clients) == int(right.sum())
+    places, kept = pooled_statistics(e.engine, e.model, state.u, e.tests, e.local_clients, e.metrics)
+    assert places.tolist() == list(range(len(e.tests.y)))
+    assert kept[:, 0].tolist() == right.tolist()
 
 
 def test_few_at_a_time_are_the_same_models(monkeypatch: pytest.MonkeyPatch) -> None:

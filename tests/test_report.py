@@ -360,9 +360,12 @@ def test_data_and_modules_of_ones_own(tmp_path: Path) -> None:
         progress=False,
     )
     shown = Page(run.report(tmp_path / "own <&> page.html"))
-    assert set(shown.charts["s1-rounds"]["views"]) == {"training loss"}
-    assert set(shown.charts) == {"s1-rounds", "s1-bytes", "s1-topology", "s1-consensus"}
+    measured = {"after mixing", "after training", "worst client after mixing", "global"}  # of the mean squared error
+    assert set(shown.charts["s1-rounds"]["views"]) == {*measured, "training loss"}
+    assert shown.view("s1-rounds", "after mixing")["layout"]["yaxis"]["title"]["text"] == "MSE"
+    assert set(shown.charts) == {"s1-rounds", "s1-bytes", "s1-clients", "s1-topology", "s1-consensus"}
     said = shown.root.one(id="s1").text
+    assert "accuracy" not in said
     assert "targets are no classes" in said
     assert "left out: this run was made in Python" in said
     assert "repeat it from there" in said
@@ -483,7 +486,7 @@ class TestWithoutPlotly:
 WRONG = {
     "nothing there": (("nowhere",), ("nowhere", "holds no run", "comparison")),
     "an empty folder": (("empty",), ("empty", "holds no run")),
-    "no accuracy": (("empty", "--target", "0"), ("--target 0", "above 0", "100")),
+    "no accuracy": (("whole", "--target", "0"), ("--target 0", "above 0", "100")),
     "no page": (("empty", "--out", "page.pdf"), ("page.html",)),
     "a damaged configuration": (("damaged",), ("damaged/config.json", "JSON")),
     "half a configuration": (("half",), ("half/config.json", "settings is missing")),
@@ -498,6 +501,7 @@ def test_what_cannot_be_shown_is_refused_in_one_sentence(cli: Cli, compared: Pat
         (tmp_path / name).mkdir()
         if text is not None:
             (tmp_path / name / "config.json").write_text(text)
+    (tmp_path / "whole").symlink_to(compared / "local-seed0")  # whose metric says what a target may be
     arguments, names = WRONG[wrong]
     cli.refuse("report", *arguments, cwd=tmp_path, names=names)
 

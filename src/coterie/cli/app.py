@@ -72,8 +72,9 @@ def compare(
         str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
     ] = "table",
     target: Annotated[
-        float, typer.Option(help="The personal accuracy in % that rounds are counted to, here and on the page.")
-    ] = 80.0,
+        float | None,
+        typer.Option(help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %."),
+    ] = None,
 ) -> None:
     """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
     for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
@@ -95,7 +96,7 @@ def report(
     ] = False,
     target: Annotated[
         float | None,
-        typer.Option(help="The personal accuracy in % that rounds are counted to; else that of the comparison, or 80."),
+        typer.Option(help="The personal metric that rounds are counted to; else that of the comparison, or 80 %."),
     ] = None,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""

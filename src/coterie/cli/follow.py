@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..core.custom import folder_name
 from ..core.errors import UserError
 from ..core.schema import Config, Row
+from ..core.units import metrics_of
 from ..report.collect import COMPARISON, RECIPE, planned_runs
 from ..store import RunFolder
 from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
@@ -113,7 +114,7 @@ class Followed:
             return
         self.changed = self._time_of(about.st_mtime)
         self.stamp, before, self.rows = (about.st_mtime_ns, about.st_size), len(self.rows), rows
-        self.measured = LatestMeasures()
+        self.measured = LatestMeasures(() if self.config is None else metrics_of(self.config))
         for row in rows:
             self.measured.add(row)
         if self.pace is None or len(rows) < before:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import unknown
-from ..measure.compare import TARGET, Cell, Column, Comparison, check_target
+from ..measure.compare import Cell, Column, Comparison
 from .console import plain_console, table, wide_console
 
 TABLE = "table"
@@ -32,12 +32,11 @@ class TableStyle:
     """How results are shown."""
 
     format: str = TABLE
-    target: float = TARGET
+    target: float | None = None
 
     def __post_init__(self) -> None:
         if self.format not in (TABLE, *WRITERS):
             raise unknown("format", self.format, (TABLE, *WRITERS))
-        check_target(self.target)
 
 
 def show_comparison(comparison: Comparison, folder: Path, format: str = TABLE) -> None:

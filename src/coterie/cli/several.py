@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.errors import UserError
 from ..core.files import write_json, write_text
-from ..core.schema import Plan
+from ..core.schema_several import Plan
 from ..measure.compare import TARGET
 from ..report.collect import COMMAND, PLAN
 from ..store.folder import CONFIG, UNBEGUN
@@ -49,8 +49,8 @@ def _is_unbegun(folder: Path) -> bool:
 
 
 @contextmanager
-def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float = TARGET) -> Iterator[None]:
-    """Write, before the first of several runs, the typed command, the folders there will be, and the target accuracy.
+def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float | None = TARGET) -> Iterator[None]:
+    """Write, before the first of several runs, the typed command, the folders there will be, and the target.
 
     Whoever watches or makes a page of the folder reads it. Nobody else writes into it meanwhile. After an error before
     the first round there is nothing but runs that failed, in whose place the next command can begin.

@@ -14,11 +14,11 @@ from ..core.checked_json import read_json
 from ..core.custom import folder_name, is_own, trust_options
 from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
-from ..core.schema import Config
+from ..core.schema import Config, MetricInfo
 from ..core.tensors import entries
 from ..data.validation import with_validation
 from ..engines import Serial
-from ..measure.compare import Comparison, MethodRuns, RunData
+from ..measure.compare import Comparison, MethodRuns, RunData, check_target
 from ..models.model import Model, cross_entropy
 from ..report.collect import COMPARISON, planned_runs
 from ..store import RunFolder
@@ -174,21 +174,22 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     check_settings(methods, options)
     plan = RunPlan.of(options)
     folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
-    plan, chosen, remark = _checked(plan, methods)
+    plan, chosen, remark, metric = _checked(plan, methods)
+    target = check_target(style.target, metric)
     trackers = output.trackers()
     listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
     first = options.seed or 0
     output.say("\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)]))
     runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
-    with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, style.target):
+    with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, target):
         trained = _train_all(plan, runs, folder, output, trackers)
         write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
-        show_comparison(Comparison(trained, style.target), folder, style.format)
+        show_comparison(Comparison(trained, target), folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
 
 
-def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str]:
-    """Find every mistake before the first run; return the plan, the methods and what to say of them."""
+def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str, MetricInfo | None]:
+    """Find every mistake before the first run; return the plan, the methods, what to say of them, and the metric."""
     options, seed = plan.options, plan.options.seed or 0
     federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
     federation = with_validation(federation, options.validation or 0.0, seed)
@@ -214,7 +215,8 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
         f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
     )
-    return replace(plan, options=replace(options, evaluate_every=every)), chosen, remark
+    metric = next(iter(experiments[0].metrics.infos), None)
+    return replace(plan, options=replace(options, evaluate_every=every)), chosen, remark, metric
 
 
 def _train_all(

@@ -15,6 +15,7 @@ from rich.text import Text
 from ..core.errors import DamagedFileError, UserError, in_one_line
 from ..core.files import write_text
 from ..core.spec import scaled
+from ..core.units import with_unit, words
 from ..report import html
 from ..report.library import compressed_library
 from ..track.progress import LineThrottle
@@ -25,7 +26,7 @@ from .typed import INTERRUPTED
 
 FRAME = 8  # lines around the rows of the table
 NUMBERS = (
-    "accuracy: personal, after mixing, mean over the clients, as last measured; loss: of training; age: of the last "
+    "{}: personal, after mixing, mean over the clients, as last measured; loss: of training; age: of the last "
     "round; ≥: evaluations not counted"
 )
 SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one
@@ -138,17 +139,20 @@ def _shown() -> Iterator[Callable[[dict[Followed, Snapshot]], None]]:
 def _table(seen: dict[Followed, Snapshot], room: int) -> Table:
     """Return one row per run; where there is not room for all, those under way come before the others."""
     chosen = sorted(seen, key=lambda run: seen[run].state in (FINISHED, WAITING))[:room]
-    made = table("run", ">round", ">accuracy", ">loss", ">sent", ">ETA", ">age", "state")
+    measured = dict.fromkeys(words(m) for run in chosen if (m := run.measured.metric) is not None)
+    metric = next(iter(measured)) if len(measured) == 1 else "metric"
+    made = table("run", ">round", f">{metric}", ">loss", ">sent", ">ETA", ">age", "state")
     made.columns[0].no_wrap = made.columns[-1].no_wrap = True
     for run, how in ((run, how) for run, how in seen.items() if run in chosen):
         round = "-" if how.rounds is None else f"{how.done}/{how.rounds}"
-        accuracy = "" if run.measured.accuracy is None else f"{100 * run.measured.accuracy[0]:.1f} %"
+        last, of = run.measured.value, run.measured.metric
+        value = "" if last is None or of is None else with_unit(of, last[0])
         sent = scaled(run.measured.bytes, "B") if how.done else ""
         state = Text(how.state, COLORS.get(how.state, "default"))
         made.add_row(
-            in_one_line(run.name), round, accuracy, run.measured.loss_text, sent, how.left_text, how.age_text, state
+            in_one_line(run.name), round, value, run.measured.loss_text, sent, how.left_text, how.age_text, state
         )
     left_out = Counter(how.state for run, how in seen.items() if run not in chosen)
     no_room = "no room for: " + ", ".join(f"{count} {state}" for state, count in left_out.items()) + "\n"
-    made.caption, made.caption_justify = (no_room if left_out else "") + NUMBERS, "left"
+    made.caption, made.caption_justify = (no_room if left_out else "") + NUMBERS.format(metric), "left"
     return made

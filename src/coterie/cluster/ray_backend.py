@@ -64,8 +64,8 @@ class RayBackend:
         """Run round ``t``; return the state after it and its row of measurements."""
         measures = self.coordinator.run_round(t, evaluate)
         e = self.experiment
-        accuracies, row = joined(measures, t, e.federation, e.program.finetune is not None)
-        return self._now()._replace(accuracies=accuracies), row
+        values, row = joined(measures, t, e.metrics, e.tests.sizes, e.program.finetune is not None)
+        return self._now()._replace(values=values), row
 
     def saved(self, now: RunState) -> RemoteState:
         """Return what a checkpoint consists of; the workers write it themselves."""
@@ -78,10 +78,10 @@ class RayBackend:
         files = self.coordinator.by_client(refs)
         return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules())]
 
-    def accuracies(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
-        """Return [n] every client's accuracy, by protocol."""
+    def values(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
+        """Return [n, metrics] of every client, by protocol."""
         coordinator = self.coordinator
-        each, _ = coordinator.call("accuracies", coordinator.round)
+        each, _ = coordinator.call("values", coordinator.round)
         if each[0] is None:
             return None
         return {k: whole([(coordinator.local_clients(s), one[k]) for s, one in enumerate(each)]) for k in each[0]}

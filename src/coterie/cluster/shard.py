@@ -62,10 +62,10 @@ class Shard:
         numbered = zip(self.experiment.local_clients.tolist(), found, strict=True)
         return None, {f"{i}/{k}": v for i, client in numbered for k, v in client_tensors(client).items()}
 
-    def accuracies(self, round: int) -> tuple[Any, Tensors]:
-        """Return the clients' accuracies by protocol."""
+    def values(self, round: int) -> tuple[Any, Tensors]:
+        """Return the clients' metrics by protocol."""
         now = self.after[round]
-        return self.experiment.accuracies(now.state, now.after_train, max(0, round - 1)), {}
+        return self.experiment.values(now.state, now.after_train, max(0, round - 1)), {}
 
 
 def tree(parts: Sequence[T], add: Callable[[int, T, T], T]) -> T:

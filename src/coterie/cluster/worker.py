@@ -32,7 +32,8 @@ from .shard import Shard
 from .shard_thread import DONE, FAILED, Request
 
 DIVISION = ("train", "test", "classes", "origin", "transform", "validation")  # of a federation, beside its samples
-FIELDS = ("seed", "rounds", "drop_messages", "record", "evaluate_every", "offline", "first")  # equal on all workers
+# Of an experiment, equal on all workers.
+FIELDS = ("metrics", "seed", "rounds", "drop_messages", "record", "evaluate_every", "offline", "first")
 
 
 class Reply(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a run says of itself, as plain data: all files of its folder, and of the folder of several runs.
+"""What a run says of itself, as plain data: all files of its folder (of several runs: ``schema_several``).
 
 Who writes a file and who reads it have one type for it; ``core/checked_json`` holds what is read against it, ranges
 included. A type behind that of a dict says which keys it always has.
@@ -7,7 +7,7 @@ included. A type behind that of a dict says which keys it always has.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
-from .bounds import Edges, EngineName, EqualRows, FolderName
+from .bounds import Edges, EngineName, EqualRows
 from .schema_parts import Count, Newcomers, NewcomerSummary, SavedColumns
 
 EngineText = Annotated[str, EngineName()]
@@ -21,28 +21,43 @@ MeasureName = Literal[
 """What ``record`` adds to the row of every evaluated round."""
 
 
+class MetricInfo(TypedDict):
+    """What is known of a metric without its formula."""
+
+    name: str
+    column: str  # the name as columns have it
+    higher_is_better: bool
+    average: Literal["clients", "samples"]  # over clients: each counts alike, or as much as it has test samples
+    percent: bool  # whether it is shown in %
+
+
+ACCURACY = MetricInfo(name="accuracy", column="accuracy", higher_is_better=True, average="clients", percent=True)
+
+
 class Row(TypedDict):
     """One round: one line of metrics.jsonl. None: the round has not measured it, or it is beyond all numbers.
 
+    Another metric than accuracy has the same columns with its name in place of "accuracy" and any numbers in them, and
+    ``_undefined``: how many clients with test samples have no value, where there are some.
     ``singular-values`` also has one ``smallest_singular_value_block_N`` per block of the model, counted from 1.
     """
 
     round: PositiveInt  # counted from 1
     # The accuracy of each client's own model on its own test samples: mean, spread, lowest and 10th percentile.
-    personal_accuracy_after_mix: Fraction | None
-    personal_accuracy_after_mix_std: Fraction | None
-    personal_accuracy_after_mix_worst: Fraction | None
-    personal_accuracy_after_mix_p10: Fraction | None
-    personal_accuracy_after_train: Fraction | None
-    personal_accuracy_after_train_std: Fraction | None
-    personal_accuracy_after_train_worst: Fraction | None
-    personal_accuracy_after_train_p10: Fraction | None
+    personal_accuracy_after_mix: NotRequired[Fraction | None]
+    personal_accuracy_after_mix_std: NotRequired[Fraction | None]
+    personal_accuracy_after_mix_worst: NotRequired[Fraction | None]
+    personal_accuracy_after_mix_p10: NotRequired[Fraction | None]
+    personal_accuracy_after_train: NotRequired[Fraction | None]
+    personal_accuracy_after_train_std: NotRequired[Fraction | None]
+    personal_accuracy_after_train_worst: NotRequired[Fraction | None]
+    personal_accuracy_after_train_p10: NotRequired[Fraction | None]
     personal_accuracy_after_finetune: NotRequired[Fraction | None]  # of methods that fine-tune for the measurement
     personal_accuracy_after_finetune_std: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_worst: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_p10: NotRequired[Fraction | None]
-    global_accuracy: Fraction | None  # of the one model that all agree on, on all test samples
-    global_accuracy_local: Fraction | None  # the same on each client's own, mean over the clients
+    global_accuracy: NotRequired[Fraction | None]  # of the one model that all agree on, on all test samples
+    global_accuracy_local: NotRequired[Fraction | None]  # the same on each client's own, mean over the clients
     train_loss: float | None
     consensus_distance: float | None  # (1/n) sum_i |u_i - mean u|^2
     gradient_norm_shared: NotRequired[float | None]  # gradients: G_u
@@ -81,14 +96,24 @@ class TrackedRow(Row):
     bytes_sent_total: Count  # in all rounds so far
 
 
-class AccuracySummary(TypedDict):
-    """A personal accuracy over the evaluated rounds of a run."""
+class MetricSummary(TypedDict):
+    """A personal metric over the evaluated rounds of a run."""
+
+    final: float
+    best: float
+    last_tenth: float  # mean over the last tenth of them
+    worst: float  # client of the last one
+    std: NonNegative  # over the clients, in the last one
+    undefined: NotRequired[Count]  # clients with test samples and no value, in the last one
+
+
+class AccuracySummary(MetricSummary):
+    """The same of a share."""
 
     final: Fraction
     best: Fraction
-    last_tenth: Fraction  # mean over the last tenth of them
-    worst: Fraction  # client of the last one
-    std: Fraction  # over the clients, in the last one
+    last_tenth: Fraction
+    worst: Fraction
 
 
 class Protocols(TypedDict):
@@ -99,15 +124,15 @@ class Protocols(TypedDict):
 
 
 class Summary(TypedDict):
-    """summary.json: what a finished run comes to."""
+    """summary.json: what a finished run comes to; another metric than accuracy has keys with its own name."""
 
     method: str
     rounds: Count
     seed: int
     engine: EngineText
-    personal_accuracy: Annotated[dict[str, AccuracySummary | None], Protocols]
-    global_accuracy: Fraction | None
-    global_accuracy_local: Fraction | None
+    personal_accuracy: NotRequired[Annotated[dict[str, AccuracySummary | None], Protocols]]
+    global_accuracy: NotRequired[Fraction | None]
+    global_accuracy_local: NotRequired[Fraction | None]
     train_loss: float | None
     consensus_distance: float | None
     bytes_sent: Count
@@ -116,7 +141,7 @@ class Summary(TypedDict):
     seconds: NonNegative
     busiest_bytes_up: Count  # in any round
     busiest_bytes_down: Count
-    rounds_to: dict[str, PositiveInt | None]  # by the mean personal accuracy after mixing in %
+    rounds_to: dict[str, PositiveInt | None]  # by the mean personal metric after mixing in %, where it is shown so
     newcomers: NotRequired[NewcomerSummary]  # where clients were kept out of training
 
 
@@ -145,7 +170,7 @@ class ClientSummary(TypedDict, total=False):
     names: list[str]  # of the clients; only where the data name them
     newcomers: Newcomers  # only where clients were kept out of training
     labels: Labels | None  # None where there are no classes, or too many
-    accuracy: dict[str, list[Fraction | None]]  # by protocol
+    accuracy: dict[str, list[Fraction | None]]  # by protocol; another metric has its own name here
     graph: Graph | None  # None with a server, and where nobody is heard
 
 
@@ -205,6 +230,7 @@ class Repeatable(TypedDict):
 class Config(Repeatable):
     """config.json: all of that, and what it was done with."""
 
+    metrics: NotRequired[list[MetricInfo]]  # what is measured, the first one decides; missing: accuracy alone
     transform: Annotated[dict[str, Any], Normalization] | None
     engine_reason: str
     machine: str  # the GPU, or the processor and its threads
@@ -219,52 +245,6 @@ class CheckpointFile(TypedDict):
     round: Count
     sha256: NotRequired[str]  # of the one file of a run in one process
     parts: NotRequired[dict[str, str]]  # of the files of all shards, by name
-
-
-class Plan(TypedDict):
-    """plan.json: what a comparison or a recipe is going to run."""
-
-    runs: list[Annotated[str, FolderName()]]
-    target: Annotated[float, Range(0, 100, above=True)]  # accuracy in % that rounds are counted to
-
-
-class ComparedMethod(TypedDict):
-    """One entry of compare.json."""
-
-    method: str
-    runs: list[Summary]
-
-
-class SavedResult(TypedDict):
-    """One number of recipe.json, ours for every seed and the published one."""
-
-    case: str
-    method: str
-    metric: str
-    protocol: str
-    published: float | None
-    certainty: str | None
-    ours: list[float | None]
-    difference: float | None
-
-
-class SavedSplit(TypedDict):
-    """Who holds what in one case of a recipe that draws it."""
-
-    case: str
-    labels: Labels
-
-
-class SavedRecipe(TypedDict):
-    """recipe.json: what a recipe's runs came to, beside what was published."""
-
-    recipe: str
-    reading: str
-    seeds: PositiveInt
-    shortened: list[str]  # what keeps the numbers from being comparable
-    draws: str | None
-    results: list[SavedResult]
-    splits: NotRequired[list[SavedSplit]]
 
 
 def number(row: Row, column: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypedDict
 
-from .annotations import Fraction, PositiveInt, Range
+from .annotations import PositiveInt, Range
 
 Count = Annotated[int, Range()]
 
@@ -20,18 +20,21 @@ class SavedColumns(TypedDict):
 
 
 class Newcomers(TypedDict):
-    """Every client that came after the last round; None: it has no test samples, or the method shares nothing."""
+    """The metric that decides of every client that came after the last round.
+
+    None: it has no value, as without test samples, or the method shares nothing.
+    """
 
     names: list[str]  # none where the data do not name them
     train_samples: list[Count]
     test_samples: list[Count]
-    received: list[Fraction | None]  # of the model that all agree on, as it is
-    personalized: list[Fraction | None]  # after the newcomer has trained its own part
+    received: list[float | None]  # of the model that all agree on, as it is
+    personalized: list[float | None]  # after the newcomer has trained its own part
 
 
 class NewcomerSummary(TypedDict):
     """The means over the clients that came after the last round; None where nothing could be measured."""
 
     clients: PositiveInt
-    received: Fraction | None
-    personalized: Fraction | None
+    received: float | None
+    personalized: float | None

@@ -180,11 +180,13 @@ class Batches:
         key: int | None,
         dropout: bool = False,
         smallest: int = 1,
+        first: int = 0,
     ) -> None:
         self.samples, self.clients = samples, clients  # [m] whose batches
         self.batch_size = batch_size  # None: all samples of a client
         self.key = key  # of shuffling, augmentation and dropout; None: nothing of it happens
         self.dropout = dropout and key is not None  # whether every step has a key of its masks
+        self.first = first  # the step to begin with
         self.sizes: Integers = samples.sizes[clients]  # [m] samples that each client owns
         full = self.sizes if batch_size is None else np.minimum(self.sizes, batch_size)
         self.widths: Integers = np.maximum(full, 1)  # [m] samples in a full batch of each client, 1 at the least
@@ -221,7 +223,7 @@ class Batches:
         Each is [m, K]; the samples before it are those of the same pass.
         """
         widths = self.widths[which][:, None]
-        steps = np.arange(int(self.steps[which].max(initial=0)))
+        steps = self.first + np.arange(int(self.steps[which].max(initial=0)))
         passes, step = np.divmod(steps, np.maximum(self.steps_per_epoch[which], 1)[:, None])
         before = step * widths
         return passes, before, (self.sizes[which][:, None] - before).clip(max=widths)

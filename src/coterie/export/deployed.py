@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown
 from ..core.schema import ClientSummary, Config
+from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..measure.rows import FINETUNED
 from ..store.folder import CONFIG
@@ -141,7 +142,7 @@ class Opened:
         prepared = self.config["transform"]
         transform = None if prepared is None else Transform(prepared["mean"], prepared["std"])
         about = {"form": form} if low_rank else {}
-        known = {"client": client, "clients": self.clients, **self._origin(), **about, **self._accuracy(client)}
+        known = {"client": client, "clients": self.clients, **self._origin(), **about, **self._metrics(client)}
         # Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out.
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items() if v is not None}
         shape = self.config["model"].get("input_shape")
@@ -157,11 +158,11 @@ class Opened:
         source = {"data": data.get("source"), "partition": data.get("partition")}
         return {"model": name, **described, "model_options": model, **about, "seed": self.config["seed"], **source}
 
-    def _accuracy(self, client: int) -> dict[str, Any]:
+    def _metrics(self, client: int) -> dict[str, Any]:
         """Return what the run measured of this very model: on the client's own test samples, after the last round."""
-        known = self.client_summary.get("accuracy") or {}
-        protocol = FINETUNED if FINETUNED in known else "after_mix"
-        if protocol not in known:
+        known = {m["column"]: of_clients(self.client_summary, m) for m in metrics_of(self.config)}
+        protocol = FINETUNED if any(FINETUNED in each for each in known.values()) else "after_mix"
+        values = {name: each[protocol][client] for name, each in known.items() if protocol in each}
+        if not values:
             return {}
-        samples = self.client_summary["test_samples"][client]
-        return {"accuracy": known[protocol][client], "protocol": protocol, "test_samples": samples}
+        return {**values, "protocol": protocol, "test_samples": self.client_summary["test_samples"][client]}

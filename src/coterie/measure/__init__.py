@@ -1,29 +1,36 @@
-"""What is measured: accuracies with their protocol, consensus, cost."""
+"""What is measured: metrics with their protocol, consensus, cost."""
 
 from .convergence import CHANGES, MEASURES, check_measure, record_columns
 from .evaluate import (
-    Correct,
+    CommonModel,
     averaged,
     consensus_distance,
-    count_correct,
     global_accuracy,
-    personal_accuracies,
+    measure_common,
+    metrics_for,
+    personal_values,
 )
-from .rows import ACCURACIES, FINETUNED, accuracy_row, rounds_to, summarize, unmeasured
+from .metric import BUILT_IN, Metric, Metrics, metric
+from .rows import FINETUNED, PROTOCOLS, metric_row, rounds_to, summarize, unmeasured
 
 __all__ = [
-    "ACCURACIES",
+    "BUILT_IN",
     "CHANGES",
     "FINETUNED",
     "MEASURES",
-    "Correct",
-    "accuracy_row",
+    "PROTOCOLS",
+    "CommonModel",
+    "Metric",
+    "Metrics",
     "averaged",
     "check_measure",
     "consensus_distance",
-    "count_correct",
     "global_accuracy",
-    "personal_accuracies",
+    "measure_common",
+    "metric",
+    "metric_row",
+    "metrics_for",
+    "personal_values",
     "record_columns",
     "rounds_to",
     "summarize",

@@ -1,4 +1,4 @@
-"""What models are evaluated by: how often they are right, and how far apart they are.
+"""What models are evaluated by: what metrics say of their answers, and how far apart they are.
 
 Measuring changes nothing: no gradients, no buffers, no random draws.
 """
@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, floating, replicate, split
+from ..core.tensors import Tensors, floating, pick, replicate, split
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
 from ..models.model import Model, products
+from .metric import MetricLike, Metrics
+from .task import natural, task_of
 
 AT_ONCE = {"cpu": 2**20, "cuda": 2**26}  # numbers that are looked at together: they stay in the cache, or fill a GPU
 
@@ -57,102 +59,135 @@ def plain_inference() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Answers:
-    """How many answers of a model are right, place by place of its batches."""
+    """What metrics keep of a model's answers, place by place of a batch."""
 
     model: Model
+    metrics: Metrics
     rates: tuple[float, ...] = ()
-    independent: bool = True  # padding has no part in what is right
+    independent: bool = True  # padding has no part in what is kept
 
     def at(self, rates: Sequence[float | Tensor]) -> "Answers":
         """Return the step itself: it has no rates."""
         return self
 
     def begin(self, given: Tensor) -> Tensor:
-        """Return the answers that were right before."""
+        """Return what was kept before."""
         return given
 
-    def __call__(self, right: Tensor, tensors: Tensors, batch: Batch) -> Tensor:
-        """Add those of a batch; a sample with several targets, as a row of tokens, counts with each of them."""
-        # The largest output along dimension 1, where ``cross_entropy`` has the classes.
-        correct = self.model.outputs(tensors, batch.x, batch.mask).argmax(1) == batch.y
-        each = correct.flatten(1).sum(1) if correct.dim() > 1 else correct.to(torch.int64)
-        each = each if batch.mask is None else each * batch.mask
-        return right + F.pad(each, (0, len(right) - len(each)))
+    def __call__(self, kept: Tensor, tensors: Tensors, batch: Batch) -> Tensor:
+        """Add the statistics of every sample of a batch."""
+        each = self.metrics.statistics(self.model.outputs(tensors, batch.x, batch.mask), batch.y)
+        each = each if batch.mask is None else torch.where(batch.mask[:, None] > 0, each, 0.0)
+        return kept + F.pad(each, (0, 0, 0, len(kept) - len(each)))
 
-    def end(self, right: Tensor) -> Tensor:
-        """Return the answers."""
-        return right
+    def end(self, kept: Tensor) -> Tensor:
+        """Return what is kept."""
+        return kept
 
 
-def right_answers(engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers) -> Tensor:
-    """Return [m, B] the right answers of each client's model to its own samples, by their place in its batches."""
-    batches = Batches(tests, clients, Amount(epochs=1), tests.evaluation_batch, key=None)
-    width = min(tests.evaluation_batch, int(tests.sizes.max(initial=0)))
-    none = torch.zeros(len(clients), width, dtype=torch.int64, device=tests.x.device)
+def sample_statistics(
+    engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers, metrics: Metrics
+) -> Tensor:
+    """Return [samples, width] what is kept of each client's model on its own samples, one client after another.
+
+    A pass of the engine takes one batch of every client that has so many: what it carries is one batch wide, however
+    many samples the largest client has, and an engine that builds programs has one for all of them.
+    """
+    wide, sizes = tests.evaluation_batch, tests.sizes[clients]
+    width = min(wide, int(tests.sizes.max(initial=0)))
+    starts = np.cumsum(sizes) - sizes
+    kept = torch.empty(int(sizes.sum()), metrics.width, dtype=metrics.task.dtype)
     with products(model.precision), plain_inference():
-        right: Tensor = engine.scan(Answers(model), none, models, batches, keys=[0] * len(clients))
-    return right.cpu()
+        for step in range(-(-int(sizes.max(initial=0)) // wide)):
+            who = np.flatnonzero(sizes > step * wide)
+            batches = Batches(tests, clients[who], Amount(steps=1), wide, key=None, first=step)
+            none = torch.zeros(len(who), width, metrics.width, dtype=metrics.task.dtype, device=tests.x.device)
+            mine = models if len(who) == len(clients) else pick(models, who)
+            found: Tensor = engine.scan(Answers(model, metrics), none, mine, batches, keys=[0] * len(who))
+            place = step * wide + np.arange(width)
+            own = place < np.minimum(sizes[who], (step + 1) * wide)[:, None]
+            kept[torch.from_numpy((starts[who][:, None] + place)[own])] = found.cpu()[torch.from_numpy(own)]
+    return kept
 
 
-class Correct(NamedTuple):
-    """Right answers of one model."""
+class CommonModel(NamedTuple):
+    """One model for all, and what it is worth."""
 
     model: Tensors
-    each: Tensor  # [m] on the test samples of each local client
-    together: int  # on this shard's share of all test samples
+    each: Tensor  # [m, metrics] on the test samples of each local client
+    places: Tensor  # [s] this shard's share of all test samples
+    statistics: Tensor  # [s, width] what is kept of them
 
 
-def personal_accuracies(
-    engine: Engine, model: Model, models: Tensors, tests: Samples, clients: Integers, known: Correct | None = None
+def personal_values(
+    engine: Engine,
+    model: Model,
+    models: Tensors,
+    tests: Samples,
+    clients: Integers,
+    metrics: Metrics,
+    known: CommonModel | None = None,
 ) -> Tensor:
-    """Return [m] the accuracy of each client's own model on its own test samples; NaN for a client without any.
+    """Return [m, metrics] of each client's own model on its own test samples; NaN where a metric is not defined.
 
-    ``known``: the answers of one model, which are not asked for again where everybody has that model.
+    ``known``: what one model is worth, which is not tried again where everybody has that model.
     """
     one = {} if known is None or len(known.each) != len(clients) else known.model
     same = (k in one and v.stride(0) == 0 and v.data_ptr() == one[k].data_ptr() for k, v in models.items())
     if known is not None and all(same):
-        right = known.each
-    else:
-        right = right_answers(engine, model, models, tests, clients).sum(1)
-    return right.to(torch.float64) / torch.from_numpy(tests.sizes[clients] * tests.y.shape[1:].numel())
+        return known.each
+    return metrics.values(sample_statistics(engine, model, models, tests, clients, metrics), tests.sizes[clients])
 
 
-def count_correct(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> Correct:
-    """Count how often one model is right on every client's own test samples, and on all there are.
+def measure_common(
+    engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers, metrics: Metrics
+) -> CommonModel:
+    """Measure one model on every client's own test samples, and keep its statistics on all there are.
 
     Every sample is answered once, whoever owns it, where one process has all clients; unless the company of a client's
     own samples matters to the answers.
     """
     few = torch.arange(min(len(tests.y), 4), device=tests.x.device)
     if len(clients) == len(tests.owned) and model.answers_alone(tests.batch(few, None, None).x):
-        everyone = np.arange(len(tests.dealt.owned))
-        right = right_answers(engine, model, replicate(tensors, len(everyone)), tests.dealt, everyone)
-        right = right.flatten()[: len(tests.y)]  # all parts but the last one are full
-        before = F.pad(right[torch.from_numpy(tests.flat)].cumsum(0), (1, 0))
-        starts, ends = torch.from_numpy(tests.starts), torch.from_numpy(tests.starts + tests.sizes)
-        return Correct(tensors, (before[ends] - before[starts])[clients], int(right.sum()))
-    each = right_answers(engine, model, replicate(tensors, len(clients)), tests, clients).sum(1)
+        places, kept = pooled_statistics(engine, model, tensors, tests, clients, metrics)
+        return CommonModel(tensors, metrics.values(kept[torch.from_numpy(tests.flat)], tests.sizes), places, kept)
+    kept = sample_statistics(engine, model, replicate(tensors, len(clients)), tests, clients, metrics)
+    each = metrics.values(kept, tests.sizes[clients])
     if tests.divided:
-        return Correct(tensors, each, int(each.sum()))
-    return Correct(tensors, each, count_correct_global(engine, model, tensors, tests, clients))
+        return CommonModel(tensors, each, torch.cat([tests.owned[i].cpu() for i in clients]), kept)
+    return CommonModel(tensors, each, *pooled_statistics(engine, model, tensors, tests, clients, metrics))
 
 
-def count_correct_global(engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers) -> int:
-    """Count how many answers of one model are right, over all test samples there are, whoever owns them.
+def pooled_statistics(
+    engine: Engine, model: Model, tensors: Tensors, tests: Samples, clients: Integers, metrics: Metrics
+) -> tuple[Tensor, Tensor]:
+    """Return what is kept of one model over all test samples there are, whoever owns them: which, and [s, width].
 
     A shard tries its share of them: part b of those dealt out falls to the shard of client b mod n.
     """
     pooled = tests.dealt
     mine = np.flatnonzero(np.isin(np.arange(len(pooled.owned)) % len(tests.owned), clients))
-    if not len(mine):
-        return 0
-    return int(right_answers(engine, model, replicate(tensors, len(mine)), pooled, mine).sum())
+    kept = sample_statistics(engine, model, replicate(tensors, len(mine)), pooled, mine, metrics)
+    return torch.cat([pooled.owned[b] for b in mine] or [torch.empty(0, dtype=torch.int64)]), kept
 
 
 def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
     """Return the accuracy of one model on all test samples together."""
-    return count_correct_global(engine, model, tensors, tests, np.arange(len(tests.owned))) / tests.y.numel()
+    metrics = metrics_for(model, tests.batch(torch.arange(1, device=tests.x.device)).x, tests.y, ["accuracy"])
+    _, kept = pooled_statistics(engine, model, tensors, tests, np.arange(len(tests.owned)), metrics)
+    return float(metrics.value(kept))
+
+
+def metrics_for(model: Model, x: Tensor, y: Tensor, given: Sequence[MetricLike]) -> Metrics:
+    """Return metrics for what a model answers to the first inputs ``x``, and for all targets ``y``.
+
+    Those that do not fit are refused. Without any given it is the one that suits the task and the loss, or none.
+    """
+    device = next(iter(model.start.values())).device  # also where there are shapes alone
+    with plain_inference():
+        outputs = model.outputs(model.start, x.to(device))
+    task = task_of(outputs, y, model.loss)
+    return Metrics.of(given or natural(task, model.loss), task, outputs, y[: len(x)].to(device))
 
 
 def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:

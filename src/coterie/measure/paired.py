@@ -14,13 +14,13 @@ EXACT = 32  # clients up to which all 2^n flips are counted
 FLIPS, AT_ONCE = 20_000, 500  # that are drawn beyond
 CLEAR = 0.05  # p below which a difference is called one
 _DECIMALS = 12  # of a difference: means over seeds that are equal differ by less
-_ROUNDING = 1e-9  # accuracies are fractions, so sums are often equal, but for rounding
+_ROUNDING = 1e-9  # many metrics are fractions, so sums are often equal, but for rounding
 
 
 class Paired(NamedTuple):
     """One method against another over the same clients."""
 
-    better: int  # clients that have a higher accuracy with the first
+    better: int  # clients that fare better with the first
     clients: int
     p: float  # two-sided, corrected for all that was compared
 
@@ -101,18 +101,18 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def against(best: int, accuracies: Numbers) -> dict[int, Paired]:
-    """Test one method against every other, given [methods, clients] accuracies.
+def against(best: int, gains: Numbers) -> dict[int, Paired]:
+    """Test one method against every other, given [methods, clients] numbers of which the higher is the better one.
 
     All pairs of methods count as tests: which one is best was read from the same numbers, and the largest of all
     differences is among its own.
     """
 
     def apart(i: int, j: int) -> Numbers:
-        difference: Numbers = accuracies[i] - accuracies[j]
+        difference: Numbers = gains[i] - gains[j]
         return difference.round(_DECIMALS)
 
-    pairs = list(combinations(range(len(accuracies)), 2))
+    pairs = list(combinations(range(len(gains)), 2))
     ps = holm([sign_flip(apart(i, j)) for i, j in pairs])
     of_best = {i + j - best: p for (i, j), p in zip(pairs, ps, strict=True) if best in (i, j)}
-    return {j: Paired(int((apart(best, j) > 0).sum()), accuracies.shape[1], p) for j, p in of_best.items()}
+    return {j: Paired(int((apart(best, j) > 0).sum()), gains.shape[1], p) for j, p in of_best.items()}

@@ -1,4 +1,4 @@
-"""One row per round, of what the shards measure, and the summary of a run. Accuracies name their protocol."""
+"""One row per round, of what the shards measure, and the summary of a run. Metrics name their protocol."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from ..core.annotations import LARGEST
-from ..core.schema import AccuracySummary, Config, Row, Summary, number
+from ..core.schema import Config, MetricInfo, MetricSummary, Row, Summary, number
 from ..core.tensors import Tensors
-from ..data import Federation
+from ..core.units import metrics_of
 from ..data.batches import Integers
-from .evaluate import Correct
+from .evaluate import CommonModel
+from .metric import Metrics
 
-ACCURACIES = ("after_mix", "after_train")
+PROTOCOLS = ("after_mix", "after_train")
 FINETUNED = "after_finetune"  # beside those, where a method fine-tunes for the measurement
-GLOBAL = ("global_accuracy", "global_accuracy_local")  # of one model: on all test samples, on each client's own (mean)
-TARGETS = (50, 60, 70, 80, 90, 95)
+TARGETS = (50, 60, 70, 80, 90, 95)  # %
 
 Columns = dict[str, float | None]
 """Some columns of a row."""
@@ -35,40 +35,66 @@ class ShardMeasures(NamedTuple):
     seconds: float
     sent: Any  # the traffic of everybody, counted by one shard
     distance: float | None  # to the consensus, the mean over the local clients
-    accuracies: Tensors | None  # of all local clients, by protocol
-    right: Correct | None  # answers of the consensus
+    values: Tensors | None  # [m, metrics] of all local clients, by protocol
+    common: CommonModel | None  # the one that all agree on
     recorded: dict[str, float]
     evaluation_seconds: float = 0.0  # known when all of this is measured
 
 
-def accuracy_row(protocol: str, accuracies: Tensor | None) -> Columns:
-    """Return mean, spread, worst client and tenth percentile over the clients that have test samples."""
-    name = f"personal_accuracy_{protocol}"
-    known = None if accuracies is None else accuracies[~accuracies.isnan()]
-    if known is None or not len(known):
-        return {name: None, f"{name}_std": None, f"{name}_worst": None, f"{name}_p10": None}
-    return {
-        name: float(known.mean()),
-        f"{name}_std": float(known.std(correction=0)),
-        f"{name}_worst": float(known.min()),
-        f"{name}_p10": float(torch.quantile(known, 0.1)),
-    }
+def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: Integers) -> Columns:
+    """Return mean, spread, worst client and the bound of the worst tenth, over the clients that have a value.
+
+    ``sizes``: how many test samples each client has. Who has some and no value is counted, where there are any.
+    """
+    name = f"personal_{metric['column']}_{protocol}"
+    known = None if values is None else values[~values.isnan()]
+    if values is None or known is None or not len(known):
+        found = dict.fromkeys((name, f"{name}_std", f"{name}_worst", f"{name}_p10"))
+    else:
+        mean, std = _moments(known, sizes[~values.isnan().numpy()] if metric["average"] == "samples" else None)
+        higher = metric["higher_is_better"]
+        found = {
+            name: finite(mean),
+            f"{name}_std": finite(std),
+            f"{name}_worst": finite(known.min() if higher else known.max()),
+            f"{name}_p10": finite(torch.quantile(known, 0.1 if higher else 0.9)),
+        }
+    undefined = 0 if values is None else int((values.isnan() & torch.from_numpy(sizes > 0)).sum())
+    return found | ({f"{name}_undefined": undefined} if undefined else {})
 
 
-def unmeasured(finetuned: bool) -> Columns:
-    """Return the accuracies of a round without evaluation."""
-    protocols = (*ACCURACIES, FINETUNED) if finetuned else ACCURACIES
-    return {k: v for p in protocols for k, v in accuracy_row(p, None).items()} | dict.fromkeys(GLOBAL)
+def _moments(values: Tensor, weights: Integers | None) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation over the clients; without weights each counts alike."""
+    if weights is None:
+        return values.mean(), values.std(correction=0)
+    share = torch.from_numpy(weights / weights.sum())
+    mean = share @ values
+    return mean, (share @ (values - mean).square()).sqrt()
+
+
+def finite(value: Tensor | float) -> float | None:
+    """Return a number as a file holds it; None for what is not defined or beyond all of them."""
+    return float(value) if abs(float(value)) <= LARGEST else None
+
+
+def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool) -> Columns:
+    """Return the metrics of a round without evaluation."""
+    nobody, protocols = np.zeros(0, np.int64), (*PROTOCOLS, FINETUNED) if finetuned else PROTOCOLS
+    found = {k: v for m in metrics for p in protocols for k, v in metric_row(m, p, None, nobody).items()}
+    return found | {k: None for m in metrics for k in (f"global_{m['column']}", f"global_{m['column']}_local")}
 
 
 def joined(
-    parts: Sequence[ShardMeasures], t: int, federation: Federation, finetuned: bool
+    parts: Sequence[ShardMeasures], t: int, metrics: Metrics, sizes: Integers, finetuned: bool
 ) -> tuple[Tensors | None, Row]:
-    """Return every client's accuracies [n] by protocol, and the row of round ``t``, from the measures of all shards."""
+    """Return every client's values [n, metrics] by protocol, and the row of round ``t``, from what all shards measure.
+
+    ``sizes``: how many test samples each client has.
+    """
     first, clients = parts[0], [len(p.local_clients) for p in parts]
-    accuracies = None
-    if first.accuracies is not None:
-        accuracies = {k: whole([(p.local_clients, (p.accuracies or {})[k]) for p in parts]) for k in first.accuracies}
+    values = None
+    if first.values is not None:
+        values = {k: whole([(p.local_clients, (p.values or {})[k]) for p in parts]) for k in first.values}
     distance = first.distance
     if distance is not None and len(parts) > 1:
         distance = sum((p.distance or 0.0) * n for p, n in zip(parts, clients, strict=True)) / sum(clients)
@@ -78,11 +104,10 @@ def joined(
     sent = next(p.sent for p in parts if p.sent is not None).totals
     row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
         "round": t + 1,
-        **(unmeasured(finetuned) if accuracies is None else _accuracy_columns(parts, accuracies, federation)),
+        **(unmeasured(metrics.infos, finetuned) if values is None else _metric_columns(parts, values, metrics, sizes)),
         "train_loss": float(known.mean()) if len(known) else None,
-        "consensus_distance": distance if distance is not None and distance <= LARGEST else None,
-        # As a perplexity may, a measure can grow beyond all numbers that a file holds.
-        **{k: v if abs(v) <= LARGEST else None for p in parts for k, v in p.recorded.items()},
+        "consensus_distance": None if distance is None else finite(distance),
+        **{k: finite(v) for p in parts for k, v in p.recorded.items()},
         "bytes_sent": sent.bytes,
         "parameters_sent": sent.parameters,
         "messages_sent": sent.messages,
@@ -93,7 +118,7 @@ def joined(
         "seconds": max(p.seconds for p in parts),
         "evaluation_seconds": max(p.evaluation_seconds for p in parts),
     }
-    return accuracies, row
+    return values, row
 
 
 def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
@@ -102,32 +127,31 @@ def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
     return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
 
 
-def _accuracy_columns(parts: Sequence[ShardMeasures], accuracies: Tensors, federation: Federation) -> Columns:
-    """The accuracies over the clients, and those of the one model they agree on."""
-    answers = federation.test_y[:1].numel()
-    right = [(p.local_clients, p.right) for p in parts if p.right is not None]
-    each = whole([(clients, correct.each) for clients, correct in right])
-    sizes = torch.tensor([len(own) for own in federation.test], dtype=torch.float64) * answers
-    return {
-        **{k: v for protocol, values in accuracies.items() for k, v in accuracy_row(protocol, values).items()},
-        "global_accuracy": sum(correct.together for _, correct in right) / federation.test_y.numel(),
-        "global_accuracy_local": float((each / sizes).nanmean()),
-    }
+def _metric_columns(parts: Sequence[ShardMeasures], values: Tensors, metrics: Metrics, sizes: Integers) -> Columns:
+    """The metrics over the clients, and those of the one model they agree on."""
+    common = [(p.local_clients, p.common) for p in parts if p.common is not None]
+    each = whole([(clients, one.each) for clients, one in common])
+    order = torch.cat([one.places for _, one in common]).argsort()
+    together = metrics.value(torch.cat([one.statistics for _, one in common])[order])
+    found: Columns = {}
+    for i, info in enumerate(metrics.infos):
+        for protocol, of_clients in values.items():
+            found |= metric_row(info, protocol, of_clients[:, i], sizes)
+        name = info["column"]
+        found[f"global_{name}"] = finite(together[i])
+        found[f"global_{name}_local"] = metric_row(info, "", each[:, i], sizes)[f"personal_{name}_"]
+    return found
 
 
 def summarize(config: Config, history: Sequence[Row]) -> Summary:
-    """Return what a run comes to: accuracies by protocol, totals of what it sent and spent."""
-    measured = [row for row in history if row["global_accuracy"] is not None]
-    finetuned = any(f"personal_accuracy_{FINETUNED}" in row for row in history)
-    protocols = (*ACCURACIES, FINETUNED) if finetuned else ACCURACIES
-    return {
+    """Return what a run comes to: its metrics by protocol, totals of what it sent and spent."""
+    metrics = metrics_of(config)
+    found: Any = {  # with keys that have the names of metrics, among those of a Summary
         "method": config["method"],
         "rounds": len(history),
         "seed": config["seed"],
         "engine": config["engine"],
-        "personal_accuracy": {p: _accuracy(measured, f"personal_accuracy_{p}") for p in protocols},
-        "global_accuracy": measured[-1]["global_accuracy"] if measured else None,
-        "global_accuracy_local": measured[-1]["global_accuracy_local"] if measured else None,
+        **{k: v for m in metrics for k, v in _metric(history, m).items()},
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,
         "bytes_sent": sum(row["bytes_sent"] for row in history),
@@ -136,27 +160,52 @@ def summarize(config: Config, history: Sequence[Row]) -> Summary:
         "seconds": sum(row["seconds"] for row in history),
         "busiest_bytes_up": max((row["busiest_bytes_up"] for row in history), default=0),
         "busiest_bytes_down": max((row["busiest_bytes_down"] for row in history), default=0),
-        "rounds_to": {str(t): rounds_to(measured, t / 100) for t in TARGETS},
+        "rounds_to": {str(t): rounds_to(history, m, t / 100) for m in metrics[:1] if m["percent"] for t in TARGETS},
+    }
+    summary: Summary = found
+    return summary
+
+
+def _metric(history: Sequence[Row], metric: MetricInfo) -> dict[str, Any]:
+    """Return one metric of a summary: of the clients' own models by protocol, and of the one they agree on."""
+    name = metric["column"]
+    finetuned = any(f"personal_{name}_{FINETUNED}" in row for row in history)
+    protocols = (*PROTOCOLS, FINETUNED) if finetuned else PROTOCOLS
+    return {
+        f"personal_{name}": {p: _over_rounds(history, metric, p) for p in protocols},
+        **{k: _last(history, k) for k in (f"global_{name}", f"global_{name}_local")},
     }
 
 
-def _accuracy(rows: Sequence[Row], name: str) -> AccuracySummary | None:
-    """Return an accuracy over the evaluated rounds; None where no client has test samples."""
-    columns = (name, f"{name}_worst", f"{name}_std")
-    means, worst, std = ([v for row in rows if (v := number(row, k)) is not None] for k in columns)
-    if not means:
+def _last(history: Sequence[Row], name: str) -> float | None:
+    """Return a number of the last round that has it."""
+    return next((v for row in reversed(history) if (v := number(row, name)) is not None), None)
+
+
+def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str) -> MetricSummary | None:
+    """Return a personal metric over the evaluated rounds; None where no client has a value."""
+    name = f"personal_{metric['column']}_{protocol}"
+    means, worst, std = (
+        [v for row in rows if (v := number(row, k)) is not None] for k in (name, f"{name}_worst", f"{name}_std")
+    )
+    if not (means and worst and std):
         return None
     last = means[-max(1, round(len(means) / 10)) :]
-    return {
+    found: MetricSummary = {
         "final": means[-1],
-        "best": max(means),
+        "best": max(means) if metric["higher_is_better"] else min(means),
         "last_tenth": sum(last) / len(last),
         "worst": worst[-1],
         "std": std[-1],
     }
+    evaluated = next(row for row in reversed(rows) if number(row, name) is not None)
+    if undefined := number(evaluated, f"{name}_undefined"):
+        found["undefined"] = int(undefined)
+    return found
 
 
-def rounds_to(rows: Sequence[Row], target: float) -> int | None:
-    """Return the first measured round whose mean personal accuracy after mixing reaches the target."""
-    known = ((row["round"], row["personal_accuracy_after_mix"]) for row in rows)
-    return next((t for t, accuracy in known if accuracy is not None and accuracy >= target), None)
+def rounds_to(rows: Sequence[Row], metric: MetricInfo, target: float) -> int | None:
+    """Return the first measured round whose mean personal metric after mixing reaches the target, or falls to it."""
+    sign = 1 if metric["higher_is_better"] else -1
+    known = ((row["round"], number(row, f"personal_{metric['column']}_after_mix")) for row in rows)
+    return next((t for t, value in known if value is not None and sign * value >= sign * target), None)

@@ -39,16 +39,16 @@ def write(
         path: The HTML file.
         say: A function that is called with a sentence before anything that takes more than a moment.
         landscape: Draw the loss around the one model that the clients of each method agree on.
-        target: The mean personal accuracy in % that rounds are counted to (else that of the comparison, or 80).
+        target: The mean personal metric that rounds are counted to (else that of the comparison, or 80 %).
         data_dir: The folder of the runs' data, as in ``coterie.data.federate``.
     """
     file = Path(path)
     if file.suffix.lower() not in (".html", ".htm"):
         named = file.with_suffix(".html") if file.name else file / "report.html"
         raise UserError(f"the report is an HTML page: write it to {named} instead of {path}")
-    if target is not None:
-        check_target(target)
     collected = collect(list(runs), data_dir)
+    for record in collected.records:
+        check_target(target, record.metric)
     write_text(file, page(collected, compressed_library(), say or (lambda _: None), None, landscape, target))
     if collected.left_out:
         number = len(collected.left_out)
@@ -67,7 +67,7 @@ def html(
     data_dir: str | Path | None = None,
 ) -> str:
     """Return the page as a text; ``reload``: the seconds after which the page of unfinished runs loads itself again."""
-    if target is not None:
-        check_target(target)
     collected = collect(list(runs), data_dir)
+    for record in collected.records:
+        check_target(target, record.metric)
     return page(collected, compressed_library(), say or (lambda _: None), reload, landscape, target)

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..measure.compare import Cell, Comparison
-from .charts import COLORS, PROGRESS, Measure
+from .charts import COLORS, LOSS, Measure, metric_measures
 from .collect import collect
 from .groups import Curve, Method, setups
 from .tables import notes_of
@@ -17,7 +17,6 @@ from .tables import notes_of
 if TYPE_CHECKING:
     from ..training.run import Run
 
-ACCURACIES, LOSS = PROGRESS[:3], PROGRESS[-1]
 DASHES = ("", "7 4", "2 3")
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480, 150, 44, 12, 10, 26
 
@@ -61,8 +60,9 @@ def _cell(cell: Cell) -> str:
 
 
 def _lines(method: Method) -> list[Line]:
-    """Return the accuracies of a run; of one without classes, its loss."""
-    known = [Line(m, curve) for m in ACCURACIES if (curve := method.curve(m)) is not None]
+    """Return the metric of a run at the points where it is measured; of one without any, its loss."""
+    measures = [] if method.metric is None else metric_measures(method.metric)[:3]
+    known = [Line(m, curve) for m in measures if (curve := method.curve(m)) is not None]
     loss = method.curve(LOSS)
     return known or ([] if loss is None else [Line(LOSS, loss)])
 
@@ -77,7 +77,8 @@ def _picture(lines: Sequence[Line]) -> str:
     paths = "".join(_path(line, i, (low, high), last) for i, line in enumerate(lines))
     unit = f" {lines[0].measure.unit}" if lines[0].measure.unit else ""
     final = ", ".join(f"{line.measure.title} {line.curve.mean[-1]:.3g}{unit}" for line in lines)
-    what = f"{'personal accuracy ' if unit else ''}over the rounds, mean over the clients"
+    name = lines[0].measure.axis.partition(",")[0]
+    what = f"{f'personal {name} ' if name else ''}over the rounds, mean over the clients"
     label = escape(f"{what}; at the end: {final}")
     return f"""<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}"
 style="max-width:100%;height:auto;font:11px system-ui,sans-serif" fill="none" stroke="currentColor">

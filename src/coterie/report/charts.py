@@ -6,10 +6,12 @@ night.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..core.schema import Row, number
+from ..core.schema import MetricInfo, Row, number
+from ..core.units import metrics_of, scale, unit, words
+from ..measure.compare import POINTS
 from .groups import Curve, Setup
 
 Figure = dict[str, Any]
@@ -53,6 +55,7 @@ class Measure:
     unit: str = ""
     log: bool = False
     per: str | None = None  # another number of the row that it is divided by
+    axis: str = ""  # what the axis says; unless given, the title
 
     def __call__(self, row: Row) -> float | None:
         """Return its value in a round; on a logarithmic axis there is no 0."""
@@ -60,14 +63,7 @@ class Measure:
         return None if value is None or not over or (self.log and value <= 0) else self.factor * value / over
 
 
-PROGRESS = (
-    Measure("after mixing", "personal_accuracy_after_mix", 100.0, "%"),
-    Measure("after training", "personal_accuracy_after_train", 100.0, "%"),
-    Measure("after fine-tuning", "personal_accuracy_after_finetune", 100.0, "%"),
-    Measure("worst client after mixing", "personal_accuracy_after_mix_worst", 100.0, "%"),
-    Measure("global", "global_accuracy", 100.0, "%"),
-    Measure("training loss", "train_loss"),
-)
+LOSS = Measure("training loss", "train_loss")
 CONSENSUS = Measure("consensus distance", "consensus_distance", log=True)
 TRAFFIC = (
     Measure("parameters a message", "parameters_sent", per="messages_sent"),
@@ -80,8 +76,35 @@ RECORDED = (
     Measure("gradient norm of the shared part, squared", "gradient_norm_shared", log=True),
     Measure("gradient norm of the personal part, squared", "gradient_norm_personal", log=True),
     Measure("perplexity, mean over the clients", "perplexity", log=True),
-    Measure("global accuracy on the training samples", "global_accuracy_train", 100.0, "%"),
+    Measure("global accuracy on the training samples", "global_accuracy_train", 100.0, "%", axis="accuracy, %"),
 )
+
+
+def metric_measures(metric: MetricInfo) -> tuple[Measure, ...]:
+    """Return a metric over the rounds: of the clients' own models by protocol, of the worst client, of one model."""
+    factor, of, name = scale(metric), unit(metric), words(metric)
+    personal = f"personal_{metric['column']}"
+    fields = {
+        **{title: f"{personal}_{point}" for point, title in POINTS.items()},
+        "worst client after mixing": f"{personal}_after_mix_worst",
+        "global": f"global_{metric['column']}",
+    }
+    return tuple(Measure(title, field, factor, of, axis=titled(name, of)) for title, field in fields.items())
+
+
+def further_measures(metrics: Sequence[MetricInfo]) -> tuple[Measure, ...]:
+    """Return those that were measured beside the first one, each after mixing."""
+    mixed = (metric_measures(metric)[0] for metric in metrics[1:])
+    return tuple(replace(m, title=f"{words(of)} after mixing") for m, of in zip(mixed, metrics[1:], strict=True))
+
+
+def titled(name: str, unit: str) -> str:
+    """Return what an axis says.
+
+    >>> titled("accuracy", "%"), titled("MSE", "")
+    ('accuracy, %', 'MSE')
+    """
+    return f"{name}, {unit}" if unit else name
 
 
 def line_style(place: int) -> LineStyle:
@@ -115,14 +138,18 @@ def line(name: str, style: LineStyle, x: Sequence[Any], y: Sequence[float | None
 
 
 def progress(setup: Setup) -> list[Chart]:
-    """Draw accuracy over rounds, and over what was sent until then."""
+    """Draw metrics and loss over rounds, and over what was sent until then."""
     band = "The bands reach from the lowest to the highest seed." if setup.seeds > 1 else "One seed: there is no band."
     nothing = [m.label for m in setup.methods if not any(row["bytes_sent"] for row in m.first.history)]
     silent = f" {', '.join(nothing)} sends nothing and stands at 0." if nothing else ""
     over_bytes = f"Mean over all clients; bytes over all links, both directions. {band}{silent}"
+    metrics = metrics_of(setup.config)
+    measures = [m for metric in metrics[:1] for m in metric_measures(metric)] + [*further_measures(metrics), LOSS]
+    what = words(metrics[0]) if metrics else LOSS.title
+    title = what if what[0].isupper() else what.capitalize()
     return [
-        Chart("rounds", "Accuracy over rounds", f"Mean over all clients. {band}", _views(setup, PROGRESS)),
-        Chart("bytes", "Accuracy over bytes sent", over_bytes, _views(setup, PROGRESS, over_bytes=True)),
+        Chart("rounds", f"{title} over rounds", f"Mean over all clients. {band}", _views(setup, measures)),
+        Chart("bytes", f"{title} over bytes sent", over_bytes, _views(setup, measures, over_bytes=True)),
     ]
 
 
@@ -157,7 +184,7 @@ def recorded_measures(setup: Setup) -> Chart | None:
     """Draw what was asked for with ``--record``."""
     views = _views(setup, RECORDED)
     caption = "After mixing, in the rounds that were evaluated."
-    return Chart("recorded", "Recorded beside the accuracies", caption, views) if views else None
+    return Chart("recorded", "Recorded beside the metrics", caption, views) if views else None
 
 
 def _views(setup: Setup, measures: Sequence[Measure], over_bytes: bool = False) -> dict[str, Figure]:
@@ -180,8 +207,7 @@ def _lines(setup: Setup, measure: Measure, over_bytes: bool = False) -> Figure:
             traces.append(line(method.label, style, x, curve.mean, **more))
     few = {"dtick": 1} if max(m.rounds for m in setup.methods) <= MARKED // 2 else {}  # no half rounds
     across = axis("sent", tickformat="~s", ticksuffix="B") if over_bytes else axis("round", tickformat=",d", **few)
-    title = f"accuracy, {measure.unit}" if measure.unit else measure.title
-    along = axis(title, **(LOG if measure.log else {}))
+    along = axis(measure.axis or titled(measure.title, measure.unit), **(LOG if measure.log else {}))
     return {"data": traces, "layout": {"xaxis": {**across, "rangemode": "tozero"}, "yaxis": along}}
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.schema import MetricInfo
+from ..core.units import of_clients, scale, unit, words
 from ..measure.compare import POINTS
-from .charts import SCALE, Chart, Figure, LineStyle, axis, color_bar, line_style
+from .charts import SCALE, Chart, Figure, LineStyle, axis, color_bar, line_style, titled
 from .collect import Record
 from .groups import Method, Setup
 
@@ -12,30 +14,36 @@ ROW = 56  # pixels that a method takes
 
 
 def distribution(setup: Setup) -> Chart | None:
-    """Draw every client's accuracy as a mark, method by method."""
-    views = {title: figure for point, title in POINTS.items() if (figure := _strips(setup, point))["data"]}
+    """Draw every client's metric as a mark, method by method."""
+    metric = setup.methods[0].metric
+    if metric is None:
+        return None
+    views = {title: figure for point, title in POINTS.items() if (figure := _strips(setup, metric, point))["data"]}
     if not views:
         return None
+    side = "left" if metric["higher_is_better"] else "right"
     many = " of all seeds" if setup.seeds > 1 else ""
     caption = (
         f"A mark is a client{many}: its own model on its own test samples after the last round. A box spans the middle "
-        "half of the clients, its line is the median; whoever lies far to the left is left behind."
+        f"half of the clients, its line is the median; whoever lies far to the {side} is left behind."
     )
     return Chart("clients", "The clients, one by one", caption, views, height=120 + ROW * len(setup.methods))
 
 
-def _strips(setup: Setup, point: str) -> Figure:
-    traces = [_strip(method, line_style(place), point) for place, method in enumerate(setup.methods)]
+def _strips(setup: Setup, metric: MetricInfo, point: str) -> Figure:
+    traces = [_strip(method, line_style(place), metric, point) for place, method in enumerate(setup.methods)]
     along = {"autorange": "reversed", "automargin": True, "ticksuffix": " "}
-    layout = {"xaxis": axis(f"personal accuracy {POINTS[point]}, %"), "yaxis": along, "showlegend": False}
+    across = axis(titled(f"personal {words(metric)} {POINTS[point]}", unit(metric)))
+    layout = {"xaxis": across, "yaxis": along, "showlegend": False}
     return {"data": [t for t in traces if t["x"]], "layout": layout}
 
 
-def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
+def _strip(method: Method, style: LineStyle, metric: MetricInfo, point: str) -> dict[str, Any]:
+    shown = "%{x:.1f} %" if metric["percent"] else "%{x:.4~g}"
     known = [
-        (100 * value, _describe(run, i, len(method.runs) > 1))
+        (scale(metric) * value, _describe(run, i, len(method.runs) > 1))
         for run in method.runs
-        for i, value in enumerate(run.client_summary.get("accuracy", {}).get(point, []))
+        for i, value in enumerate(of_clients(run.client_summary, metric).get(point, []))
         if value is not None
     ]
     return {
@@ -51,7 +59,7 @@ def _strip(method: Method, style: LineStyle, point: str) -> dict[str, Any]:
         "line": {"color": style.color, "width": 1.5},
         "marker": {"color": style.color, "symbol": style.symbol, "size": 6, "opacity": 0.65},
         "hoveron": "points",
-        "hovertemplate": "<b>%{fullData.name}</b><br>%{text}<br>%{x:.1f} %<extra></extra>",
+        "hovertemplate": f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{shown}<extra></extra>",
     }
 
 

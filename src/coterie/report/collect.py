@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..core.checked_json import read_json, read_text
 from ..core.custom import folder_name, is_own
 from ..core.errors import UserError
-from ..core.schema import ComparedMethod, Plan, SavedRecipe
+from ..core.schema_several import ComparedMethod, Plan, SavedRecipe
 from ..measure import summarize
 from ..measure.compare import RunData
 from ..store import RunFolder
@@ -48,7 +48,7 @@ class Collected(NamedTuple):
     records: list[Record]
     recipes: list[SavedRecipe]  # what ``coterie recipe run`` saved beside the runs
     commands: list[str]  # as somebody typed them
-    target: float | None = None  # the accuracy that rounds are counted to, where the comparisons agree on one
+    target: float | None = None  # that rounds are counted to, where the comparisons agree on one
     left_out: Sequence[str] = ()  # why runs beside these cannot be shown
 
 
@@ -60,7 +60,7 @@ class _Collection:
     recipes: dict[Path, SavedRecipe] = field(default_factory=dict)
     left_out: dict[Path, str] = field(default_factory=dict)
     commands: dict[str, None] = field(default_factory=dict)
-    targets: set[float] = field(default_factory=set)
+    targets: set[float | None] = field(default_factory=set)
 
 
 def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Collected:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.schema import Graph
+from ..core.schema import ACCURACY, Graph
+from ..core.units import of_clients, scale, unit, with_unit, words
 from ..topology import spectral_gap
-from .charts import INK, SCALE, Chart, Figure, color_bar
+from .charts import INK, SCALE, Chart, Figure, color_bar, titled
 from .groups import Method, Setup
 
 DRAWN = 1500  # links; above it only those of client 0, as single lines could not be told apart
@@ -43,7 +44,9 @@ def topology(setup: Setup) -> Chart | None:
     views = {", ".join(m.label for m in methods): _figure(graph, methods) for graph, methods in alike.values()}
     captions = dict.fromkeys(_describe(graph, _clients(methods[0])) for graph, methods in alike.values())
     apart = f" No links: {', '.join(others)} (around a server, or alone)." if others else ""
-    point = " Point at a link for its weights, at a client for its accuracy after mixing."
+    metric = setup.methods[0].metric
+    at_client = "" if metric is None else f", at a client for its {words(metric)} after mixing"
+    point = f" Point at a link for its weights{at_client}."
     caption = " ".join(captions) + point + apart
     return Chart("topology", "Who mixes with whom", caption, views, height=560, square=True)
 
@@ -144,15 +147,20 @@ def _weights(link: Edge) -> str:
 
 
 def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]:
-    """Draw the clients, colored by accuracy where there is one."""
-    n, summaries = len(places), {m.label: m.first.client_summary["accuracy"].get("after_mix") for m in methods}
-    each = [{m: 100 * a for m, v in summaries.items() if v and (a := v[i]) is not None} for i in range(n)]
-    texts = ["<br>".join([f"client {i}", *(f"{m}: {v:.1f} %" for m, v in each[i].items())]) for i in range(n)]
+    """Draw the clients, colored by the metric where there is one."""
+    n, metric = len(places), methods[0].metric or ACCURACY
+    mixed = {m.label: of_clients(m.first.client_summary, metric).get("after_mix") for m in methods}
+    each = [{m: a for m, v in mixed.items() if v and (a := v[i]) is not None} for i in range(n)]
+    texts = [
+        "<br>".join([f"client {i}", *(f"{m}: {with_unit(metric, v)}" for m, v in e.items())])
+        for i, e in enumerate(each)
+    ]
     numbered = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step <= NUMBERED)
     marker = {"size": max(6, min(26, 700 / n)), "line": {"color": INK, "width": 1}, "symbol": "circle"}
     if any(each):
-        means = [fmean(of_client.values()) if of_client else None for of_client in each]
-        marker |= {"color": means, "colorscale": SCALE, "colorbar": color_bar("accuracy, %", len=0.6)}
+        means = [scale(metric) * fmean(of_client.values()) if of_client else None for of_client in each]
+        bar = color_bar(titled(words(metric), unit(metric)), len=0.6)
+        marker |= {"color": means, "colorscale": SCALE, "colorbar": bar}
     return {
         "type": "scatter",
         "mode": "markers+text",

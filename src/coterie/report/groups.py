@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.schema import Config, Row
+from ..core.units import metrics_of
 from ..measure.compare import MethodRuns
 from .collect import Record
 
@@ -143,7 +144,14 @@ def _common(record: Record) -> dict[str, Any]:
     c = record.config
     unseeded = {k: {n: v for n, v in c[k].items() if n != "seed"} for k in ("data", "model")}
     own = None if "source" in c["data"] else c["fingerprints"]["data"]  # data without a name
-    return {**unseeded, "case": record.case, "own": own, "transform": c.get("transform"), "loss": c.get("loss")}
+    return {
+        **unseeded,
+        "case": record.case,
+        "own": own,
+        "transform": c.get("transform"),
+        "loss": c.get("loss"),
+        "metric": metrics_of(c)[:1],
+    }
 
 
 def _own(record: Record) -> dict[str, Any]:

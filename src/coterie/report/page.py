@@ -13,7 +13,7 @@ from .. import __version__
 from ..core.custom import trust_options
 from ..core.errors import UserError
 from ..core.schema import Config
-from ..measure.compare import TARGET, Comparison
+from ..measure.compare import Comparison
 from ..training.config import repeatable
 from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
@@ -38,7 +38,7 @@ def page(
     target: float | None = None,
 ) -> str:
     """Return the whole HTML text, with ``library``, plotly.js, packed into it; the rest is as in ``html``."""
-    target = target or collected.target or TARGET
+    target = collected.target if target is None else target
     every = setups(collected.records)
     charts: dict[str, Any] = {}
     together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
@@ -110,7 +110,7 @@ def _setup(
     charts: dict[str, Any],
     say: Callable[[str], object] | None,
     together: bool,
-    target: float,
+    target: float | None,
 ) -> str:
     """Return everything about one set-up; without ``say`` nothing that takes more than a moment."""
     comparison = Comparison(setup.methods, target)
@@ -161,7 +161,7 @@ def _why_no_clients(setup: Setup) -> str:
     """Say why there is no picture of the clients."""
     if not any(m.first.client_summary for m in setup.methods):
         return "These runs keep no clients.json (they are unfinished, or were made before it was written)."
-    return "There is no picture of the clients' labels or accuracies: their targets are no classes, or far too many."
+    return "There is no picture of the clients' labels: their targets are no classes, or far too many."
 
 
 def _chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:

@@ -183,12 +183,12 @@ def client_file(path: Path, client: int) -> Path:
 
 def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    known = get_type_hints(ClientSummary).keys() - {"names", "newcomers"}  # which not all runs have
+    known = get_type_hints(ClientSummary).keys() - {"names", "newcomers", "accuracy"}  # which not all runs have
     yield from (f"{key} is missing" for key in known if key not in summary)
     each: dict[str, Sequence[object] | None] = {
         "names": summary.get("names"),
         **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
-        **{f"accuracy.{protocol}": values for protocol, values in summary["accuracy"].items()},
+        **{f"accuracy.{protocol}": values for protocol, values in summary.get("accuracy", {}).items()},
     }
     for key, values in each.items():
         if values is not None and len(values) != clients:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 
 from rich.console import Console, RenderableType
@@ -10,8 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ..core.schema import Row
+from ..core.schema import ACCURACY, MetricInfo, Row, number
 from ..core.spec import scaled
+from ..core.units import with_unit, words
 
 APART, LONGEST = 10.0, 120.0  # seconds between two plain lines, at least and at most (or a tenth of the rounds)
 
@@ -76,32 +77,35 @@ class LineThrottle:
 class LatestMeasures:
     """The latest numbers of a run, in words."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[MetricInfo] = (ACCURACY,)) -> None:
         self.bytes = 0
         self.row: Row | None = None
-        self.accuracy: tuple[float, int] | None = None  # the last one that was measured, and after which round
+        self.metric = metrics[0] if metrics else None  # the one that decides
+        self.value: tuple[float, int] | None = None  # the last one that was measured, and after which round
 
     def add(self, row: Row) -> None:
         """Take the row of one more round."""
         self.row = row
         self.bytes += row["bytes_sent"]
-        if row["personal_accuracy_after_mix"] is not None:
-            self.accuracy = row["personal_accuracy_after_mix"], row["round"]
+        found = None if self.metric is None else number(row, f"personal_{self.metric['column']}_after_mix")
+        self.value = self.value if found is None else (found, row["round"])
 
     @property
-    def accuracy_text(self) -> str:
+    def value_text(self) -> str:
         """The mean over the clients after mixing, with its round where that is not the last one.
 
         >>> measured = LatestMeasures()
         >>> measured.add({"round": 1, "bytes_sent": 8, "personal_accuracy_after_mix": 0.5, "train_loss": 1.0})
         >>> measured.add({"round": 2, "bytes_sent": 8, "personal_accuracy_after_mix": None, "train_loss": 0.5})
-        >>> measured.accuracy_text, measured.said
+        >>> measured.value_text, measured.said
         ('50.0 % (round 1)', 'personal accuracy after mixing 50.0 % (round 1), train loss 0.500, 16 B sent')
         """
-        if self.accuracy is None or self.row is None:
+        if self.value is None or self.row is None or self.metric is None:
             return ""
-        value, measured_after = self.accuracy
-        return f"{100 * value:.1f} %" + ("" if measured_after == self.row["round"] else f" (round {measured_after})")
+        value, measured_after = self.value
+        return with_unit(self.metric, value) + (
+            "" if measured_after == self.row["round"] else f" (round {measured_after})"
+        )
 
     @property
     def loss_text(self) -> str:
@@ -114,7 +118,8 @@ class LatestMeasures:
         """All of them in one text."""
         if self.row is None:
             return ""
-        named = {"personal accuracy after mixing": self.accuracy_text, "train loss": self.loss_text}
+        name = "" if self.metric is None else f"personal {words(self.metric)} after mixing"
+        named = {name: self.value_text, "train loss": self.loss_text}
         return ", ".join([*(f"{k} {v}" for k, v in named.items() if v), f"{scaled(self.bytes, 'B')} sent"])
 
 
@@ -151,9 +156,11 @@ class _TwoLines(Bars):
 class Progress:
     """Progress of one run; ``where``: its engine and device."""
 
-    def __init__(self, name: str, rounds: int, where: str, shown: bool) -> None:
+    def __init__(
+        self, name: str, rounds: int, where: str, shown: bool, metrics: Sequence[MetricInfo] = (ACCURACY,)
+    ) -> None:
         self.name, self.rounds, self.where, self.shown = name, rounds, where, shown
-        self.measured = LatestMeasures()
+        self.measured = LatestMeasures(metrics)
         self.pace, self.throttle = Pace(0, time.monotonic()), LineThrottle(0, rounds, time.monotonic())
         self.built: tuple[int, int | None] | None = None  # the program of this round that was begun last, of how many
         console = Console(stderr=True)

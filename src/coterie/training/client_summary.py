@@ -1,8 +1,11 @@
 """What ``clients.json`` says of every client after the last round."""
 
+from typing import Any
+
 from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
+from ..measure.rows import finite
 from ..topology.sparse import entries
 from .experiment import Experiment
 
@@ -10,24 +13,26 @@ LABELS = 100_000  # the most counts of samples per class that are written; the w
 EDGES = 10_000  # the most edges of a graph that are written
 
 
-def client_summary(experiment: Experiment, accuracies: Tensors | None) -> ClientSummary:
-    """Return samples, labels, model sizes and accuracies of all clients after the last round, and who hears whom."""
+def client_summary(experiment: Experiment, values: Tensors | None) -> ClientSummary:
+    """Return samples, labels, model sizes and metrics of all clients after the last round, and who hears whom."""
     last = experiment.rounds - 1
     names = list(experiment.federation.names)
-    known: ClientSummary = {
+    found: Any = {  # with keys that have the names of metrics, among those of a ClientSummary
         "round": experiment.rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
         "parameters": _parameters(experiment),
         "labels": _labels(experiment),
-        # NaN, of a client without test samples, is no JSON.
-        "accuracy": {
-            protocol: [None if value != value else value for value in each.tolist()]
-            for protocol, each in (accuracies or {}).items()
+        **{
+            m["column"]: {
+                protocol: [finite(value) for value in each[:, i]] for protocol, each in (values or {}).items()
+            }
+            for i, m in enumerate(experiment.metrics.infos)
         },
         "graph": _graph(experiment, last),
     }
-    return {**known, "names": names} if names else known
+    summary: ClientSummary = found | ({"names": names} if names else {})
+    return summary
 
 
 def _parameters(experiment: Experiment) -> list[int]:

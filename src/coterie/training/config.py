@@ -16,7 +16,7 @@ from ..algorithms.used import check_used
 from ..core.checked_json import made_of
 from ..core.custom import check_trusted, is_own, own_code
 from ..core.errors import UserError
-from ..core.schema import Config
+from ..core.schema import ACCURACY, Config
 from ..core.tensors import as_bytes
 from ..data import Federation
 from ..models.model import Model, cross_entropy
@@ -64,6 +64,8 @@ def _with_parts(config: Config, experiment: Experiment, validation: float) -> Co
         config["holdout_clients"] = experiment.newcomers.clients
     if experiment.federation.columns is not None:
         config["columns"] = experiment.federation.columns.saved()
+    if (measured := list(experiment.metrics.infos)) != [ACCURACY]:
+        config["metrics"] = measured
     return config
 
 

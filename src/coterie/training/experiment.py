@@ -19,7 +19,7 @@ from ..core.tensors import Tensors, floating, pick, rows, split
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
-from ..measure import Correct
+from ..measure import CommonModel, Metrics
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
@@ -38,8 +38,8 @@ class RunState(NamedTuple):
     """What is carried from round to round."""
 
     state: Any
-    after_train: Tensor  # [n] each client's accuracy when it last trained; NaN before that
-    accuracies: Tensors | None = None  # [n] each client's, by protocol, if this round was evaluated; not saved
+    after_train: Tensor  # [n, metrics] of each client when it last trained; NaN before that
+    values: Tensors | None = None  # [n, metrics] by protocol, if this round was evaluated; not saved
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ class Experiment:
     algorithm: Algorithm
     program: Program[Any]  # the algorithm, bound to this model and these clients
     engine: Engine
+    metrics: Metrics  # what is measured of every model; the first one decides
     seed: int
     rounds: int
     drop_messages: float = 0.0  # how likely a message between peers is dropped
-    record: Sequence[MeasureName] = ()  # what is measured beside accuracies, costs and consensus
+    record: Sequence[MeasureName] = ()  # what is measured beside metrics, costs and consensus
     evaluate_every: int = 1  # rounds between two evaluations
     shard: Integers | None = None  # the clients of this process, in ascending order; None: all
     offline: float = 0.0  # how likely a client between peers is not there for a whole round
@@ -76,7 +77,8 @@ class Experiment:
         """Build an experiment with the model as the algorithm wants it, and the algorithm bound to it."""
         adapted = algorithm.adapt(model)
         program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
-        return cls(adapted, federation, algorithm, program, engine, seed, rounds, drop_messages, record)
+        metrics = measure.metrics_for(model, federation.sample(2), federation.y, ())
+        return cls(adapted, federation, algorithm, program, engine, metrics, seed, rounds, drop_messages, record)
 
     def changed(self, **fields: Any) -> "Experiment":
         """Return it with other fields, and the algorithm bound again: to another shard, another model."""
@@ -125,8 +127,8 @@ class Experiment:
 
     @cached_property
     def measurable(self) -> bool:
-        """Whether there are classes to get right, and somebody has samples to try."""
-        return self.federation.classes is not None and any(map(len, self.federation.test))
+        """Whether there is a metric, and somebody has samples to try."""
+        return bool(self.metrics.each) and bool(self.tests.sizes.any())
 
     def check(self) -> None:
         """Refuse what does not fit together or changes nothing, before anything is trained or written."""
@@ -147,17 +149,17 @@ class Experiment:
         return RunState(state, self.unmeasured())
 
     def unmeasured(self) -> Tensor:
-        """Return the accuracies right after training of clients that never trained: NaN."""
-        return torch.full((len(self.local_clients),), torch.nan, dtype=torch.float64)
+        """Return the metrics right after training of clients that never trained: NaN."""
+        return torch.full((len(self.local_clients), len(self.metrics.each)), torch.nan, dtype=torch.float64)
 
     def saved(self, now: RunState) -> Tensors:
         """Return the state as a checkpoint holds it."""
-        return flatten(now.state) | {AFTER_TRAIN: now.after_train}
+        return flatten(now.state) | {AFTER_TRAIN: now.after_train.squeeze(1)}  # of one metric a number per client
 
     def restored(self, saved: Checkpoint) -> RunState:
         """Return the state that a checkpoint holds."""
         shape = self.program.init(self.model.start, everybodys(None, self.model.start, self.local_clients))
-        return RunState(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu())
+        return RunState(unflatten(shape, saved.tensors), saved.tensors[AFTER_TRAIN].cpu()[:, None].flatten(1))
 
     def round(self, t: int) -> Round:
         """Return round ``t``, counted from 0."""
@@ -181,8 +183,8 @@ class Experiment:
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Run round ``t``, and return its row of measurements."""
         now, part = self.run_shard_round(before, t, evaluate)
-        accuracies, row = joined([part], t, self.federation, self.program.finetune is not None)
-        return now._replace(accuracies=accuracies), row
+        values, row = joined([part], t, self.metrics, self.tests.sizes, self.program.finetune is not None)
+        return now._replace(values=values), row
 
     def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
         """Run round ``t`` of the local clients, and measure it."""
@@ -197,9 +199,9 @@ class Experiment:
         # The mean of all models has all digits in one process; only where no shard has all of them, it is sent around.
         exact = self.program.consensus is None and (self.shard is None or self.program.receiver_has is not None)
         one = self.consensus_model(state) if evaluate and (self.measurable or not exact) else None
-        right = None
+        common = None
         if one is not None and self.measurable:
-            right = measure.count_correct(self.engine, self.model, one, self.tests, self.local_clients)
+            common = measure.measure_common(self.engine, self.model, one, self.tests, self.local_clients, self.metrics)
         first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
         measures = ShardMeasures(
             local_clients=self.local_clients,
@@ -213,8 +215,8 @@ class Experiment:
             distance=measure.consensus_distance(self.program.models(state), self.program.shared, None if exact else one)
             if evaluate
             else None,
-            accuracies=self.accuracies(state, after_train, t, right) if evaluate else None,
-            right=right,
+            values=self.values(state, after_train, t, common) if evaluate else None,
+            common=common,
             recorded=measure.record_columns(self, self.record, before.state, state) if evaluate and self.record else {},
         )
         return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
@@ -223,10 +225,8 @@ class Experiment:
         """Train one client with no samples, to get results of the right shapes for no clients."""
         empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
         one = self.program.train(state, replace(r, cohort=r.local_clients[:1], samples=empty))
-        nobody = slice(0, 0)
-        models, sent, private, loss, steps = rows((one.models, one.sent, one.private, one.loss, one.steps), nobody)
-        mass = None if one.mass is None else rows(one.mass, nobody)
-        return Trained(models, sent, private, loss, steps, (), mass)
+        models, sent, private = rows((one.models, one.sent, one.private), slice(0, 0))
+        return Trained(models, sent, private, one.loss[:0], one.steps[:0], (), one.mass and rows(one.mass, slice(0, 0)))
 
     def consensus_model(self, state: Any) -> Tensors:
         """Return the one model that all clients agree on, over all shards: the method's own, or the mean of all."""
@@ -235,7 +235,7 @@ class Experiment:
         return local if self.shard is None else local | self.engine.all_mean(floating(local), len(self.shard))
 
     def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
-        """Return each client's accuracy right after its latest training.
+        """Return each client's metrics right after its latest training.
 
         Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
         trains again before anybody asks.
@@ -249,12 +249,12 @@ class Experiment:
             if len(asked):
                 who = r.cohort[group.places[asked]]
                 models = group.models if len(asked) == len(group.places) else pick(group.models, asked)
-                accuracies = measure.personal_accuracies(self.engine, group.model, models, self.tests, who)
-                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), accuracies)
+                values = measure.personal_values(self.engine, group.model, models, self.tests, who, self.metrics)
+                known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), values)
         return known
 
-    def accuracies(self, state: Any, after_train: Tensor, t: int, known: Correct | None = None) -> Tensors | None:
-        """Return [m] the local clients' accuracies after round ``t``; one that never trained has what it was given."""
+    def values(self, state: Any, after_train: Tensor, t: int, known: CommonModel | None = None) -> Tensors | None:
+        """Return [m, metrics] of the local clients after round ``t``; one that never trained has what it was given."""
         if not self.measurable:
             return None
         groups = {"after_mix": self.groups(state, t)}
@@ -266,8 +266,8 @@ class Experiment:
                 found[protocol] = torch.full_like(after_train, torch.nan)
                 for g in each:
                     who = self.local_clients[g.places]
-                    accuracies = measure.personal_accuracies(self.engine, g.model, g.models, self.tests, who, known)
-                    found[protocol][g.places] = accuracies
+                    tried = self.tests, who, self.metrics, known
+                    found[protocol][g.places] = measure.personal_values(self.engine, g.model, g.models, *tried)
         found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
         return found
 
@@ -277,7 +277,7 @@ class Experiment:
 
     def clients(self, state: Any) -> list[Client]:
         """Return the local clients' models, in memory of their own; a fine-tuned one is personal in all parts."""
-        last = self.rounds - 1  # the models whose accuracy the last row tells
+        last = self.rounds - 1  # the models that the last row tells of
         finetune = self.program.finetune
         tuned = None if finetune is None else finetune(state, self.everybody(last))
         personal = self.model.start.keys() - self.program.shared

@@ -14,7 +14,7 @@ from ..core.tensors import replicate, split
 from ..data import Federation
 from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Engine
-from ..measure.evaluate import right_answers
+from ..measure.evaluate import sample_statistics
 from ..models.model import Model
 from .checks import PROBE
 from .experiment import Experiment
@@ -66,7 +66,7 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     groups += model_groups(e.model, program.submodels, program.models(state), r)
     groups += () if program.finetune is None else program.finetune(state, r)
     for group in groups if e.measurable else ():
-        right_answers(engine, group.model, group.models, samples, two[group.places])
+        sample_statistics(engine, group.model, group.models, samples, two[group.places], e.metrics)
 
 
 def check_reached(model: Model, federation: Federation) -> None:

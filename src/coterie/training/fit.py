@@ -1,14 +1,14 @@
 """The loop: run a round, measure it, save it, until all are done."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
@@ -19,18 +19,21 @@ from ..core.arguments import checked
 from ..core.errors import UserError, noted
 from ..core.schema import Config, Init, MeasureName, Precision, Row
 from ..core.spec import parse
-from ..core.tensors import Tensors, size_in_bytes
+from ..core.tensors import size_in_bytes
+from ..core.units import metrics_of
 from ..data import Federation
 from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory
-from ..measure import summarize
+from ..measure import metrics_for, summarize
+from ..measure.metric import MetricLike
 from ..models.accept import accepted
 from ..models.model import Loss, Model, cross_entropy
 from ..store import RunFolder, Writer
-from ..store.checkpoint import Checkpoint, Saved
+from ..store.checkpoint import Saved
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
+from .backend import Backend, backend_of
 from .checks import check_model, check_precision, find_device, idle_clients
 from .client_summary import client_summary
 from .cluster import Cluster, check_cluster
@@ -40,8 +43,8 @@ from .experiment import Experiment, RunState
 from .first import COMMON, PER_CLIENT, drawn, first_models
 from .freed_memory import retain_freed_memory
 from .newcomers import hold_out, mean_over, newcomer_summary
-from .run import Client, History, Run, client_tensors, read_finished
-from .select_engine import Choice, select_engine
+from .run import History, Run, client_tensors, read_finished
+from .select_engine import select_engine
 from .time_limit import LimitedRun, TimeLimit
 
 AUTO = "auto"
@@ -65,6 +68,7 @@ def fit(
     engine: str = "auto",
     device: str | torch.device = "auto",
     loss: Annotated[Loss, Example("torch.nn.functional.cross_entropy")] | None = None,
+    metric: Annotated[MetricLike | list[MetricLike] | tuple[MetricLike, ...], Example('"macro-f1"')] = (),
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
@@ -91,6 +95,9 @@ def fit(
         engine: "auto", "serial", "vectorized", "graphed" or "ray".
         device: "auto", "cpu" or "cuda".
         loss: loss(outputs, targets), the mean over the batch; cross-entropy unless it is given.
+        metric: What is measured: the name of a built-in metric, a function of (outputs, targets) or a
+            ``coterie.measure.metric`` made of one, or several, of which the first one decides. Unless it is given,
+            that of the task: accuracy of classes, mean squared error of numbers.
         out: A folder that is written round by round.
         resume: Go on with the interrupted run in ``out``, if there is one.
         progress: False shows none; a text is the name of the run there.
@@ -133,15 +140,17 @@ def fit(
     given = Model(module.to(place), loss or cross_entropy, precision=precision)
     federation, newcomers = hold_out(federation.to(place), holdout_clients, seed)
     federation = with_validation(federation, validation, seed)
+    asked = metric if isinstance(metric, list | tuple) else [metric]
     with noted(TRIAL):
         check_model(given, federation)
+        metrics = metrics_for(given, federation.sample(2), federation.y, asked)
     check_used(algorithm)
     adapted = algorithm.adapt(given)
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
     if continued and folder is not None:
         engine = _same_engine(engine, folder.config().get("engine", engine))
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
-    plan = seed, rounds, drop_messages, record
+    plan = metrics, seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
     experiment = replace(experiment, newcomers=newcomers)
     with noted(TRIAL):
@@ -151,12 +160,12 @@ def fit(
     experiment = replace(experiment, engine=runs_on)
     experiment = replace(experiment, evaluate_every=interval(evaluate_every, experiment, folder if continued else None))
     messages = PendingMessages()
-    with _backend(experiment, chosen, engine, there, messages) as (backend, runs, reason):
+    with backend_of(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type
         config = describe(experiment, given, runs, reason, on, validation)
         name = progress if isinstance(progress, str) else algorithm.name
         with (
-            Progress(name, rounds, f"{runs} on {on}", shown=bool(progress)) as bar,
+            Progress(name, rounds, f"{runs} on {on}", bool(progress), metrics_of(config)) as bar,
             retain_freed_memory(),
             Tracking(trackers, bar) as tracking,
         ):
@@ -176,42 +185,6 @@ def fit(
                 now, history = _begin(backend, folder if continued else None, config, bar)
                 tracking.begin(config, None if folder is None else folder.path, history)
                 return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
-
-
-class Backend(Protocol):
-    """What runs the rounds: an experiment in this process, or one on a cluster."""
-
-    def start(self) -> RunState:
-        """Return the state before the first round."""
-
-    def restored(self, saved: Checkpoint) -> RunState:
-        """Return the state that a checkpoint holds."""
-
-    def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
-        """Run a round, and return its row of measurements."""
-
-    def saved(self, now: RunState) -> Saved:
-        """Return the state as a checkpoint holds it."""
-
-    def clients(self, state: Any) -> list[Client]:
-        """Return every client's own model."""
-
-    def accuracies(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
-        """Return [n] every client's accuracy, by protocol."""
-
-
-@contextmanager
-def _backend(
-    experiment: Experiment, chosen: Choice | None, engine: str, there: Cluster | None, say: Callable[[str], object]
-) -> Iterator[tuple[Backend, str, str]]:
-    """Yield what runs the rounds of an experiment, the name of its engine, and why it is that one."""
-    if chosen is not None:
-        yield experiment, chosen.engine.name, chosen.reason
-    elif there is not None:
-        from ..cluster.ray_backend import ray_backend  # of no use to anybody else
-
-        with ray_backend(experiment, engine, there, say) as found:
-            yield found
 
 
 def _begin(backend: Backend, continued: RunFolder | None, config: Config, bar: Progress) -> tuple[RunState, list[Row]]:
@@ -262,9 +235,9 @@ def _run_rounds(
     if limited is not None:
         limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
     clients = backend.clients(now.state)
-    accuracies = now.accuracies or backend.accuracies(now.state, now.after_train, rounds - 1)
+    values = now.values or backend.values(now.state, now.after_train, rounds - 1)
     final = saved if isinstance(saved, dict) else saved.gathered()
-    known, summary = client_summary(experiment, accuracies), summarize(config, history)
+    known, summary = client_summary(experiment, values), summarize(config, history)
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     run = Run(config, History(history), summary, clients, final, known)

@@ -25,7 +25,8 @@ from ..core.tensors import Tensors, replicate, rows
 from ..data import Federation
 from ..data.batches import Amount, Integers
 from ..local.steps import Phase
-from ..measure import personal_accuracies
+from ..measure import personal_values
+from ..measure.rows import finite
 from ..models.model import products
 from ..store import unflatten
 from .experiment import Experiment
@@ -137,11 +138,11 @@ def newcomer_summary(e: Experiment, final: Tensors) -> Newcomers | None:
 
 
 def _measured(e: Experiment, groups: Iterator[ModelGroup]) -> list[float | None]:
-    """Return the accuracy of every newcomer's model on its own test samples."""
+    """Return the metric that decides of every newcomer's model on its own test samples."""
     found = torch.full((e.federation.clients,), torch.nan, dtype=torch.float64)
     for g in groups:
-        found[g.places] = personal_accuracies(e.engine, g.model, g.models, e.tests, g.places)
-    return [None if value != value else value for value in found.tolist()]  # NaN is no JSON
+        found[g.places] = personal_values(e.engine, g.model, g.models, e.tests, g.places, e.metrics)[:, 0]
+    return [finite(value) for value in found]
 
 
 def mean_over(newcomers: Newcomers) -> NewcomerSummary:

@@ -22,6 +22,7 @@ from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.schema_parts import Newcomers
 from ..core.tensors import Tensors
+from ..core.units import metrics_of, personal_summary, with_unit, words
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
@@ -84,8 +85,13 @@ class Run:
         return self.client_summary.get("newcomers")
 
     def __repr__(self) -> str:
-        accuracy = self.summary["personal_accuracy"]["after_mix"]
-        said = "" if accuracy is None else f", personal accuracy after mixing {100 * accuracy['final']:.1f} %"
+        metrics = metrics_of(self.config)
+        last = personal_summary(self.summary, metrics[0]).get("after_mix") if metrics else None
+        said = (
+            ""
+            if last is None
+            else f", personal {words(metrics[0])} after mixing {with_unit(metrics[0], last['final'])}"
+        )
         return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"
 
     def _repr_html_(self) -> str:

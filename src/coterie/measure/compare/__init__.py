@@ -16,7 +16,7 @@ class Comparison:
     """Methods side by side, in the order in which they are shown."""
 
     methods: Sequence[MethodRuns]
-    target: float = TARGET  # % of mean personal accuracy after mixing, for the column of rounds
+    target: float | None = None  # of the mean personal metric after mixing, in its unit, for the column of rounds
 
     @cached_property
     def columns(self) -> list[Column]:

@@ -1,27 +1,27 @@
 """What a comparison is made of, runs as plain data, and its columns: one cell per method, the best ones marked."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Literal, NamedTuple
 
 from ...core.errors import UserError
-from ...core.schema import ClientSummary, Config, Row, Summary, number
+from ...core.schema import ClientSummary, Config, MetricInfo, MetricSummary, Row, Summary, number
 from ...core.spec import scaled
+from ...core.units import digits, metrics_of, personal_summary, scale, unit, words, written
 from ..rows import FINETUNED, rounds_to
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
 POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
-_MIXED = "personal_accuracy_after_mix"
-_MEANS = {
+_MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: who is on the wrong side
     "after_mix": "right after the exchange",
     "after_train": "right after local work, before the exchange; a client that did not take part counts with its "
     "latest training",
     FINETUNED: "tuned for the measurement only, for methods that do so",
-    "worst": "the lowest accuracy of all clients after mixing; over several seeds, the mean of each seed's lowest",
-    "p10": "the accuracy after mixing that a tenth of the clients stays below",
+    "worst": "the {worst} {metric} of all clients after mixing; over several seeds, the mean of each seed's {worst}",
+    "p10": "the {metric} after mixing that a tenth of the clients {beyond}",
     "global": "the mean of all models, or the server's, on all test samples together, after mixing",
-    "rounds": "the first evaluated round whose mean personal accuracy after mixing is that high; over several seeds, "
+    "rounds": "the first evaluated round whose mean personal {metric} after mixing is that {good}; over several seeds, "
     "the mean if all of them get there; -: not reached (--target counts to another)",
     "sent": "over all links, both directions, all rounds",
     "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
@@ -51,9 +51,15 @@ class RunData:
 
     @property
     def evaluated(self) -> int:
-        """The last round whose models were evaluated; without classes to get right, the last one."""
-        known = (row["round"] for row in reversed(self.history) if row.get("global_accuracy") is not None)
+        """The last round whose models were evaluated; where nothing is measured of them, the last one."""
+        name = "" if self.metric is None else f"global_{self.metric['column']}"
+        known = (row["round"] for row in reversed(self.history) if row.get(name) is not None)
         return next(known, len(self.history))
+
+    @property
+    def metric(self) -> MetricInfo | None:
+        """The metric that decides, where there is one."""
+        return next(iter(metrics_of(self.config)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +69,20 @@ class MethodRuns:
     label: str
     runs: Sequence[RunData]
 
+    @property
+    def metric(self) -> MetricInfo | None:
+        """The metric that decides, where there is one."""
+        return self.runs[0].metric
+
+    def summaries(self, point: str) -> list[MetricSummary | None]:
+        """Return what is known of the personal metric, per seed."""
+        metric = self.metric
+        return [None if metric is None else personal_summary(run.summary, metric).get(point) for run in self.runs]
+
     def finals(self, point: str) -> list[float]:
-        """Return the mean personal accuracy of the last evaluated round in %, per seed; empty unless all have it."""
-        known = [100 * a["final"] for run in self.runs if (a := run.summary["personal_accuracy"].get(point))]
-        return known if len(known) == len(self.runs) else []
+        """Return the mean personal metric of the last evaluated round in its unit, per seed; [] unless all have it."""
+        metric, known = self.metric, [found["final"] for found in self.summaries(point) if found is not None]
+        return [scale(metric) * v for v in known] if metric is not None and len(known) == len(self.runs) else []
 
 
 class Cell(NamedTuple):
@@ -107,34 +123,27 @@ class Column(NamedTuple):
         return self._replace(cells=[c._replace(best=c.value is not None and c.text == best) for c in self.cells])
 
 
-def check_target(target: float) -> None:
-    """Refuse what no mean accuracy can reach, or every one does."""
-    if not 0 < target <= 100:
-        raise UserError(f"--target {target:g} is no accuracy in %: choose one above 0 and up to 100")
+def check_target(target: float | None, metric: MetricInfo | None) -> float | None:
+    """Return the target in the metric's unit; unless one is given, 80 %, where that is its unit, and none elsewhere.
+
+    What no mean of the metric can reach, or every one does, is refused.
+    """
+    if metric is None:
+        if target is not None:
+            raise UserError(f"--target {target:g} is of a metric, and nothing is measured here: leave it out")
+        return None
+    if target is not None and metric["percent"] and not 0 < target <= 100:
+        raise UserError(f"--target {target:g} is no {words(metric)} in %: choose one above 0 and up to 100")
+    return TARGET if target is None and metric["percent"] else target
 
 
-def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
-    """Return all columns; fine-tuning only where a method does so."""
-
-    def of_last(name: str) -> list[Cell]:
-        return [_last(m, name) for m in methods]
-
-    def point(point: str, keep: int) -> Column:
-        cells = [accuracy(m, point) for m in methods]
-        return Column(POINTS[point], "personal accuracy", "%", max, keep, _MEANS[point], cells)
-
-    tuned = any(FINETUNED in run.summary["personal_accuracy"] for m in methods for run in m.runs)
-    rounds = [_over_seeds([rounds_to(run.history, target / 100) for run in m.runs], whole=True) for m in methods]
-    seconds = [_over_seeds([run.summary["seconds"] for run in m.runs]) for m in methods]
+def columns(methods: Sequence[MethodRuns], target: float | None) -> list[Column]:
+    """Return all columns; fine-tuning only where a method does so, metrics only where there is one."""
+    metric = methods[0].metric
+    seconds = [_over_seeds([run.summary["seconds"] for run in m.runs], "{:,.1f}".format) for m in methods]
     flops, busiest = [_total(m, "flops", "FLOP") for m in methods], [_busiest(m) for m in methods]
     every = [  # the busiest node last: a window of usual width ends before it
-        point("after_mix", 10),
-        point("after_train", 9),
-        *([point(FINETUNED, 8)] if tuned else []),
-        Column("worst client", "after mixing", "%", max, 7, _MEANS["worst"], [worst(m) for m in methods]),
-        Column("10th percentile", "after mixing", "%", max, 3, _MEANS["p10"], of_last(f"{_MIXED}_p10")),
-        Column("global", "accuracy", "%", max, 4, _MEANS["global"], of_last("global_accuracy")),
-        Column(f"rounds to {target:g} %", "after mixing", "", min, 5, _MEANS["rounds"], rounds),
+        *([] if metric is None else _metric_columns(methods, metric, target)),
         Column("sent", "bytes", "", min, 6, _MEANS["sent"], [sent(m) for m in methods]),
         Column("FLOPs", "training", "", min, 1, _MEANS["flops"], flops),
         Column("seconds", "training", "", min, 2, _MEANS["seconds"], seconds),
@@ -143,19 +152,64 @@ def columns(methods: Sequence[MethodRuns], target: float) -> list[Column]:
     return [column.marked() for column in every]
 
 
-def accuracy(method: MethodRuns, point: str) -> Cell:
+def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: float | None) -> list[Column]:
+    """Return the columns of the metric that decides: of personal models, of the global one, and rounds to a target."""
+    higher, name, column = metric["higher_is_better"], words(metric), metric["column"]
+    best, of = (max if higher else min), unit(metric)
+    said = {"metric": name, "worst": "lowest" if higher else "highest", "good": "high" if higher else "low"}
+    means = {k: v.format(**said, beyond="stays below" if higher else "exceeds") for k, v in _MEANS.items()}
+
+    def made(title: str, what: str, keep: int, key: str, last: str) -> Column:
+        return Column(title, what, of, best, keep, means[key], [_last(m, last) for m in methods])
+
+    def point(point: str, keep: int) -> Column:
+        cells = [personal_cell(m, point) for m in methods]
+        return Column(POINTS[point], f"personal {name}", of, best, keep, means[point], cells)
+
+    tuned = any(FINETUNED in personal_summary(run.summary, metric) for m in methods for run in m.runs)
+    tenth = f"{10 if higher else 90}th percentile"
+    return [
+        point("after_mix", 10),
+        point("after_train", 9),
+        *([point(FINETUNED, 8)] if tuned else []),
+        made("worst client", "after mixing", 7, "worst", f"personal_{column}_after_mix_worst"),
+        made(tenth, "after mixing", 3, "p10", f"personal_{column}_after_mix_p10"),
+        made("global", name, 4, "global", f"global_{column}"),
+        *_rounds_column(methods, metric, target, means["rounds"]),
+    ]
+
+
+def _rounds_column(
+    methods: Sequence[MethodRuns], metric: MetricInfo, target: float | None, means: str
+) -> Iterator[Column]:
+    """Yield the rounds to a target: one that was typed, or 80 %; nobody knows one of another unit beforehand."""
+    goal = check_target(target, metric)
+    if goal is None:
+        return
+    every = [[rounds_to(run.history, metric, goal / scale(metric)) for run in m.runs] for m in methods]
+    cells = [_over_seeds(found, "{:.0f}".format if len(found) == 1 else "{:,.1f}".format) for found in every]
+    yield Column(f"rounds to {goal:g} {unit(metric)}".rstrip(), "after mixing", "", min, 5, means, cells)
+
+
+def personal_cell(method: MethodRuns, point: str) -> Cell:
     """Return the mean over clients and seeds, with both spreads."""
-    every = [run.summary["personal_accuracy"].get(point) for run in method.runs]
-    cell = _over_seeds([None if a is None else 100 * a["final"] for a in every])
+    metric, every = method.metric, method.summaries(point)
+    if metric is None:
+        return Cell(None, "-")
+    cell = _over_seeds([None if a is None else scale(metric) * a["final"] for a in every], written(metric))
     if cell.value is None:
         return cell
-    over_clients = ("clients", f"{100 * fmean(a['std'] for a in every if a is not None):.1f}")
+    over_clients = ("clients", digits(metric, fmean(a["std"] for a in every if a is not None)))
     return cell._replace(spreads=(*cell.spreads, over_clients))
 
 
 def worst(method: MethodRuns) -> Cell:
-    """Return the mean of each seed's lowest: the lowest of all seeds would fall with every seed that is added."""
-    return _last(method, f"{_MIXED}_worst")
+    """Return the mean of each seed's worst: the worst of all seeds would fall with every seed that is added."""
+    return (
+        Cell(None, "-")
+        if method.metric is None
+        else _last(method, f"personal_{method.metric['column']}_after_mix_worst")
+    )
 
 
 def sent(method: MethodRuns) -> Cell:
@@ -164,8 +218,12 @@ def sent(method: MethodRuns) -> Cell:
 
 
 def _last(method: MethodRuns, name: str) -> Cell:
-    """Return a number of the last evaluated round, in %."""
-    return _over_seeds([None if (v := run.last(name)) is None else 100 * v for run in method.runs])
+    """Return a number of the last evaluated round, in the unit of the metric that decides."""
+    metric = method.metric
+    assert metric is not None
+    return _over_seeds(
+        [None if (v := run.last(name)) is None else scale(metric) * v for run in method.runs], written(metric)
+    )
 
 
 def _total(method: MethodRuns, name: Literal["bytes_sent", "flops"], unit: str) -> Cell:
@@ -181,12 +239,10 @@ def _busiest(method: MethodRuns) -> Cell:
     return Cell(max(up, down), scaled(max(up, down), "B"), parts=parts)
 
 
-def _over_seeds(values: Sequence[float | None], whole: bool = False) -> Cell:
+def _over_seeds(values: Sequence[float | None], write: Callable[[float], str]) -> Cell:
     """Return the mean over the seeds, if all of them have the number."""
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return Cell(None, f"{len(known)} of {len(values)} seeds" if known else "-")
     mean = fmean(known)
-    if len(known) == 1:
-        return Cell(mean, f"{mean:.0f}" if whole else f"{mean:,.1f}")
-    return Cell(mean, f"{mean:,.1f}", (("seeds", f"{pstdev(known):,.1f}"),))
+    return Cell(mean, write(mean), (("seeds", write(pstdev(known))),) if len(known) > 1 else ())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from ...core.units import with_unit
 from .columns import MethodRuns
 
 NEWCOMERS = (
@@ -18,11 +19,11 @@ def newcomer_sentences(methods: Sequence[MethodRuns]) -> list[str]:
 
 
 def _of(method: MethodRuns) -> str | None:
-    known = [run.summary["newcomers"] for run in method.runs if "newcomers" in run.summary]
-    if not known:
+    known, metric = [run.summary["newcomers"] for run in method.runs if "newcomers" in run.summary], method.metric
+    if not known or metric is None:
         return None
     received = [each["received"] for each in known if each["received"] is not None]
     own = [each["personalized"] for each in known if each["personalized"] is not None]
     if not received or not own:
         return "shares nothing that they could begin with"
-    return f"{100 * fmean(received):.1f} % as received, {100 * fmean(own):.1f} % trained"
+    return f"{with_unit(metric, fmean(received))} as received, {with_unit(metric, fmean(own))} trained"

@@ -1,12 +1,14 @@
 """A comparison in sentences: what its numbers are, and who is better, as far as clients and seeds bear it out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, pstdev
 
 import numpy as np
 
+from ...core.schema import MetricInfo
+from ...core.units import of_clients, unit, words, written
 from ..paired import FEWEST, Numbers, against
-from .columns import POINTS, Column, MethodRuns, accuracy, sent, worst
+from .columns import POINTS, Cell, Column, MethodRuns, personal_cell, sent, worst
 
 
 def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) -> list[str]:
@@ -15,13 +17,47 @@ def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) 
     clients = methods[0].runs[0].config["data"]["clients"]
     configs = (run.config for m in methods for run in m.runs)
     engines = dict.fromkeys(f"{c['engine']} on {c['device']} ({c['engine_reason']})" for c in configs)
+    metric = methods[0].metric
     return [
-        f"All accuracies are in % and those of the last evaluated round: {_rounds(methods)}.{best}",
+        f"{_unit(metric)} of the last evaluated round: {_rounds(methods)}.{best}",
         _seeds(methods),
-        f"Personal accuracy: each client's own model on its own test samples, mean over all {clients} clients.",
+        *([] if metric is None else [_personal(metric, clients)]),
+        *_undefined(methods, clients),
         *(f"{c.title[0].upper()}{c.title[1:]}: {c.means}." for c in shown),
         f"Engine: {', '.join(engines)}.",
     ]
+
+
+def _unit(metric: MetricInfo | None) -> str:
+    """Say what the numbers are of, and in which unit."""
+    if metric is None:
+        return "Nothing is measured of the models, all numbers are"
+    name = words(metric)
+    if metric["percent"]:
+        plural = "All accuracies are" if name == "accuracy" else f"All values of {name} are"
+        return f"{plural} in % and those"
+    return f"All values of {name} ({'higher' if metric['higher_is_better'] else 'lower'} is better) are those"
+
+
+def _personal(metric: MetricInfo, clients: int) -> str:
+    """Say what the mean of a personal metric is taken over."""
+    weighted = ", each as much as it has test samples" if metric["average"] == "samples" else ""
+    return (
+        f"Personal {words(metric)}: each client's own model on its own test samples, mean over all {clients} "
+        f"clients{weighted}."
+    )
+
+
+def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
+    """Say on how many clients the metric is not defined, who are left out of all its means."""
+    counts = {
+        m.label: max(0 if found is None else found.get("undefined", 0) for found in m.summaries("after_mix"))
+        for m in methods
+    }
+    for count in sorted({count for count in counts.values() if count}):
+        labels = ", ".join(label for label, found in counts.items() if found == count)
+        who = "" if len(set(counts.values())) == 1 else f" with {labels}"
+        yield f"Undefined on {count} of {clients} clients{who}, which are left out of means, spreads and tests."
 
 
 def _seeds(methods: Sequence[MethodRuns]) -> str:
@@ -70,66 +106,91 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
         return ["A paired test over the clients needs finished runs: there is none yet."]
     if len({tuple(run.seed for run in m.runs) for m in methods}) > 1:
         return ["A paired test over the clients needs the same seeds for all methods: there is none here."]
-    accuracies = _of_clients(methods)
-    clients, seeds = accuracies.shape[1], len(methods[0].runs)
+    metric = methods[0].metric
+    if metric is None:
+        return []
+    values = _of_clients(methods, metric)
+    clients, seeds = values.shape[1], len(methods[0].runs)
     if clients < FEWEST:
         return [f"{clients} clients are too few for a paired test that tells which method is better: {FEWEST} needed."]
-    best = int(accuracies.mean(axis=1).argmax())
+    gains = values if metric["higher_is_better"] else -values
+    best, most = int(gains.mean(axis=1).argmax()), _most(metric)
     name, pairs = methods[best].label, len(methods) * (len(methods) - 1) // 2
     each = f", each client's mean over {seeds} seeds" if seeds > 1 else ""
     corrected = f", Holm-corrected for all {pairs} pairs of methods" if pairs > 1 else ""
     return [
-        f"Personal accuracy after mixing{each}: {name} has the highest mean of {clients} clients. "
+        f"Personal {words(metric)} after mixing{each}: {name} has the {most} mean of {clients} clients. "
         f"Sign-flip test, two-sided{corrected}.",
-        *(f"{name} against {methods[j].label}: {p.said}" for j, p in against(best, accuracies).items()),
+        *(f"{name} against {methods[j].label}: {p.said}" for j, p in against(best, gains).items()),
     ]
 
 
-def _of_clients(methods: Sequence[MethodRuns]) -> Numbers:
-    """Return [methods, clients] the accuracy after mixing, mean over seeds, of clients who have it everywhere."""
-    each = [[run.client_summary.get("accuracy", {}).get("after_mix") or [] for run in m.runs] for m in methods]
+def _most(metric: MetricInfo) -> str:
+    return "highest" if metric["higher_is_better"] else "lowest"
+
+
+def _of_clients(methods: Sequence[MethodRuns], metric: MetricInfo) -> Numbers:
+    """Return [methods, clients] the metric after mixing, mean over seeds, of clients who have it everywhere."""
+    each = [[of_clients(run.client_summary, metric).get("after_mix") or [] for run in m.runs] for m in methods]
     if not all(clients for runs in each for clients in runs):
         return np.empty((len(methods), 0))
-    means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without test samples, becomes NaN
+    means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without a value, becomes NaN
     known: Numbers = means[:, ~np.isnan(means).any(axis=0)]
     return known
 
 
 def _result(method: MethodRuns) -> str:
-    """Say a single method's accuracies."""
-    parts = [f"{c.text} % {POINTS[p]}" for p in POINTS if (c := accuracy(method, p)).value is not None]
-    return f"personal accuracy {', '.join(parts)}; worst client {worst(method).text} % after mixing"
+    """Say a single method's metric."""
+    parts = [f"{_text(method, c)} {POINTS[p]}" for p in POINTS if (c := personal_cell(method, p)).value is not None]
+    return f"personal {_name(method)} {', '.join(parts)}; worst client {_text(method, worst(method))} after mixing"
+
+
+def _name(method: MethodRuns) -> str:
+    return "" if method.metric is None else words(method.metric)
+
+
+def _text(method: MethodRuns, cell: Cell) -> str:
+    """Write a number with its unit."""
+    return f"{cell.text} {'' if method.metric is None else unit(method.metric)}".rstrip()
+
+
+def _gain(method: MethodRuns, point: str) -> float:
+    """Return the mean of the last round; of a metric that should be low, what it is below zero."""
+    return fmean(method.finals(point)) * (1 if method.metric is None or method.metric["higher_is_better"] else -1)
 
 
 def _winner(methods: Sequence[MethodRuns], point: str) -> str:
-    first, second = sorted(methods, key=lambda m: -fmean(m.finals(point)))[:2]
-    lead = fmean(first.finals(point)) - fmean(second.finals(point))
-    ahead = f"{first.label} has the highest personal accuracy {POINTS[point]}, {accuracy(first, point).text} %"
-    return f"{ahead}, {lead:.1f} points ahead of {second.label}{_doubt(first, second, point, lead)}."
+    first, second = sorted(methods, key=lambda m: -_gain(m, point))[:2]
+    lead, metric = _gain(first, point) - _gain(second, point), first.metric
+    assert metric is not None
+    cell, apart = personal_cell(first, point), f"{written(metric)(lead)}{' points' if metric['percent'] else ''}"
+    ahead = f"{first.label} has the {_most(metric)} personal {words(metric)} {POINTS[point]}, {_text(first, cell)}"
+    return f"{ahead}, {apart} ahead of {second.label}{_doubt(first, second, point, lead)}."
 
 
 def _doubt(first: MethodRuns, second: MethodRuns, point: str, lead: float) -> str:
     """Say what a lead is worth."""
-    each = [m.finals(point) for m in (first, second)]
-    if min(map(len, each)) < 2:
+    each, metric = [m.finals(point) for m in (first, second)], first.metric
+    if metric is None or min(map(len, each)) < 2:
         return "; one seed does not tell whether that would last"
     spread = max(map(pstdev, each))
-    return f"; the seeds differ by ±{spread:.1f}, so this may be chance" if lead < 2 * spread else ""
+    return f"; the seeds differ by ±{written(metric)(spread)}, so this may be chance" if lead < 2 * spread else ""
 
 
 def _left_behind(methods: Sequence[MethodRuns]) -> str:
     """Say with which methods the worst client fares best and worst; all that were evaluated have one."""
     cells = {m.label: worst(m) for m in methods}
     ranked = sorted(cells, key=lambda label: cells[label].value or 0.0)
-    return (
-        f"The worst client after mixing fares best with {ranked[-1]} ({cells[ranked[-1]].text} %) "
-        f"and worst with {ranked[0]} ({cells[ranked[0]].text} %)."
-    )
+    metric = methods[0].metric
+    low, high = ranked[0], ranked[-1]
+    best, least = (high, low) if metric is None or metric["higher_is_better"] else (low, high)
+    best_text, least_text = (_text(methods[0], cells[label]) for label in (best, least))
+    return f"The worst client after mixing fares best with {best} ({best_text}) and worst with {least} ({least_text})."
 
 
 def _price(methods: Sequence[MethodRuns]) -> str:
     """Say what the best sent, and who sent least of all that exchange anything."""
-    winner = max(methods, key=lambda m: fmean(m.finals("after_mix")))
+    winner = max(methods, key=lambda m: _gain(m, "after_mix"))
     cells = {m: sent(m) for m in methods}
     exchanging = [m for m in methods if cells[m].value]
     least = min(exchanging, key=lambda m: cells[m].value or 0.0, default=winner)

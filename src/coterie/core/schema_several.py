@@ -1,0 +1,53 @@
+"""The files of a folder of several runs, as plain data: a comparison, or the runs of a recipe."""
+
+from typing import Annotated, NotRequired, TypedDict
+
+from .annotations import PositiveInt
+from .bounds import FolderName
+from .schema import Labels, Summary
+
+
+class Plan(TypedDict):
+    """plan.json: what a comparison or a recipe is going to run."""
+
+    runs: list[Annotated[str, FolderName()]]
+    target: float | None  # that rounds are counted to, in the unit of the metric; None: 80 % where it is shown in %
+
+
+class ComparedMethod(TypedDict):
+    """One entry of compare.json."""
+
+    method: str
+    runs: list[Summary]
+
+
+class SavedResult(TypedDict):
+    """One number of recipe.json, ours for every seed and the published one."""
+
+    case: str
+    method: str
+    metric: str
+    protocol: str
+    published: float | None
+    certainty: str | None
+    ours: list[float | None]
+    difference: float | None
+
+
+class SavedSplit(TypedDict):
+    """Who holds what in one case of a recipe that draws it."""
+
+    case: str
+    labels: Labels
+
+
+class SavedRecipe(TypedDict):
+    """recipe.json: what a recipe's runs came to, beside what was published."""
+
+    recipe: str
+    reading: str
+    seeds: PositiveInt
+    shortened: list[str]  # what keeps the numbers from being comparable
+    draws: str | None
+    results: list[SavedResult]
+    splits: NotRequired[list[SavedSplit]]

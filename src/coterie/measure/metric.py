@@ -1,0 +1,218 @@
+"""What models are judged by: a metric is two functions, what is kept of a sample, and the number of any set of them.
+
+One mechanism measures all of them: the statistics of every test sample are kept, and the value is taken over those of a
+client, over all samples, or over resampled ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError
+from ..core.schema import MetricInfo
+from ..data.batches import Integers
+from . import formulas as f
+from .task import KINDS, Kind, LearningTask
+
+Average = Literal["clients", "samples"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number of any set of samples, made of statistics of every sample."""
+
+    name: str
+    each: f.Each  # (outputs, targets) of a batch -> [B, k] floating, written for one client
+    value: f.Value  # [N, k] float64 -> one number; NaN where it is not defined
+    higher_is_better: bool = True
+    average: Average = "clients"  # over clients: each counts alike, or as much as it has samples
+    percent: bool = False  # whether it is shown in %
+    additive: bool = False  # whether the value depends on the sums alone; then it takes stacked [..., N, k], too
+
+    @property
+    def info(self) -> MetricInfo:
+        """What config.json tells of it."""
+        return {
+            "name": self.name,
+            "column": self.name.replace("-", "_"),
+            "higher_is_better": self.higher_is_better,
+            "average": self.average,
+            "percent": self.percent,
+        }
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A function of one's own of all outputs and targets of a client, and what it says of itself."""
+
+    function: Callable[[Tensor, Tensor], Any]
+    name: str
+    higher_is_better: bool
+    average: Average
+
+    def on(self, task: LearningTask) -> Metric:
+        """Return the metric: all outputs and targets are kept."""
+        split = task.outputs.numel()
+
+        def each(outputs: Tensor, targets: Tensor) -> Tensor:
+            return torch.cat([v.reshape(len(v), -1).to(task.dtype) for v in (outputs, targets)], 1)
+
+        def value(statistics: Tensor) -> Tensor:
+            outputs = statistics[:, :split].reshape(-1, *task.outputs).to(task.dtype)
+            targets = statistics[:, split:].reshape(-1, *task.targets)
+            whole = task.kind in ("classes", "tokens", "pixels")
+            return torch.as_tensor(self.function(outputs, targets.to(torch.int64 if whole else task.dtype)))
+
+        return Metric(self.name, each, value, self.higher_is_better, self.average)
+
+
+def metric(
+    function: Callable[[Tensor, Tensor], Any],
+    name: str | None = None,
+    *,
+    higher_is_better: bool = True,
+    average: Average = "clients",
+) -> OwnMetric:
+    """Make a metric of a function of all outputs and targets of a client, which returns one number, or NaN.
+
+    Args:
+        function: function(outputs, targets): tensors on the CPU with all samples of a client, or of all clients.
+        name: As columns have it; the function's own unless it is given.
+        higher_is_better: Which of two values is the better one.
+        average: "clients": each counts alike in a mean; "samples": as much as it has test samples.
+    """
+    found = str(name or getattr(function, "__name__", type(function).__name__))
+    if not found.replace("-", "_").isidentifier():
+        raise UserError(f"{found!r} is no name for a metric: give one of letters, digits and _, as in name='error'")
+    return OwnMetric(function, found, higher_is_better, average)
+
+
+Formula = tuple[f.Each, f.Value]
+
+
+class Family(NamedTuple):
+    """A built-in metric, for all tasks that it knows."""
+
+    formulas: Mapping[Kind, Formula]
+    higher_is_better: bool = True
+    percent: bool = False
+    additive: bool = False
+
+    def on(self, name: str, task: LearningTask) -> Metric:
+        """Return the metric of that name; refuse a task that it does not fit."""
+        if task.kind is None or task.kind not in self.formulas:
+            fit = " or ".join(KINDS[kind] for kind in self.formulas)
+            others = [other for other, family in BUILT_IN.items() if task.kind in family.formulas]
+            instead = f"choose {' or '.join(others)}" if others else "give a function of (outputs, targets)"
+            raise UserError(f"the metric {name} is for {fit}, and the targets are {KINDS[task.kind]}: {instead}")
+        each, value = self.formulas[task.kind]
+        return Metric(name, each, value, self.higher_is_better, percent=self.percent, additive=self.additive)
+
+
+_PLACES: tuple[Kind, ...] = ("classes", "tokens", "pixels")
+
+
+def _overlap(value: f.Value) -> dict[Kind, Formula]:
+    return {"pixels": (f.overlapping_classes, value), "masks": (f.overlapping_masks, value)}
+
+
+def _scores(value: f.Value) -> dict[Kind, Formula]:
+    return {"classes": (f.scored_classes, value), "labels": (f.scored_labels, value)}
+
+
+_LABELS: tuple[Kind, ...] = ("labels", "masks")
+_RIGHT: dict[Kind, Formula] = {
+    **dict.fromkeys(_PLACES, (f.right_classes, f.ratio)),
+    **dict.fromkeys(_LABELS, (f.right_labels, f.ratio)),
+}
+_F1: dict[Kind, Formula] = {
+    **dict.fromkeys(_PLACES, (f.answers, f.mean_f1)),
+    "labels": (f.scored_labels, f.label_f1),
+}
+_SURPRISE: dict[Kind, Formula] = {
+    **dict.fromkeys(_PLACES, (f.cross_entropies, f.exp_ratio)),
+    "probabilities": (f.cross_entropies, f.exp_ratio),
+}
+BUILT_IN: dict[str, Family] = {
+    "accuracy": Family(_RIGHT, percent=True, additive=True),
+    "balanced-accuracy": Family(dict.fromkeys(_PLACES, (f.answers, f.mean_recall)), percent=True),
+    "macro-f1": Family(_F1),
+    "auroc": Family(_scores(f.area)),
+    "average-precision": Family(_scores(f.precision)),
+    "mse": Family({"numbers": (f.squared_errors, f.ratio)}, higher_is_better=False, additive=True),
+    "mae": Family({"numbers": (f.absolute_errors, f.ratio)}, higher_is_better=False, additive=True),
+    "r2": Family({"numbers": (f.paired_numbers, f.determination)}),
+    "perplexity": Family(_SURPRISE, higher_is_better=False, additive=True),
+    "dice": Family(_overlap(f.dice), additive=True),
+    "iou": Family(_overlap(f.iou), additive=True),
+}
+
+MetricLike = str | Metric | OwnMetric | Callable[[Tensor, Tensor], Any]
+
+
+def resolve(given: MetricLike, task: LearningTask) -> Metric:
+    """Return the metric that is meant, for this task."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str):
+        if given not in BUILT_IN:
+            raise UserError(f"there is no metric {given!r}: choose {', '.join(BUILT_IN)}, or give a function")
+        return BUILT_IN[given].on(given, task)
+    return (given if isinstance(given, OwnMetric) else metric(given)).on(task)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of a run, measured together in one pass; the first one decides."""
+
+    each: tuple[Metric, ...]
+    task: LearningTask
+    widths: tuple[int, ...]  # numbers that each keeps of a sample
+    width: int  # numbers that all of them keep
+    infos: tuple[MetricInfo, ...] = field(hash=False)  # what is told of each
+
+    @classmethod
+    def of(cls, given: Sequence[MetricLike], task: LearningTask, outputs: Tensor, targets: Tensor) -> "Metrics":
+        """Return metrics for a task, tried on the first samples."""
+        if given and not isinstance(outputs, Tensor):
+            kind = type(outputs).__name__
+            raise UserError(f"the model answers with a {kind}, and metrics take a tensor: let the model return one")
+        found = tuple(resolve(one, task) for one in given)
+        names = [m.name for m in found]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"the metric {twice} is given twice: leave one out, or give it another name")
+        kept = [m.each(outputs.to(task.dtype), targets) for m in found]
+        for m, statistics in zip(found, kept, strict=True):
+            if statistics.dim() != 2 or len(statistics) != len(targets):
+                shape = tuple(statistics.shape)
+                raise UserError(
+                    f"each of the metric {m.name} returns {shape} for {len(targets)} samples: return [B, k]"
+                )
+        widths = tuple(v.shape[1] for v in kept)
+        return cls(found, task, widths, sum(widths), tuple(m.info for m in found))
+
+    def statistics(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return [B, width] what is kept of the samples of a batch."""
+        answered = outputs.to(self.task.dtype)
+        return torch.cat([m.each(answered, targets).to(self.task.dtype) for m in self.each], 1)
+
+    def value(self, statistics: Tensor) -> Tensor:
+        """Return [metrics] the values of one set of samples, of [N, width]."""
+        return self.values(statistics, np.array([len(statistics)]))[0]
+
+    def values(self, statistics: Tensor, sizes: Integers) -> Tensor:
+        """Return [m, metrics] the values of sets of so many samples, whose statistics lie one after another."""
+        exact, columns = statistics.to(torch.float64), []
+        owner = torch.repeat_interleave(torch.from_numpy(sizes))
+        for m, kept in zip(self.each, torch.split(exact, list(self.widths), 1), strict=True):
+            if m.additive:
+                sums = torch.zeros(len(sizes), kept.shape[1], dtype=torch.float64).index_add_(0, owner, kept)
+                columns.append(m.value(sums[:, None]))
+            else:
+                own = (m.value(part) if len(part) else torch.nan for part in torch.split(kept, sizes.tolist()))
+                columns.append(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in own]))
+        return torch.stack(columns, 1)
