@@ -45,6 +45,15 @@ Metrics = Annotated[
     ),
 ]
 
+MetricNames = Annotated[
+    list[str],
+    typer.Option(
+        help="What is measured: accuracy, balanced-accuracy, macro-f1, auroc, average-precision, mse, mae, r2, "
+        "perplexity, dice, iou, or module:function of your own; repeat for more, the first one decides. By default "
+        "that of the task."
+    ),
+]
+
 
 def option(help: str, *names: str, default: Any = None, read: Callable[[str], Any] | None = None, **more: Any) -> Any:
     """Return a field with its help; ``names``: how it is typed, where its own name and a value is not all.
@@ -119,6 +128,11 @@ class RunOptions(TrainingOptions):
         "How many clients come only after training, such as 0.2 or 3: what they get is measured then.",
         min=0,
     )
+    loss: str | None = option(
+        "What is minimized: cross-entropy (classes, tokens, pixels; the default), bce (several labels, masks), mse, "
+        "mae or huber (numbers), dice (pixels, masks)."
+    )
+    metric: MetricNames = field(default_factory=list)
     validation: float | None = option(
         "Keep this part of every client's training samples out of training, to choose by, such as 0.2; by default none."
     )

@@ -22,7 +22,8 @@ from ..core.spec import parse
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
-from ..models.model import Model, cross_entropy
+from ..models.losses import loss_named
+from ..models.model import Loss, Model
 from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
@@ -86,6 +87,11 @@ class RunPlan:
             raise UserError(f"--holdout-clients {asked:g} is no number of clients: give a whole one, or a fraction")
         return asked if asked < 1 else int(asked)
 
+    @property
+    def loss(self) -> Loss:
+        """The loss by its name."""
+        return loss_named(self.options.loss or "cross-entropy")
+
     def notes(self, seed: int) -> tuple[str, ...]:
         """Return what was done to the columns of a table, for the person to see."""
         columns = self.federation(seed).columns
@@ -126,7 +132,7 @@ class RunPlan:
         wanted = self.options.init or COMMON
         if wanted != PER_CLIENT or len(among) == 1:
             return wanted
-        first = first_models(module, Model(module, cross_entropy), algorithm, 0)
+        first = first_models(module, Model(module, self.loss), algorithm, 0)
         experiment = replace(self._bound(module, federation, algorithm), first=first)
         return wanted if begins_apart(experiment) else COMMON
 
@@ -153,7 +159,7 @@ class RunPlan:
 
     def _bound(self, module: nn.Module, federation: Federation, algorithm: Algorithm) -> Experiment:
         """Return the method, bound to the clients, to be asked what it does."""
-        return Experiment.of(Model(module, cross_entropy), federation, algorithm, Serial(), 0, self.rounds)
+        return Experiment.of(Model(module, self.loss), federation, algorithm, Serial(), 0, self.rounds)
 
     def file_text(self, methods: Sequence[str]) -> list[str]:
         """Return what to say of a file of settings: whose tables are used, and whose are not."""

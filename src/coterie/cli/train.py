@@ -18,8 +18,10 @@ from ..core.schema import Config, MetricInfo
 from ..core.tensors import entries
 from ..data.validation import with_validation
 from ..engines import Serial
+from ..measure import metrics_for
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
-from ..models.model import Model, cross_entropy
+from ..models.losses import loss_named
+from ..models.model import Model
 from ..report.collect import COMPARISON, planned_runs
 from ..store import RunFolder
 from ..store.folder import CONFIG
@@ -83,6 +85,8 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
             federation,
             algorithm,
             **{key: config[key] for key in SAVED},  # type: ignore[literal-required]
+            loss=loss_named(config["loss"]),
+            metric=[m["name"] for m in config.get("metrics", [])],
             validation=config.get("validation", 0.0),
             holdout_clients=config.get("holdout_clients", 0),
             engine=options.engine or config["engine"],
@@ -141,6 +145,8 @@ def train_seed(
         federation,
         algorithm,
         rounds=plan.rounds,
+        loss=plan.loss,
+        metric=tuple(plan.options.metric),
         seed=seed,
         engine=plan.options.engine or "auto",
         device=plan.options.device or "auto",
@@ -194,14 +200,16 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
     federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
     federation = with_validation(federation, options.validation or 0.0, seed)
     chosen = [plan.algorithm(m, methods) for m in methods]
-    model = Model(plan.module(federation, 0, methods), cross_entropy)
+    model = Model(plan.module(federation, 0, methods), plan.loss)
     check_model(model, federation)
+    metrics = metrics_for(model, federation.sample(2), federation.y, options.metric)
     missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
     plan.check_missing(methods, missing)
     experiments = [
         replace(
             Experiment.of(model, federation, a, Serial(), 0, plan.rounds, some.drop_messages, options.record),
             offline=some.offline,
+            metrics=metrics,
         )
         for a, some in zip(chosen, missing, strict=True)
     ]
@@ -215,7 +223,7 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
         f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
         f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
     )
-    metric = next(iter(experiments[0].metrics.infos), None)
+    metric = next(iter(metrics.infos), None)
     return replace(plan, options=replace(options, evaluate_every=every)), chosen, remark, metric
 
 

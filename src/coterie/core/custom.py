@@ -106,7 +106,8 @@ def own_code(config: Mapping[str, Any]) -> list[str]:
     >>> own_code({"method": "mine:fedfoo", "model": {"module": "mine:net", "classes": 10}})
     ['mine:fedfoo', 'mine:net']
     """
-    named = config.get("method"), dict(config.get("model") or {}).get("module")
+    metrics = [dict(metric).get("name") for metric in config.get("metrics") or ()]
+    named = config.get("method"), dict(config.get("model") or {}).get("module"), *metrics
     return [name for name in named if isinstance(name, str) and is_own(name)]
 
 

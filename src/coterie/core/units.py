@@ -20,7 +20,7 @@ _WORDS = {
 
 def words(metric: MetricInfo) -> str:
     """Return the name of a metric as sentences have it."""
-    return _WORDS.get(metric["name"], metric["name"])
+    return _WORDS.get(metric["name"], metric["column"])
 
 
 def unit(metric: MetricInfo) -> str:

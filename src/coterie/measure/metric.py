@@ -5,20 +5,22 @@ client, over all samples, or over resampled ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.custom import import_function, is_own
 from ..core.errors import UserError
-from ..core.schema import MetricInfo
+from ..core.schema import ClientSummary, MetricInfo
 from ..data.batches import Integers
 from . import formulas as f
 from .task import KINDS, Kind, LearningTask
 
 Average = Literal["clients", "samples"]
+_TAKEN = ClientSummary.__annotations__.keys() - {"accuracy"}  # what clients.json has beside metrics
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Metric:
         """What config.json tells of it."""
         return {
             "name": self.name,
-            "column": self.name.replace("-", "_"),
+            "column": self.name.rpartition(":")[2].replace("-", "_"),
             "higher_is_better": self.higher_is_better,
             "average": self.average,
             "percent": self.percent,
@@ -53,6 +55,10 @@ class OwnMetric:
     name: str
     higher_is_better: bool
     average: Average
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Any:
+        """Return the number of some outputs and targets."""
+        return self.function(outputs, targets)
 
     def on(self, task: LearningTask) -> Metric:
         """Return the metric: all outputs and targets are kept."""
@@ -86,8 +92,8 @@ def metric(
         average: "clients": each counts alike in a mean; "samples": as much as it has test samples.
     """
     found = str(name or getattr(function, "__name__", type(function).__name__))
-    if not found.replace("-", "_").isidentifier():
-        raise UserError(f"{found!r} is no name for a metric: give one of letters, digits and _, as in name='error'")
+    if not found.replace("-", "_").isidentifier() or found in _TAKEN:
+        raise UserError(f"{found!r} is no name for a metric: give another of letters, digits and _, as in name='error'")
     return OwnMetric(function, found, higher_is_better, average)
 
 
@@ -158,9 +164,13 @@ def resolve(given: MetricLike, task: LearningTask) -> Metric:
     """Return the metric that is meant, for this task."""
     if isinstance(given, Metric):
         return given
+    if isinstance(given, str) and is_own(given):
+        found = import_function(given, "metric")
+        return replace(found if isinstance(found, OwnMetric) else metric(found), name=given).on(task)
     if isinstance(given, str):
         if given not in BUILT_IN:
-            raise UserError(f"there is no metric {given!r}: choose {', '.join(BUILT_IN)}, or give a function")
+            known = ", ".join(BUILT_IN)
+            raise UserError(f"there is no metric {given!r}: choose {known}, or module:function of your own")
         return BUILT_IN[given].on(given, task)
     return (given if isinstance(given, OwnMetric) else metric(given)).on(task)
 
@@ -182,7 +192,7 @@ class Metrics:
             kind = type(outputs).__name__
             raise UserError(f"the model answers with a {kind}, and metrics take a tensor: let the model return one")
         found = tuple(resolve(one, task) for one in given)
-        names = [m.name for m in found]
+        names = [m.info["column"] for m in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"the metric {twice} is given twice: leave one out, or give it another name")
         kept = [m.each(outputs.to(task.dtype), targets) for m in found]

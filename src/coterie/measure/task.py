@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..models.losses import ABSOLUTE, REGRESSION, of_kind
+from ..models.losses import ABSOLUTE, REGRESSION, dice, of_kind
 from ..models.model import Loss, cross_entropy
 
 Kind = Literal["classes", "tokens", "pixels", "labels", "masks", "numbers", "probabilities"]
@@ -55,6 +55,8 @@ def natural(task: LearningTask, loss: Loss) -> list[str]:
     """Return the name of the metric that suits a task and a loss; none where no built-in one fits."""
     if task.kind is None:
         return []
+    if loss is dice and task.kind in ("pixels", "masks"):
+        return ["dice"]
     if task.kind == "numbers":
         return ["mae" if of_kind(loss, ABSOLUTE) else "mse"]
     return ["perplexity" if task.kind == "probabilities" else "accuracy"]

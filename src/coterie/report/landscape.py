@@ -21,7 +21,8 @@ from ..data.batches import Samples
 from ..engines import Serial
 from ..measure.sharpness import loss_slice
 from ..models.cost import cost
-from ..models.model import Model, cross_entropy
+from ..models.losses import loss_named
+from ..models.model import Model
 from ..store.checkpoint import Checkpoint
 from ..training.checks import find_device
 from ..training.config import rebuild
@@ -154,7 +155,7 @@ def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, E
     module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise UserError("the data are not those of the run any more")
-    federation, given = federation.to(device), Model(module.to(device), cross_entropy)
+    federation, given = federation.to(device), Model(module.to(device), loss_named(record.config["loss"]))
     experiment = Experiment.of(given, federation, algorithm, Serial(), record.seed, record.config["rounds"])
     return experiment.model, federation, experiment
 

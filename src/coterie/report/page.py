@@ -192,7 +192,7 @@ def _configuration(method: Method) -> str:
 def _repeats(folder: Path | None, config: Config) -> str:
     """Return the command that repeats a run, to the last bit."""
     if not repeatable(config):
-        return "# made in Python with data, a module, a method or a loss of its own: repeat it from there"
+        return "# made in Python with data, a module, a method, a loss or a metric of its own: repeat it from there"
     if folder is None:
         return f"# save the configuration below as config.json, then:\n{_command('config.json', config)}"
     return _command(f"{folder}/config.json", config)

@@ -149,7 +149,7 @@ def check_model(model: Model, federation: Federation) -> None:
         shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(
             f"the model answers with {shape}, not with scores [samples, {counted}]: end it with a layer of {counted} "
-            "outputs, or give a loss of your own and floating targets, of which no accuracy is counted"
+            "outputs, or give floating targets and a loss for them, such as mse"
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_stateless(model, federation.sample(PROBE))
@@ -161,14 +161,18 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     if inspect.isclass(loss):
         raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
     try:
+        if loss is cross_entropy and targets.is_floating_point() and not _probabilities(targets):
+            raise ValueError("numbers are no probabilities of classes")
         with torch.no_grad(), noted("It happened with the first samples."):
             found = loss(outputs, targets)
+    except UserError:
+        raise
     except (RuntimeError, ValueError, IndexError) as error:
         if loss is not cross_entropy:
             raise
         raise UserError(
             f"the targets are {name_of(targets)} of shape {tuple(targets.shape[1:])}, and cross-entropy takes one "
-            "whole-number label per sample: give these, or a loss such as torch.nn.functional.mse_loss"
+            "whole-number label per sample: give these, or another loss: mse for numbers (--loss mse), bce for labels"
         ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point():
         kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
@@ -178,6 +182,11 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
             f"the loss returns a tensor of shape {tuple(found.shape)} for {len(targets)} samples: return their mean, "
             'as reduction="mean" does'
         )
+
+
+def _probabilities(targets: Tensor) -> bool:
+    """Return whether floating targets are probabilities of classes, which cross-entropy takes as well."""
+    return targets.dim() > 1 and bool((targets >= 0).all()) and bool(((targets.sum(1) - 1).abs() < 1e-3).all())
 
 
 def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:

@@ -18,8 +18,11 @@ from ..core.custom import check_trusted, is_own, own_code
 from ..core.errors import UserError
 from ..core.schema import ACCURACY, Config
 from ..core.tensors import as_bytes
+from ..core.units import metrics_of
 from ..data import Federation
-from ..models.model import Model, cross_entropy
+from ..measure.metric import BUILT_IN
+from ..models.losses import LOSSES, name_of_loss
+from ..models.model import Model
 from ..topology import Topology
 from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
@@ -37,7 +40,7 @@ def describe(
         "data": {**federation.origin, "clients": federation.clients},
         "transform": _prepared(federation),
         "model": dict(origin),
-        "loss": "cross_entropy" if model.loss is cross_entropy else _name(model.loss),
+        "loss": name_of_loss(model.loss) or _name(model.loss),
         "rounds": experiment.rounds,
         "seed": experiment.seed,
         "init": COMMON if experiment.first is None else PER_CLIENT,
@@ -87,7 +90,7 @@ def rebuild(
     """
     if own := _own_fields(config):
         raise UserError(
-            "this run was made in Python with data, a module, a method or a loss of its own "
+            "this run was made in Python with data, a module, a method, a loss or a metric of its own "
             f"({where} has {own[0]} that Coterie does not know): repeat it from there"
         )
     check_trusted(config, trusted)
@@ -121,7 +124,7 @@ def _check_shape(federation: Federation, shape: Any) -> None:
 
 
 def repeatable(config: Config) -> bool:
-    """Return whether a configuration names its method, model (or the functions that make them), data and loss."""
+    """Return whether a configuration names all that it is made of, or the functions that make it."""
     return not _own_fields(config)
 
 
@@ -131,7 +134,8 @@ def _own_fields(config: Config) -> list[str]:
         "a model": "name" in config["model"] or is_own(config["model"].get("module", "")),
         "a method": algorithms.is_method(config["method"]) or is_own(config["method"]),
         "data": "source" in config["data"],
-        "a loss": config["loss"] == "cross_entropy",
+        "a loss": config["loss"].replace("_", "-") in LOSSES,
+        "a metric": all(m["name"] in BUILT_IN or is_own(m["name"]) for m in metrics_of(config)),
     }
     return [field for field, holds in known.items() if not holds]
 

@@ -28,7 +28,8 @@ from ..engines.base import InMemory
 from ..measure import metrics_for, summarize
 from ..measure.metric import MetricLike
 from ..models.accept import accepted
-from ..models.model import Loss, Model, cross_entropy
+from ..models.losses import loss_of
+from ..models.model import Loss, Model
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Saved
 from ..track import Tracker, Tracking
@@ -67,7 +68,7 @@ def fit(
     seed: int = 0,
     engine: str = "auto",
     device: str | torch.device = "auto",
-    loss: Annotated[Loss, Example("torch.nn.functional.cross_entropy")] | None = None,
+    loss: Annotated[Loss | str, Example("torch.nn.functional.cross_entropy")] | None = None,
     metric: Annotated[MetricLike | list[MetricLike] | tuple[MetricLike, ...], Example('"macro-f1"')] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -94,7 +95,8 @@ def fit(
         seed: Decides everything that is drawn.
         engine: "auto", "serial", "vectorized", "graphed" or "ray".
         device: "auto", "cpu" or "cuda".
-        loss: loss(outputs, targets), the mean over the batch; cross-entropy unless it is given.
+        loss: loss(outputs, targets), the mean over the batch, or a name: "cross-entropy" unless it is given, "bce" for
+            several labels, "mse", "mae", "huber", "dice".
         metric: What is measured: the name of a built-in metric, a function of (outputs, targets) or a
             ``coterie.measure.metric`` made of one, or several, of which the first one decides. Unless it is given,
             that of the task: accuracy of classes, mean squared error of numbers.
@@ -137,7 +139,7 @@ def fit(
     folder = None if out is None else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
     module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
-    given = Model(module.to(place), loss or cross_entropy, precision=precision)
+    given = Model(module.to(place), loss_of(loss), precision=precision)
     federation, newcomers = hold_out(federation.to(place), holdout_clients, seed)
     federation = with_validation(federation, validation, seed)
     asked = metric if isinstance(metric, list | tuple) else [metric]

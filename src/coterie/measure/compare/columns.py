@@ -153,14 +153,17 @@ def columns(methods: Sequence[MethodRuns], target: float | None) -> list[Column]
 
 
 def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: float | None) -> list[Column]:
-    """Return the columns of the metric that decides: of personal models, of the global one, and rounds to a target."""
+    """Return the columns of the metric that decides: of personal models, of the global one, and rounds to a target.
+
+    Those that were measured beside it have one column each.
+    """
     higher, name, column = metric["higher_is_better"], words(metric), metric["column"]
     best, of = (max if higher else min), unit(metric)
     said = {"metric": name, "worst": "lowest" if higher else "highest", "good": "high" if higher else "low"}
     means = {k: v.format(**said, beyond="stays below" if higher else "exceeds") for k, v in _MEANS.items()}
 
     def made(title: str, what: str, keep: int, key: str, last: str) -> Column:
-        return Column(title, what, of, best, keep, means[key], [_last(m, last) for m in methods])
+        return Column(title, what, of, best, keep, means[key], [_last(m, last, metric) for m in methods])
 
     def point(point: str, keep: int) -> Column:
         cells = [personal_cell(m, point) for m in methods]
@@ -175,8 +178,19 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         made("worst client", "after mixing", 7, "worst", f"personal_{column}_after_mix_worst"),
         made(tenth, "after mixing", 3, "p10", f"personal_{column}_after_mix_p10"),
         made("global", name, 4, "global", f"global_{column}"),
+        *(_further_column(methods, further) for further in metrics_of(methods[0].runs[0].config)[1:]),
         *_rounds_column(methods, metric, target, means["rounds"]),
     ]
+
+
+def _further_column(methods: Sequence[MethodRuns], metric: MetricInfo) -> Column:
+    """Return another metric than the one that decides, of personal models after mixing."""
+    cells = [_last(m, f"personal_{metric['column']}_after_mix", metric) for m in methods]
+    better = "higher" if metric["higher_is_better"] else "lower"
+    means = f"the personal {words(metric)} after mixing; {better} is better"
+    return Column(
+        words(metric), "after mixing", unit(metric), max if metric["higher_is_better"] else min, 4, means, cells
+    )
 
 
 def _rounds_column(
@@ -205,11 +219,8 @@ def personal_cell(method: MethodRuns, point: str) -> Cell:
 
 def worst(method: MethodRuns) -> Cell:
     """Return the mean of each seed's worst: the worst of all seeds would fall with every seed that is added."""
-    return (
-        Cell(None, "-")
-        if method.metric is None
-        else _last(method, f"personal_{method.metric['column']}_after_mix_worst")
-    )
+    metric = method.metric
+    return Cell(None, "-") if metric is None else _last(method, f"personal_{metric['column']}_after_mix_worst", metric)
 
 
 def sent(method: MethodRuns) -> Cell:
@@ -217,13 +228,10 @@ def sent(method: MethodRuns) -> Cell:
     return _total(method, "bytes_sent", "B")
 
 
-def _last(method: MethodRuns, name: str) -> Cell:
-    """Return a number of the last evaluated round, in the unit of the metric that decides."""
-    metric = method.metric
-    assert metric is not None
-    return _over_seeds(
-        [None if (v := run.last(name)) is None else scale(metric) * v for run in method.runs], written(metric)
-    )
+def _last(method: MethodRuns, name: str, metric: MetricInfo) -> Cell:
+    """Return a number of the last evaluated round, in the unit of a metric."""
+    values = [None if (v := run.last(name)) is None else scale(metric) * v for run in method.runs]
+    return _over_seeds(values, written(metric))
 
 
 def _total(method: MethodRuns, name: Literal["bytes_sent", "flops"], unit: str) -> Cell:

@@ -1,0 +1,113 @@
+"""Metrics and losses through the commands: nothing speaks of accuracy or percent where something else is measured."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers_cli import Cli
+from pages import Page
+
+SITES = (40, 32, 26, 20, 14, 10)
+ASKED = ("--data", "csv:t.csv,target=price,client=site", "--model", "logreg", "--rounds", "2", "--loss", "mse")
+WRONG_WORDS = re.compile(r"accurac|%", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table of six sites of unequal size."""
+    folder, draw, lines = tmp_path_factory.mktemp("sites"), np.random.default_rng(0), ["site,age,dose,price"]
+    for site, count in enumerate(SITES):
+        for age, dose, noise in draw.normal(size=(count, 3)):
+            lines.append(f"s{site},{age:.4f},{dose:.4f},{3 + age - 0.5 * dose + 0.1 * noise:.4f}")
+    (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "mine.py").write_text(
+        "from coterie.measure import metric\n\n\ndef largest(outputs, targets):\n"
+        "    return (outputs.flatten() - targets.flatten()).abs().max()\n\n\n"
+        "error = metric(largest, 'error', higher_is_better=False)\n",
+        encoding="utf-8",
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(cli: Cli, sites: Path) -> str:
+    """What a comparison of regressions says."""
+    done = cli.succeed(
+        *("compare", "local", "fedavg", *ASKED, "--metric", "mse", "--metric", "r2", "--target", "1", "--out", "c"),
+        cwd=sites,
+    )
+    return done.out + done.err
+
+
+def test_a_comparison_speaks_of_the_metric(compared: str) -> None:
+    assert not WRONG_WORDS.search(compared.replace("10 %", ""))
+    assert "has the lowest personal MSE after mixing" in compared
+    assert "All values of MSE (lower is better)" in compared
+    assert "Rounds to 1: the first evaluated round whose mean personal MSE after mixing is that low" in compared
+    assert "R2: the personal R2 after mixing; higher is better" in compared
+
+
+def test_the_files_and_all_who_read_them_do(cli: Cli, sites: Path, compared: str) -> None:
+    run = sites / "c" / "fedavg-seed0"
+    for name in ("config.json", "metrics.jsonl", "summary.json", "clients.json"):
+        assert "accurac" not in (run / name).read_text(encoding="utf-8"), name
+    page = Page(sites / "c" / "report.html")
+    said = page.root.one(id="s1").text
+    assert not WRONG_WORDS.search(said), WRONG_WORDS.search(said)
+    assert "R2 after mixing" in page.charts["s1-rounds"]["views"]
+    assert not WRONG_WORDS.search(json.dumps(page.charts).replace("%{", ""))
+    again = ("compare", "local", "fedavg", *ASKED, "--metric", "mse", "--metric", "r2", "--out", "c", "--resume")
+    assert not WRONG_WORDS.search(cli.succeed(*again, "--format", "latex", cwd=sites).out.replace("% needs", ""))
+    assert "MSE" in cli.succeed("watch", "c", "--once", cwd=sites).out
+    cli.succeed("export", str(run), "--client", "1", "--out", "one.safetensors", cwd=sites)
+    assert b'"mse"' in (sites / "one.safetensors").read_bytes()[:4000]
+
+
+def test_a_run_goes_on_and_is_repeated_with_its_loss_and_metrics(cli: Cli, sites: Path, compared: str) -> None:
+    cli.succeed("run", str(sites / "c" / "local-seed0"), "--out", "again", "--quiet", cwd=sites)
+    read = [json.loads((sites / f / "summary.json").read_text()) for f in ("again", "c/local-seed0")]
+    for summary in read:
+        del summary["seconds"]
+    assert read[0] == read[1]
+    assert read[0]["personal_r2"]["after_mix"]["final"] < 1
+
+
+def test_a_function_of_ones_own_is_typed_and_trusted(cli: Cli, sites: Path) -> None:
+    done = cli.succeed("run", "local", *ASKED, "--metric", "mine:error", "--out", "own", cwd=sites)
+    assert "personal error after mixing" in done.out + done.err
+    names = ("--trust mine:error",)
+    cli.refuse("run", "own", "--out", "own2", cwd=sites, names=names)
+    cli.succeed("run", "own", "--out", "own2", "--trust", "mine:error", "--quiet", cwd=sites)
+    assert json.loads((sites / "own2" / "config.json").read_text())["metrics"][0] == {
+        "name": "mine:error",
+        "column": "error",
+        "higher_is_better": False,
+        "average": "clients",
+        "percent": False,
+    }
+
+
+WRONG = {
+    "auroc of numbers": ((*ASKED, "--metric", "auroc"), ("auroc", "numbers", "mse")),
+    "mse of classes": (("--metric", "mse"), ("mse", "one class per sample", "accuracy")),
+    "dice of vectors": ((*ASKED, "--metric", "dice"), ("dice", "pixel", "numbers")),
+    "no such metric": (("--metric", "brier"), ("brier", "macro-f1", "module:function")),
+    "twice": (("--metric", "auroc", "--metric", "auroc"), ("auroc", "twice")),
+    "no such loss": (("--loss", "l2"), ("l2", "mse", "cross-entropy")),
+    "cross-entropy of numbers": (ASKED[:-2], ("float32", "--loss mse")),
+    "mse of ten classes": (("--loss", "mse"), ("outputs", "another loss")),
+    "a target in percent": (
+        ("--metric", "balanced-accuracy", "--target", "101"),
+        ("--target 101", "balanced accuracy"),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_fit_is_one_sentence(cli: Cli, sites: Path, wrong: str) -> None:
+    words, names = WRONG[wrong]
+    cli.refuse("compare", "local", "fedavg", *words, "--out", "wrong", cwd=sites, names=names)
+    assert not (sites / "wrong").exists()
