@@ -323,6 +323,25 @@ def class_means(fed: Federation, x: torch.Tensor, y: torch.Tensor, parts: tuple[
     return torch.stack(means)  # [n, classes, features]
 
 
+def test_clients_rename_digits_in_their_own_way() -> None:
+    """Every client has the samples that it would have had, with some names exchanged, in training as in testing."""
+    plain, named = (federate("digits", partition="iid", clients=4, renamed=k) for k in (0, 4))
+    ways = set()
+    for client in range(4):
+        way: dict[int, int] = {}
+        for y, rows, of in (("y", "train", plain.x), ("test_y", "test", plain.test_x)):
+            mine = [(getattr(fed, y)[getattr(fed, rows)[client]], fed) for fed in (plain, named)]
+            (before, _), (after, fed) = mine
+            x = (fed.x if y == "y" else fed.test_x)[getattr(fed, rows)[client]]
+            assert torch.equal(x, of[getattr(plain, rows)[client]])
+            for old, new in zip(before.tolist(), after.tolist(), strict=True):
+                assert way.setdefault(old, new) == new
+        assert sorted(way.values()) == list(range(10))
+        assert sum(old != new for old, new in way.items()) == 4
+        ways.add(tuple(sorted(way.items())))
+    assert len(ways) == 4
+
+
 def test_synthetic_clients_disagree_by_the_heterogeneity() -> None:
     """Two clients' class means differ by a normal of variance 2 h^2 a feature, but for averaged noise."""
     for h in (0.0, 0.5, 2.0):
@@ -370,6 +389,8 @@ def test_synthetic_clients_share_test_samples_only_when_they_agree() -> None:
         ("synthetic:features=0", {}, "features=0 is out of range: it must be a number at least 1"),
         ("synthetic:39", {}, "size=39 is too small for 10 classes: ask for 40 or more"),
         ("synthetic:noise=inf", {}, "noise=inf is out of range: it must be a number at least 0"),
+        ("digits", {"renamed": 1}, "rename 2 to 10 of them, or none"),
+        ("digits", {"renamed": 11}, "renamed=11 is out of range"),
         ("synthetic", {"heterogeneity": -1}, "heterogeneity=-1.0 is out of range: it must be a number at least 0"),
     ],
 )
