@@ -18,12 +18,14 @@ import coterie as ct
 from coterie.core.annotations import Example, PositiveInt, Range
 from coterie.core.arguments import accept, checked, checked_class
 from coterie.recipes import Changes
+from coterie.training.run import Client
 
 X, Y = torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
 ROWS = (torch.arange(2), torch.arange(2, 4))
 FED = ct.data.from_tensors([(X, Y)] * 2, [(X, Y)] * 2)
 W = torch.eye(2, dtype=torch.float64)
 NET = nn.Linear(3, 2)
+SITE = ct.export.Personalized(Client({}, {}, None), None, None, None, 0)
 FRAME = pandas.DataFrame({"a": range(8), "y": [0, 1] * 4})
 RECIPE = ct.recipes.load("dfedalt-t1")
 GRAPH_FACTS = ("degree", "degrees", "diameter", "edges", "in_neighbors", "spectral_gap", "stochasticity")
@@ -40,9 +42,11 @@ CALLS: dict[str, dict[str, Any]] = {
     "data.sources.federate": {"source": "synthetic"},
     "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},
+    "export.personalize.personalize": {"run": "nowhere", "federation": FED},
     "export.restore.load": {"path": "nowhere"},
     "export.save": {"run": "nowhere", "client": 0, "path": "x.pt"},
     "export.save_all": {"run": "nowhere", "folder": "x"},
+    "export.save_site": {"run": "nowhere", "site": SITE, "path": "x.pt"},
     "models.zoo.build": {"name": "mlp", "classes": 2},
     "recipes.changes.Changes": {},
     "recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},
@@ -83,7 +87,7 @@ CALLS: dict[str, dict[str, Any]] = {
 HANDED_OUT = re.compile(
     r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
     r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.(Run|Client)"
-    r"|training\.time_limit\.OutOfTime"
+    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 

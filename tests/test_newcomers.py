@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.core.errors import UserError
+from coterie.data.sources import another_site
 from coterie.training.newcomers import hold_out
 from helpers_cli import Cli, assert_same_run
 from laws import FIRST, build, kind_like
@@ -117,6 +118,10 @@ def test_beside_a_plain_loop(method: str, settings: dict[str, Any], trains: tupl
             nn.utils.clip_grad_norm_(module.parameters(), 10.0) if method != "fedbabu" else None
             optimizer.step()
         assert run.newcomers["personalized"][i] == pytest.approx(accuracy(module, *test))
+        site = ct.export.personalize(run, later)[i]
+        assert site.client.personal.keys() == set(trains or dict(module.named_parameters()))
+        for name, value in {**site.client.shared, **site.client.personal}.items():
+            torch.testing.assert_close(value, module.state_dict()[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("row", FIRST.values(), ids=FIRST)
@@ -132,6 +137,16 @@ def test_every_method(row: str) -> None:
     assert len(run.clients) == fed.clients - 1
     found = newcomers["received"] + newcomers["personalized"]
     assert [value is None for value in found] == [algorithm.name == "local"] * 2
+    _, later = hold_out(fed, 1, seed=0)
+    assert later is not None
+    if algorithm.name == "local":
+        with pytest.raises(UserError, match="local shares nothing that a new site could begin with"):
+            ct.export.personalize(run, later, model=net(kind))
+        return
+    (site,) = ct.export.personalize(run, later, model=net(kind))
+    assert [site.received, site.trained] == found
+    tested = later.test_x[later.test[0]], later.test_y[later.test[0]]
+    assert accuracy(site.client.module(), *tested) == pytest.approx(site.trained)
 
 
 def test_what_a_person_types(tmp_path: Path, cli: Cli) -> None:
@@ -150,3 +165,64 @@ def test_what_a_person_types(tmp_path: Path, cli: Cli) -> None:
     assert_same_run(tmp_path / "c/fedavg-seed0", tmp_path / "again")
     for number, said in (("6", "keeps 6 of 6 clients out of training"), ("2.5", "is no number of clients")):
         cli.refuse("run", "fedavg", *words, "--holdout-clients", number, "--out", "n", cwd=tmp_path, names=(said,))
+
+
+def table(path: Path, rows: int, seed: int, **columns: Any) -> str:
+    """Rows of a few sites; ``columns``: others in place of the usual ones."""
+    rng = np.random.default_rng(seed)
+    age, ward = rng.integers(20, 90, rows), rng.choice(["icu", "general"], rows)
+    values = {
+        "site": [f"s{i % 4}" for i in range(rows)],
+        "age": age,
+        "ward": ward,
+        "ill": np.where(age > 50, "yes", "no"),
+    }
+    values |= columns
+    lines = [",".join(map(str, row)) for row in zip(*values.values(), strict=True)]
+    path.write_text("\n".join([",".join(values), *lines]) + "\n")
+    return path.name
+
+
+def test_a_new_site(tmp_path: Path, cli: Cli) -> None:
+    """Its table is prepared as those of the run were, and its model goes into a file."""
+    table(tmp_path / "all.csv", 120, seed=0)
+    small = ["--data", "csv:all.csv,target=ill,client=site", "--rounds", "2", "--model", "mlp:width=4"]
+    cli.succeed("run", "fedper", *small, "--out", "run", cwd=tmp_path)
+    new = table(tmp_path / "new.csv", 40, seed=1, age=np.arange(40) + 1000)
+    done = cli.succeed("personalize", "run", "--data", new, "--out", "a.safetensors", "--epochs", "3", cwd=tmp_path)
+    assert "fedper for new.csv: 30 training samples, accuracy on 10 test samples" in done.out
+    columns = json.loads((tmp_path / "run/config.json").read_text())["columns"]
+    fed = another_site({"source": "csv", "target": "ill", "client": "site"}, str(tmp_path / new), columns, seed=0)
+    ages = (np.arange(40) + 1000 - columns["mean"][0]) / columns["std"][0]
+    assert sorted(torch.cat([fed.x, fed.test_x])[:, 0].tolist()) == pytest.approx(ages.tolist())
+    (site,) = ct.export.personalize(tmp_path / "run", fed, epochs=3)
+    module = ct.export.load(tmp_path / "a.safetensors")
+    assert torch.equal(module(fed.x), site.client.module()(fed.x))
+    assert f"{100 * site.trained:.1f} % trained" in done.out
+
+
+def test_a_new_site_that_does_not_fit(tmp_path: Path, cli: Cli) -> None:
+    table(tmp_path / "all.csv", 120, seed=0)
+    small = ["--data", "csv:all.csv,target=ill,client=site", "--rounds", "1", "--model", "logreg"]
+    cli.succeed("compare", "fedavg", "local", *small, "--out", "c", cwd=tmp_path)
+
+    def refused(run: str, data: str, *said: str, out: str = "a.safetensors") -> None:
+        cli.refuse("personalize", run, "--data", data, "--out", out, cwd=tmp_path, names=said)
+
+    new = table(tmp_path / "new.csv", 40, seed=1)
+    refused("c/local-seed0", new, "local shares nothing that a new site could begin with")
+    refused("c/fedavg-seed0", "none.csv", "none.csv cannot be read")
+    refused("c/fedavg-seed0", new, "does not tell the format", out="a.bin")
+    refused("c/fedavg-seed0", "digits", "has learned from a table, and digits is none")
+    refused("c", new, "config.json")
+    refused(
+        "c/fedavg-seed0", table(tmp_path / "b.csv", 40, 1, ill=["maybe"] * 40), "'maybe'", "its classes are no, yes"
+    )
+    refused(
+        "c/fedavg-seed0",
+        table(tmp_path / "b.csv", 40, 1, ward=range(40)),
+        "ward",
+        "holds numbers, and texts in the run",
+    )
+    refused("c/fedavg-seed0", table(tmp_path / "b.csv", 40, 1, extra=range(40)), "has not learned from extra")
+    assert not (tmp_path / "a.safetensors").exists()

@@ -7,6 +7,7 @@ import typer
 
 from .. import __version__
 from ..core.annotations import MOST
+from .data_group import data_sets
 from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
 from .recipe import recipe
 from .typed import Commands
@@ -20,6 +21,7 @@ app = Commands(
     rich_markup_mode="rich",
 )
 app.add_typer(recipe, name="recipe")
+app.add_typer(data_sets, name="data")
 
 
 def _version(wanted: bool) -> None:
@@ -242,55 +244,23 @@ def export(
     export_models(run, client, format, out, form, force)
 
 
-data_app = Commands(help="Data sets: where they are, which are there, bringing them.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-
-
-@data_app.command(name="dir")
-def choose_data_dir(
-    folder: Annotated[Path | None, typer.Argument(help="The folder from now on; leave it out to see it.")] = None,
-) -> None:
-    """Choose once where data sets are, or show it."""
-    from .data import show_dir
-
-    show_dir(folder)
-
-
-@data_app.command(name="show")
-def data_show(
-    source: Annotated[str, typer.Argument(help="The data, as in `coterie run --data`: digits, cifar10.")],
-    partition: Annotated[
-        str, typer.Option(help="How they are divided, as in `coterie run --partition`.")
-    ] = "dirichlet:0.3",
-    clients: Annotated[int, typer.Option(help="Among how many.", min=1, max=MOST)] = 100,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-    png: Annotated[Path | None, typer.Option(help="Draw it to this file instead of the terminal.")] = None,
+@app.command()
+def personalize(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[
+        str, typer.Option(help="The new site's samples: a file like those of the run, or any data, as in npz:FILE.")
+    ],
+    out: Annotated[Path, typer.Option(help="The file for the site's model: .safetensors, .onnx or .pt.")],
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes through its samples; by default those of a round.", min=1, max=MOST)
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(help="safetensors, onnx or torchscript; by default what --out ends with.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw who holds which classes, without training anything."""
-    from .data import show_split
+    """Give a new site the model that a run's clients share, and train its own part of it."""
+    from .personalize import personalize_site
 
-    show_split(source, clients, partition, seed, data_dir, png)
-
-
-@data_app.command(name="list")
-def data_list(data_dir: DataDir = None) -> None:
-    """Show the data sets known by name, and which are there."""
-    from .data import show_data
-
-    show_data(data_dir)
-
-
-@data_app.command(name="fetch")
-def data_fetch(
-    names: Annotated[list[str], typer.Argument(help="mnist, cifar10, ... (see `coterie data list`).")],
-    data_dir: DataDir = None,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds without a byte before trying again.", min=0.1, max=DAY)
-    ] = 30.0,
-    attempts: Annotated[int, typer.Option(help="How often to try again without a new byte.", min=1, max=SEEDS)] = 5,
-) -> None:
-    """Download data sets from their homes; an interrupted download is taken up by the next call."""
-    from .data import fetch_data
-
-    fetch_data(names, data_dir, timeout, attempts)
+    personalize_site(run, data, out, epochs, format, force, data_dir)

@@ -18,16 +18,19 @@ from rich.progress import (
 from rich.table import Table
 
 from ..core.errors import UserError
-from ..core.spec import scaled
+from ..core.spec import parse, scaled
 from ..data import Federation, federate
 from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
+from ..data.partition import NATURAL
 from ..data.place import choose, data_dir
 from .console import INK, picture, plain_console
+from .presets import PRESETS
 
 Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
 
+PARTITION, CLIENTS = "dirichlet:0.3", 100  # of what is shown, unless it is typed
 _SHADES = "·░▒▓█"  # a dot for few: a blank holds none
 _CLASSES = 40  # rows in a terminal at most
 
@@ -93,10 +96,19 @@ class Transfer:
         self.bar.update(self.tasks[name], completed=done, total=total)
 
 
-def show_split(source: str, clients: int, partition: str, seed: int, folder: Path | None, png: Path | None) -> None:
+def show_split(
+    source: str, clients: int | None, partition: str | None, seed: int, folder: Path | None, png: Path | None
+) -> None:
     """Print what every client holds, or draw it to a file."""
-    counts = split_counts(federate(source, clients, partition, seed, folder))
-    title = f"{source}, divided by {partition} among {clients} client{'' if clients == 1 else 's'}, seed {seed}"
+    suits = PRESETS.get(parse(source).name)
+    if partition is None and suits is not None and suits.partition is not None:  # tables know it themselves
+        partition = PARTITION
+    if clients is None and partition not in (None, NATURAL):
+        clients = CLIENTS
+    federation = federate(source, clients, partition, seed, folder)
+    counts, clients = split_counts(federation), federation.clients
+    divided = f"divided by {federation.origin['partition']} among {clients} client{'' if clients == 1 else 's'}"
+    title = f"{source}, {divided}, seed {seed}"
     print_split(plain_console(), counts, title, drawn=png is None)
     if png is not None:
         draw_split(counts, png, title)

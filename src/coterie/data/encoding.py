@@ -25,6 +25,7 @@ class Way(NamedTuple):
 
     fill: bool  # missing features by the mean of the training rows, texts by none
     standardize: Literal["features", "all", "none"]
+    known: "Columns | None" = None  # how another table was encoded: then this one is, too
 
 
 class Part(NamedTuple):
@@ -63,6 +64,15 @@ class Columns:
     classes: Texts | None  # their names; None: the targets are numbers
     target_scales: tuple[Scale, ...]  # of targets that are numbers
     notes: tuple[str, ...] = ()  # what was done to the table, in sentences
+
+    @classmethod
+    def of(cls, saved: SavedColumns) -> "Columns":
+        """Return the columns that a run has saved."""
+        scales = tuple(map(Scale, saved["mean"], saved["std"]))
+        features = {name: None if texts is None else tuple(texts) for name, texts in saved["features"].items()}
+        classes = None if saved["classes"] is None else tuple(saved["classes"])
+        of_targets = tuple(map(Scale, saved["target_mean"], saved["target_std"]))
+        return cls(features, scales, tuple(saved["target"]), classes, of_targets)
 
     def saved(self) -> SavedColumns:
         """Return what another table with the same columns is encoded with, as JSON has it."""
@@ -103,9 +113,11 @@ def encode(
         raise UserError(f"{table.where} has no column left to learn from: name fewer of them in drop")
     if images := table.of_kind("images"):
         return _of_images(table, test, targets, y, classes, way, images[0])
+    if way.known is not None:
+        _check_alike(table, way.known)
     texts = {name: table.pop(name) for name in table.of_kind("texts")}
     kinds = {name: _categories(table.where, name, column, ~test) for name, column in texts.items()}
-    features = {name: kinds.get(name) for name in names}
+    features = {name: kinds.get(name) for name in names} if way.known is None else way.known.features
     width = sum(1 if found is None else len(found) for found in features.values())
     check_fits(4 * width * table.rows, f"{table.rows:,} rows of {width:,} inputs", "leave columns out with drop")
     x, test_x = (np.zeros((int(rows.sum()), width), np.float32) for rows in (~test, test))
@@ -115,12 +127,13 @@ def encode(
         notes += _missing(table.where, name, column, way.fill)
         parts = Part(~test, x[:, len(scales) :]), Part(test, test_x[:, len(scales) :])
         if found is None:
-            scales.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none"))
+            known = None if way.known is None else way.known.scales[len(scales)]
+            scales.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none", known))
         else:
             notes += _fill_texts(name, column, found, parts)
             scales += [Scale()] * len(found)
     notes += _feature_notes(features, way.standardize)
-    y, of_targets = _scaled_targets(y, classes, ~test, way.standardize)
+    y, of_targets = _scaled_targets(y, classes, ~test, way)
     columns = Columns(features, tuple(scales), tuple(targets), classes, tuple(of_targets), tuple(notes))
     return Encoded(x, y[~test], test_x, y[test], columns)
 
@@ -139,7 +152,7 @@ def _of_images(
         raise UserError("missing=mean and standardize=none are for columns of numbers, not for images: leave them out")
     pixels = decoded(table.pop(image).values.tolist())
     notes = (_target_note(targets, y, classes, way.standardize),)
-    y, scales = _scaled_targets(y, classes, ~test, way.standardize)
+    y, scales = _scaled_targets(y, classes, ~test, way)
     columns = Columns({}, (), tuple(targets), classes, tuple(scales), notes)
     return Encoded(pixels[~test], y[~test], pixels[test], y[test], columns)
 
@@ -158,15 +171,17 @@ def _missing(where: str, name: str, column: TableColumn, fill: bool) -> Iterable
         yield f"{name} is missing in {missing:,} rows: filled as missing=mean says"
 
 
-def _fill_numbers(where: str, name: str, values: NDArray[Any], parts: Sequence[Part], standardize: bool) -> Scale:
+def _fill_numbers(
+    where: str, name: str, values: NDArray[Any], parts: Sequence[Part], standardize: bool, known: Scale | None
+) -> Scale:
     """Write a column of numbers to its place, missing ones as their mean; return how it was scaled."""
     values = values.astype(np.float64, copy=False)
     if np.isinf(values).any():
         raise UserError(f"column {name} of {where} holds infinity: mend it, or leave it out with drop={name}")
     absent, train = np.isnan(values), parts[0].rows
     found = Scale.of(values[train & ~absent])
-    values = np.where(absent, found.mean, values) if absent.any() else values
-    scale = found if standardize else Scale()
+    scale = known or (found if standardize else Scale())
+    values = np.where(absent, scale.mean if known else found.mean, values) if absent.any() else values
     for rows, inputs in parts:
         inputs[:, 0] = (values[rows] - scale.mean) / scale.std
     return scale
@@ -201,16 +216,30 @@ def _fill_texts(name: str, column: TableColumn, found: Texts, parts: Sequence[Pa
         )
 
 
-def _scaled_targets(
-    y: NDArray[Any], classes: Texts | None, train: Mask, standardize: str
-) -> tuple[NDArray[Any], list[Scale]]:
+def _check_alike(table: Table, known: Columns) -> None:
+    """Refuse a table whose columns are not those that a run has learned from."""
+    names, texts = set(table.names), set(table.of_kind("texts"))
+    for name, found in known.features.items():
+        if name not in names:
+            raise UserError(f"{table.where} has no column {name!r}, which the run has learned from: add it")
+        if (found is not None) != (name in texts):
+            kinds = ("texts", "numbers") if name in texts else ("numbers", "texts")
+            raise UserError(
+                f"column {name} of {table.where} holds {kinds[0]}, and {kinds[1]} in the run: make it alike"
+            )
+    strange = [name for name in table.names if name not in known.features]
+    if strange:
+        raise UserError(f"the run has not learned from {_few(strange)} of {table.where}: remove what it does not know")
+
+
+def _scaled_targets(y: NDArray[Any], classes: Texts | None, train: Mask, way: Way) -> tuple[NDArray[Any], list[Scale]]:
     """Return the targets as a federation has them; numbers are standardized if that is asked for."""
     if classes is not None:
-        if standardize == "all":
+        if way.standardize == "all":
             raise UserError("standardize=all is for targets that are numbers, and these are classes: leave it out")
         return y, []
-    whole = standardize == "all"
-    scales = [Scale.of(column) if whole else Scale() for column in y[train].T]
+    found = [Scale.of(column) if way.standardize == "all" else Scale() for column in y[train].T]
+    scales = found if way.known is None else list(way.known.target_scales)
     mean, std = (np.array([scale[i] for scale in scales]) for i in (0, 1))
     return ((y - mean) / std).astype(np.float32), scales
 

@@ -1,6 +1,6 @@
 """The sources of data by name, and the call that makes a federation of one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
 from ..core.errors import UserError, unknown
+from ..core.schema_parts import SavedColumns
 from ..core.spec import Spec, bind, parameters, parse
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
+from .encoding import Columns
 from .federation import Federation
 from .partition import IID, NATURAL, natural_split, split, test_parts, test_split
 from .place import data_dir as found_data_dir
@@ -87,6 +89,25 @@ def _unknown(source: str, spec: Spec) -> UserError:
     return unknown("source", spec.name, SOURCES)
 
 
+def another_site(
+    origin: Mapping[str, Any], data: str, columns: SavedColumns | None, seed: int, data_dir: str | Path | None = None
+) -> Federation:
+    """Return the samples of one more site, as one client, made as those of a run were.
+
+    ``data``: a source with its options, or a file of the kind that ``origin``, what the run's data were made of, names;
+    ``columns``: how the columns of its table became samples.
+    """
+    spec, known = parse(data), None if columns is None else Columns.of(columns)
+    if spec.name not in SOURCES:
+        takes = parameters(SOURCES[origin["source"]]) if origin.get("source") in SOURCES else {}
+        if "path" not in takes:
+            raise UserError(f"the run's data are no file, as {data} is: name a source and its options, as npz:FILE")
+        own = {k: v for k, v in origin.items() if k in takes and k not in ("seed", "test_file", "test_split")}
+        spec = Spec(origin["source"], (), {**own, "path": data})
+    pool, _ = _loaded(spec, seed, data_dir, known)
+    return divided(pool, spec.name, 1, IID, seed, {})
+
+
 def default_partition(pool: Pool) -> str:
     """Return the partition of samples for which nobody asks for one."""
     if pool.columns is not None and pool.natural is not None:
@@ -116,15 +137,23 @@ def divided(
     return pool.per_client(federation) if pool.per_client else federation
 
 
-def _loaded(spec: Spec, seed: int, data_dir: str | Path | None) -> tuple[Pool, dict[str, Any]]:
-    """Return the samples, and all options that they were loaded with: a new default must not change an old run."""
+def _loaded(
+    spec: Spec, seed: int, data_dir: str | Path | None, known: Columns | None = None
+) -> tuple[Pool, dict[str, Any]]:
+    """Return the samples, and all options that they were loaded with: a new default must not change an old run.
+
+    ``known``: the columns of the table that this one must be like.
+    """
     load = SOURCES[spec.name]
     takes = parameters(load)
     own = {k: p for k, p in takes.items() if k not in ("seed", "folder")}
     chosen = {k: p.default for k, p in own.items()} | bind("source", spec, own)
     given = {"seed": seed} if "seed" in takes else {}
     place = {"folder": found_data_dir(data_dir).path} if "folder" in takes else {}
-    pool = load(**given, **place, **chosen)
+    like = {} if known is None else {"known": known}
+    if like and "target" not in takes:
+        raise UserError(f"the run has learned from a table, and {spec.name} is none: name a CSV or Parquet file")
+    pool = load(**given, **place, **like, **chosen)
     return pool, {k: list(v) if isinstance(v, tuple) else v for k, v in chosen.items()}  # as JSON has it
 
 

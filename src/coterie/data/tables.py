@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
@@ -15,8 +15,8 @@ from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
 from .batches import Integers
-from .columns import Table, TableColumn, one_kind
-from .encoding import Way, encode
+from .columns import Table, TableColumn, numbered, one_kind
+from .encoding import Columns, Way, encode
 from .pool import Natural, Pool, rows_by_label
 from .readers.images import channel_stats
 from .validation import stratified
@@ -64,10 +64,12 @@ def table_source(read: Callable[..., Table]) -> Callable[..., Pool]:
     own, common = inspect.signature(read).parameters, inspect.signature(TableOptions).parameters
 
     @wraps(read)
-    def load(seed: int, **given: Any) -> Pool:
+    def load(seed: int, known: Columns | None = None, **given: Any) -> Pool:
         options = TableOptions(**{k: v for k, v in given.items() if k in common})
         table = read(**{k: v for k, v in given.items() if k in own})
-        pool = table_pool(seed, table, options)
+        if known is not None:
+            options = _as_far_as_there(table, options)
+        pool = table_pool(seed, table, options, known)
         table.close()
         return pool
 
@@ -84,8 +86,14 @@ def _hints() -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(TableOptions)}
 
 
-def table_pool(seed: int, table: Table, options: TableOptions) -> Pool:
-    """Return the samples of a table, with the clients that a column names."""
+def _as_far_as_there(table: Table, options: TableOptions) -> TableOptions:
+    """Leave out what a run has left out, and its column of clients: another site's table may have them or not."""
+    table.drop([*_listed(options.drop), options.client])
+    return replace(options, drop="", client="", test_column=options.test_column * (options.test_column in table.names))
+
+
+def table_pool(seed: int, table: Table, options: TableOptions, known: Columns | None = None) -> Pool:
+    """Return the samples of a table, with the clients that a column names; ``known``: those of a run, to be alike."""
     targets, dropped = (_listed(names) for names in (options.target, options.drop))
     marked = [name for name in (options.client, options.test_column) if name]
     for option, names in (("target", targets), ("drop", dropped), ("client or test_column", marked)):
@@ -95,12 +103,13 @@ def table_pool(seed: int, table: Table, options: TableOptions) -> Pool:
     where = table.where
     client = one_kind(_complete(where, options.client, table.pop(options.client))) if options.client else None
     told = _complete(where, options.test_column, table.pop(options.test_column)) if options.test_column else None
-    target = _target(where, targets, [_complete(where, name, table.pop(name)) for name in targets], options.task)
+    found = [_complete(where, name, table.pop(name)) for name in targets]
+    target = _target(where, targets, found, options.task) if known is None else _like(where, targets, found, known)
     owners = np.zeros(table.rows, np.int64) if client is None else client.values
     test = _test_rows(table, options, seed, owners, target, told)
     if client is not None and client.names is not None:
         _check_everybody(where, client.names, owners, test)
-    way = Way(options.missing == "mean", options.standardize)
+    way = Way(options.missing == "mean", options.standardize, known)
     encoded = encode(table, test, targets, target.y, target.classes, way)
     natural = None if client is None else _natural(client, test)
     x, y, test_x, test_y = map(torch.from_numpy, (encoded.x, encoded.y, encoded.test_x, encoded.test_y))
@@ -147,6 +156,22 @@ def _target(where: str, names: Sequence[str], columns: Sequence[TableColumn], ta
         found = one_kind(columns[0])
         return Target(found.values, found.names)
     return Target(np.stack([column.values.astype(np.float64) for column in columns], 1), None)
+
+
+def _like(where: str, names: Sequence[str], columns: Sequence[TableColumn], known: Columns) -> Target:
+    """Return targets of the kind that a run has learned; there may be one class only."""
+    if known.classes is None:
+        if any(column.names is not None for column in columns):
+            raise UserError(f"target {names[0]} of {where} holds texts, and the run has learned numbers: make it alike")
+        return Target(np.stack([column.values.astype(np.float64) for column in columns], 1), None)
+    kinds = one_kind(columns[0])
+    strange = [name for name in kinds.names or () if name not in known.classes]
+    if strange:
+        raise UserError(
+            f"target {names[0]} of {where} holds {strange[0]!r}, which the run does not know: its classes are "
+            f"{', '.join(known.classes)}"
+        )
+    return Target(numbered(kinds, known.classes), known.classes)
 
 
 def _test_rows(

@@ -12,9 +12,10 @@ from ..core.errors import UserError, unknown
 from ..training.run import Run
 from .deployed import Form, Opened
 from .formats import FORMATS, Format, FormatName
+from .personalize import Personalized, personalize
 from .restore import load
 
-__all__ = ["Form", "FormatName", "load", "save", "save_all"]
+__all__ = ["Form", "FormatName", "Personalized", "load", "personalize", "save", "save_all", "save_site"]
 
 
 @checked("function")
@@ -69,6 +70,31 @@ def save_all(
     for i, file in enumerate(files):
         chosen.write(opened.deployed(i, form), file)
         yield file
+
+
+@checked("function")
+def save_site(
+    run: Run | str | Path,
+    site: Personalized,
+    path: str | Path,
+    format: FormatName | None = None,
+    form: Form = "recovered",
+    force: bool = False,
+) -> Path:
+    """Write the model of a site that ``personalize`` returned into a file, as ``save`` writes a client's."""
+    path = Path(path)
+    chosen = _format(format, path)
+    opened = Opened.of(run)
+    _check_absent(path, force)
+    measured = {} if site.metric is None else {site.metric["column"]: site.trained, "test_samples": site.test_samples}
+    chosen.write(opened.of_site(site.client, form, {"protocol": "personalized", **measured}), path)
+    return path
+
+
+def check_file(path: Path, format: FormatName | None, force: bool) -> None:
+    """Refuse a file that could not be written, before anything is computed for it."""
+    _format(format, path)
+    _check_absent(path, force)
 
 
 def _format(name: FormatName | None, path: Path) -> Format:

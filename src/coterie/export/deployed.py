@@ -133,18 +133,22 @@ class Opened:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""
         if not 0 <= client < self.clients:
             raise UserError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
+        return self.of_site(self.client(client), form, {"client": client, **self._metrics(client)})
+
+    def of_site(self, client: Client, form: Form, known: dict[str, Any]) -> Deployed:
+        """Return the model of a client of the run, or of a site that came later; ``known``: what is known of it."""
         if form not in get_args(Form):
             raise unknown("form", form, get_args(Form))
-        module = self.client(client).module()
+        module = client.module()
         low_rank = bool(factor_pairs(module))
         if form == "factorized" and not low_rank:
             raise UserError(f"the models of {self.config['method']} have no layers of low rank: leave --form out")
         prepared = self.config["transform"]
         transform = None if prepared is None else Transform(prepared["mean"], prepared["std"])
         about = {"form": form} if low_rank else {}
-        known = {"client": client, "clients": self.clients, **self._origin(), **about, **self._metrics(client)}
+        told = {"clients": self.clients, **self._origin(), **about, **known}
         # Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out.
-        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in known.items() if v is not None}
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in told.items() if v is not None}
         shape = self.config["model"].get("input_shape")
         module = recover(module) if low_rank and form == "recovered" else module
         return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts)

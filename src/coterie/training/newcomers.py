@@ -6,7 +6,7 @@ clients fine-tune before they are measured, it does that; where nothing or every
 tunes the whole model for as long as a round trains it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -25,7 +25,7 @@ from ..core.tensors import Tensors, replicate, rows
 from ..data import Federation
 from ..data.batches import Amount, Integers
 from ..local.steps import Phase
-from ..measure import personal_values
+from ..measure import averaged, personal_values
 from ..measure.rows import finite
 from ..models.model import products
 from ..store import unflatten
@@ -51,10 +51,11 @@ def shares(e: Experiment) -> bool:
     return bool(e.program.message(e.model.start))
 
 
-def received(e: Experiment, final: Tensors) -> Tensors:
-    """Return the one model that all clients agree on after the last round, of the state that was saved last."""
-    shape = e.program.init(e.model.start, everybodys(None, e.model.start, e.local_clients))
-    one: Tensors = e.consensus_model(unflatten(shape, final))
+def received(e: Experiment, final: Tensors, clients: int) -> Tensors:
+    """Return the one model that all clients of a run agree on; ``final``: the state that was saved last."""
+    shape = e.program.init(e.model.start, everybodys(None, e.model.start, np.arange(clients)))
+    state = unflatten(shape, final)
+    one: Tensors = averaged(e.program.models(state)) if e.program.consensus is None else e.program.consensus(state)
     return one
 
 
@@ -99,6 +100,13 @@ def personal_phase(program: Program[Any], parameters: tuple[str, ...], epochs: i
     return main if epochs is None else main._replace(amount=Amount(epochs=epochs))
 
 
+def own_names(program: Program[Any], names: Iterable[str], epochs: int | None = None) -> frozenset[str]:
+    """Return the names of what is a newcomer's own in the end: its personal part, or all that it has tuned."""
+    everything, own = frozenset(names), frozenset(names) - program.shared
+    tuned = program.training.finetune_epochs and epochs is None
+    return own if own and program.shared and not tuned else everything
+
+
 def _steady(program: Program[Any]) -> Training:
     """Return the method's training with rates that stay as they are at first: a newcomer has no rounds."""
     return program.training._replace(lr_decay=1.0, lr_min=None, lr_milestones=None, lr_gamma=None)
@@ -127,17 +135,17 @@ def newcomer_summary(e: Experiment, final: Tensors) -> Newcomers | None:
     }
     if not shares(e) or not there.measurable:
         return found
-    common = received(e, final)
+    common = received(e, final, e.federation.clients)
     everybody = np.arange(newcomers.clients)
     as_it_is = ModelGroup(everybody, e.model, begun(there, common))
     return {
         **found,
-        "received": _measured(there, iter([as_it_is])),
-        "personalized": _measured(there, personalized(e, common, newcomers)),
+        "received": measured(there, iter([as_it_is])),
+        "personalized": measured(there, personalized(e, common, newcomers)),
     }
 
 
-def _measured(e: Experiment, groups: Iterator[ModelGroup]) -> list[float | None]:
+def measured(e: Experiment, groups: Iterator[ModelGroup]) -> list[float | None]:
     """Return the metric that decides of every newcomer's model on its own test samples."""
     found = torch.full((e.federation.clients,), torch.nan, dtype=torch.float64)
     for g in groups:

@@ -162,17 +162,25 @@ def finished(path: str | Path) -> RunFolder:
     return folder
 
 
+def module_of(
+    config: Config, model: nn.Module | Callable[[], nn.Module] | None = None, where: str = "the configuration"
+) -> nn.Module | None:
+    """Return the module of a run as it was given to ``fit``; ``where``: the file of the configuration."""
+    if model is not None:
+        return accepted(model if isinstance(model, nn.Module) else model())
+    if "name" not in config["model"]:
+        return None
+    with made_of(where, "model"):
+        return models.rebuild(config["model"])
+
+
 def model_of(
     config: Config, model: nn.Module | Callable[[], nn.Module] | None = None, where: str = "the configuration"
 ) -> Model | None:
     """Return the module of a run, as its method trained it; ``where``: the file of the configuration."""
-    if model is None and "name" not in config["model"]:
+    module = module_of(config, model, where)
+    if module is None:
         return None
-    if model is None:
-        with made_of(where, "model"):
-            module = models.rebuild(config["model"])
-    else:
-        module = accepted(model if isinstance(model, nn.Module) else model())
     given = Model(module, cross_entropy)
     if not algorithms.is_method(config["method"]):  # the module that it trained is the one to pass
         return given

@@ -1,0 +1,130 @@
+"""One more site, after a run has ended: it gets the shared model and trains its own part of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from torch import nn
+
+from .. import algorithms
+from ..algorithms.base import ModelGroup, Problem
+from ..algorithms.bind import bind
+from ..core.annotations import Example, PositiveInt
+from ..core.arguments import checked
+from ..core.checked_json import made_of
+from ..core.errors import UserError
+from ..core.schema import Config, MetricInfo
+from ..core.tensors import Tensors, rows, split
+from ..core.units import metrics_of
+from ..data import Federation
+from ..engines import Serial
+from ..measure import metrics_for
+from ..models.model import Loss, Model, cross_entropy
+from ..store.folder import CONFIG
+from ..training.checks import check_model
+from ..training.experiment import Experiment
+from ..training.newcomers import begun, measured, own_names, personalized, received, shares
+from ..training.run import Client, Run, finished, module_of
+
+
+@dataclass(frozen=True)
+class Personalized:
+    """What a new site gets from a run."""
+
+    client: Client  # its own model
+    metric: MetricInfo | None  # what the two numbers are; None: the task has none
+    received: float | None  # of the shared model as it is, on the site's test samples
+    trained: float | None  # of its own model
+    test_samples: int
+
+
+@checked("function")
+def personalize(
+    run: Run | str | Path,
+    federation: Annotated[Federation, Example('coterie.data.from_csv("new.csv", target="y")')],
+    *,
+    epochs: PositiveInt | None = None,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    loss: Annotated[Loss, Example("torch.nn.functional.mse_loss")] | None = None,
+) -> list[Personalized]:
+    """Give every client of a federation, which took no part in a run, the model that the run's clients share.
+
+    Each trains its own part of it on its own samples, as ``fit(holdout_clients=...)`` lets newcomers do.
+
+    Args:
+        run: A finished run or its folder.
+        federation: The new sites, with samples that are made as those of the run were.
+        epochs: Passes through a site's samples; by default those of a round of the method.
+        model: The module that was trained, where the run had one of its own.
+        loss: The loss, where the run had another one than cross-entropy.
+    """
+    config, final, where = _read(run)
+    given = _model(config, model, loss, where)
+    check_model(given, federation)
+    e, common = _experiment(config, given, federation, final, where)
+    start = ModelGroup(np.arange(federation.clients), e.model, begun(e, common))
+    as_it_is = measured(e, iter([start]))
+    own = list(personalized(e, common, federation, epochs))
+    trained = measured(e, iter(own))
+    metric = next(iter(e.metrics.infos), None)
+    return [
+        Personalized(client, metric, before, after, size)
+        for client, before, after, size in zip(
+            _clients(e, own, epochs), as_it_is, trained, e.tests.sizes.tolist(), strict=True
+        )
+    ]
+
+
+def _read(run: Run | str | Path) -> tuple[Config, Tensors, str]:
+    """Return the configuration of a run, the state after its last round, and where that is."""
+    if isinstance(run, Run):
+        return run.config, run.final, "the configuration"
+    folder = finished(run)
+    checkpoint = folder.latest(print)
+    return folder.config(), {} if checkpoint is None else checkpoint.tensors, str(folder.path / CONFIG)
+
+
+def _model(config: Config, model: nn.Module | Callable[[], nn.Module] | None, loss: Loss | None, where: str) -> Model:
+    """Return the model of a run, before the method adapted it."""
+    if not algorithms.is_method(config["method"]):
+        raise UserError(f"{config['method']} is a method of your own: a file does not decide what code runs here")
+    if loss is None and config["loss"] != "cross_entropy":
+        raise UserError(
+            f"the run has the loss {config['loss']}: give coterie.export.personalize the function, as loss="
+        )
+    module = module_of(config, model, where)
+    if module is None:
+        raise UserError("the run was made with a module of its own: give it, as in personalize(run, data, model=...)")
+    return Model(module, loss or cross_entropy, precision=config["precision"])
+
+
+def _experiment(
+    config: Config, given: Model, federation: Federation, final: Tensors, where: str
+) -> tuple[Experiment, Tensors]:
+    """Return the run's method and model with other clients, and the model that those of the run share."""
+    if not final:
+        raise UserError(f"{where} stands without a checkpoint, which coterie pack leaves out: take the whole folder")
+    with made_of(where, "settings"):
+        algorithm = algorithms.rebuild(config["method"], **config["settings"])
+        adapted = algorithm.adapt(given)
+        problem = Problem(adapted, config["data"]["clients"], config["rounds"], config["seed"])
+        program = bind(algorithm, problem, config["offline"] > 0)
+    names = [metric["name"] for metric in metrics_of(config)]
+    metrics = metrics_for(given, federation.sample(2), federation.y, names)
+    e = Experiment(adapted, federation, algorithm, program, Serial(), metrics, config["seed"], config["rounds"])
+    if not shares(e):
+        raise UserError(f"{config['method']} shares nothing that a new site could begin with: train it by itself")
+    return e, received(e, final, problem.clients)
+
+
+def _clients(e: Experiment, groups: list[ModelGroup], epochs: int | None) -> list[Client]:
+    """Return every site's own model; what it trained is personal."""
+    found: dict[int, Client] = {}
+    personal = own_names(e.program, e.model.start, epochs)
+    for group in groups:
+        for row, place in enumerate(group.places.tolist()):
+            own, common = split({k: v.cpu().clone() for k, v in rows(group.models, row).items()}, personal)
+            found[place] = Client(common, own, group.model)
+    return [found[place] for place in range(len(found))]
