@@ -15,6 +15,7 @@ from coterie.core.schema import ACCURACY, MetricInfo
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
 from coterie.measure import Metrics, measure_common, metric_row, metrics_for, personal_values
+from coterie.measure.compare import Comparison, MethodRuns, RunData
 from coterie.measure.task import natural, task_of
 from coterie.models.model import Model, cross_entropy
 
@@ -248,11 +249,29 @@ def test_a_regression_is_measured() -> None:
     assert summary["personal_mse"]["after_mix"]["best"] == min(r["personal_mse_after_mix"] for r in run.history)  # type: ignore[typeddict-item]
     assert run.client_summary["mse"]["after_mix"] == pytest.approx(mse, rel=1e-5)  # type: ignore[typeddict-item]
     assert [m["name"] for m in run.config["metrics"]] == ["mse", "r2", "largest_error"]
-    assert repr(run).endswith(f"personal MSE after mixing {np.mean(mse):.4g})")
+    assert repr(run).endswith(f"personal MSE after mixing {np.mean(mse):#.4g})")
     beside: Any = trained("vectorized").history[-1]
     for name in row:
         if "mse" in name or "r2" in name or "largest" in name:
             assert beside[name] == pytest.approx(row[name], rel=1e-4), name
+
+
+def test_undefined_clients_are_counted_and_said() -> None:
+    fed = sites(numbers=False)
+    lonely = torch.where(torch.arange(60) >= 50, 1, fed.test_y)  # the last site has tests of one class
+    fed = ct.data.Federation(**{**vars(fed), "test_y": lonely})
+    alg = ct.algorithms.dfedavg(topology="ring", epochs=1)
+    run = ct.fit(nn.Linear(4, 2), fed, alg, rounds=1, metric=["auroc", "accuracy"], progress=False)
+    row, summary = run.history[-1], run.summary
+    known = [v for v in run.client_summary["auroc"]["after_mix"] if v is not None]  # type: ignore[typeddict-item]
+    assert len(known) == 2
+    assert row["personal_auroc_after_mix"] == pytest.approx(np.mean(known))  # type: ignore[typeddict-item]
+    assert row["personal_auroc_after_mix_undefined"] == 1  # type: ignore[typeddict-item]
+    assert summary["personal_auroc"]["after_mix"]["undefined"] == 1  # type: ignore[typeddict-item]
+    compared = Comparison([MethodRuns("dfedavg", [RunData(run.config, run.history, summary, run.client_summary)])])
+    said = compared.protocol(compared.columns, "*")
+    assert "AUROC is undefined on 1 of 3 clients: means and tests leave them out." in said
+    assert not any("accuracy is undefined" in sentence for sentence in said)
 
 
 def test_accuracy_is_the_default_of_classes() -> None:

@@ -41,7 +41,7 @@ def written(metric: MetricInfo) -> Callable[[float], str]:
     """
     if metric["percent"]:
         return "{:,.1f}".format
-    return lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return lambda value: f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:#.4g}".rstrip(".")
 
 
 def digits(metric: MetricInfo, value: float) -> str:

@@ -6,9 +6,9 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from ...core.schema import MetricInfo
-from ...core.units import of_clients, unit, words, written
+from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
-from .columns import POINTS, Cell, Column, MethodRuns, personal_cell, sent, worst
+from .columns import POINTS, Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
 
 
 def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) -> list[str]:
@@ -49,15 +49,18 @@ def _personal(metric: MetricInfo, clients: int) -> str:
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
-    """Say on how many clients the metric is not defined, who are left out of all its means."""
-    counts = {
-        m.label: max(0 if found is None else found.get("undefined", 0) for found in m.summaries("after_mix"))
-        for m in methods
-    }
-    for count in sorted({count for count in counts.values() if count}):
-        labels = ", ".join(label for label, found in counts.items() if found == count)
-        who = "" if len(set(counts.values())) == 1 else f" with {labels}"
-        yield f"Undefined on {count} of {clients} clients{who}, which are left out of means, spreads and tests."
+    """Say on how many clients a metric is not defined, who are left out of all its means."""
+    for metric in metrics_of(methods[0].runs[0].config):
+        counts = {m.label: max(_undefined_on(run, metric) for run in m.runs) for m in methods}
+        for count in sorted({count for count in counts.values() if count}):
+            labels = ", ".join(label for label, found in counts.items() if found == count)
+            who = "" if len(set(counts.values())) == 1 else f" with {labels}"
+            yield f"{words(metric)} is undefined on {count} of {clients} clients{who}: means and tests leave them out."
+
+
+def _undefined_on(run: RunData, metric: MetricInfo) -> int:
+    mixed = personal_summary(run.summary, metric).get("after_mix")
+    return 0 if mixed is None else mixed.get("undefined", 0)
 
 
 def _seeds(methods: Sequence[MethodRuns]) -> str:
