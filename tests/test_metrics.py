@@ -1,6 +1,7 @@
 """Metrics against scikit-learn, over clients, engines and shards; what does not fit is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import coterie as ct
 from coterie.core.errors import UserError
 from coterie.core.schema import ACCURACY, MetricInfo
 from coterie.data.batches import Samples
-from coterie.engines import Serial, Vectorized
+from coterie.engines import Graphed, Serial, Vectorized
 from coterie.measure import Metrics, measure_common, metric_row, metrics_for, personal_values
 from coterie.measure.compare import Comparison, MethodRuns, RunData
+from coterie.measure.evaluate import Answers
 from coterie.measure.task import natural, task_of
 from coterie.models.model import Model, cross_entropy
+from toys import in_place
 
 G = torch.Generator().manual_seed(7)
 
@@ -159,7 +162,10 @@ def clients() -> tuple[Model, dict[str, Tensor], Samples]:
     return model, own, Samples(x, y, owned)
 
 
-@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
+RECORDED = Graphed(2, False, torch.device("cpu"), in_place, lanes=2)
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2), RECORDED], ids=["serial", "vectorized", "graphed"])
 def test_several_metrics_of_clients_in_one_pass(engine: Any) -> None:
     model, own, tests = clients()
     margin = ct.measure.metric(lambda o, y: float((o[:, 1] - o[:, 0]).mean()) + len(y), "margin")
@@ -180,6 +186,23 @@ def test_several_metrics_of_clients_in_one_pass(engine: Any) -> None:
     assert metric_row(ACCURACY, "after_mix", got[:, 1], tests.sizes).keys() == {
         f"personal_accuracy_after_mix{end}" for end in ("", "_std", "_worst", "_p10")
     }
+
+
+def test_a_rehearsal_asks_no_function_of_ones_own() -> None:
+    """What an engine builds for it serves the run: the step is the same."""
+
+    def refuses_zeros(outputs: Tensor, targets: Tensor) -> float:
+        raise ZeroDivisionError("nothing but zeros")
+
+    model, own, tests = clients()
+    metrics = metrics_for(model, tests.x[:2], tests.y, [refuses_zeros])
+    silent = replace(metrics, silent=True)
+    assert Answers(model, silent) == Answers(model, metrics)
+    assert hash(Answers(model, silent)) == hash(Answers(model, metrics))
+    assert personal_values(Serial(), model, own, tests, np.arange(4), silent).isnan().all()
+    with pytest.raises(ZeroDivisionError) as raised:
+        personal_values(Serial(), model, own, tests, np.arange(4), metrics)
+    assert "in the metric refuses_zeros, on 300 samples" in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize("shared", [False, True])

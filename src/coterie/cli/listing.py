@@ -11,6 +11,8 @@ from ..algorithms.about import DIFFERS, REFERENCE, about, default
 from ..algorithms.settings import describe_settings
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
+from ..measure import BUILT_IN
+from ..models.losses import LOSSES
 from .console import plain_console, table, wide_console
 
 
@@ -28,6 +30,8 @@ def show_list() -> None:
         "partitions": (*PARTITIONS, NATURAL),
         "topologies": topology.BUILDERS,
         "models": models.BUILDERS,
+        "losses": LOSSES,
+        "metrics": BUILT_IN,
     }
     for kind, names in others.items():
         console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))

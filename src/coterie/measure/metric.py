@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.custom import import_function, is_own
-from ..core.errors import UserError
+from ..core.errors import UserError, noted
 from ..core.schema import ClientSummary, MetricInfo
 from ..data.batches import Integers
 from . import formulas as f
@@ -71,7 +71,8 @@ class OwnMetric:
             outputs = statistics[:, :split].reshape(-1, *task.outputs).to(task.dtype)
             targets = statistics[:, split:].reshape(-1, *task.targets)
             whole = task.kind in ("classes", "tokens", "pixels")
-            return torch.as_tensor(self.function(outputs, targets.to(torch.int64 if whole else task.dtype)))
+            with noted(f"It happened in the metric {self.name}, on {len(outputs)} samples."):
+                return torch.as_tensor(self.function(outputs, targets.to(torch.int64 if whole else task.dtype)))
 
         return Metric(self.name, each, value, self.higher_is_better, self.average)
 
@@ -184,6 +185,7 @@ class Metrics:
     widths: tuple[int, ...]  # numbers that each keeps of a sample
     width: int  # numbers that all of them keep
     infos: tuple[MetricInfo, ...] = field(hash=False)  # what is told of each
+    silent: bool = field(default=False, compare=False)  # whether all values are NaN, as while an engine rehearses
 
     @classmethod
     def of(cls, given: Sequence[MetricLike], task: LearningTask, outputs: Tensor, targets: Tensor) -> "Metrics":
@@ -216,6 +218,8 @@ class Metrics:
 
     def values(self, statistics: Tensor, sizes: Integers) -> Tensor:
         """Return [m, metrics] the values of sets of so many samples, whose statistics lie one after another."""
+        if self.silent:
+            return torch.full((len(sizes), len(self.each)), torch.nan, dtype=torch.float64)
         exact, columns = statistics.to(torch.float64), []
         owner = torch.repeat_interleave(torch.from_numpy(sizes))
         for m, kept in zip(self.each, torch.split(exact, list(self.widths), 1), strict=True):

@@ -257,7 +257,8 @@ def _share_of_models(experiment: Experiment, saved: Saved) -> float:
 
 def _built(experiment: Experiment, now: RunState, todo: range) -> float:
     """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
-    began, plain = time.perf_counter(), replace(experiment, record=())
+    silent = replace(experiment.metrics, silent=True)  # answers are none of the model's, which a metric may not take
+    began, plain = time.perf_counter(), replace(experiment, record=(), metrics=silent)
     if isinstance(experiment.engine, InMemory) and len(todo):
         with noted(f"It happened in round {todo.start + 1}."):
             experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
