@@ -76,11 +76,14 @@ def test_a_run_goes_on_and_is_repeated_with_its_loss_and_metrics(cli: Cli, sites
 
 
 def test_a_function_of_ones_own_is_typed_and_trusted(cli: Cli, sites: Path) -> None:
-    done = cli.succeed("run", "local", *ASKED, "--metric", "mine:error", "--out", "own", cwd=sites)
+    done = cli.succeed("run", "fedavg", *ASKED, "--metric", "mine:error", "--out", "own", cwd=sites)
     assert "personal error after mixing" in done.out + done.err
     names = ("--trust mine:error",)
     cli.refuse("run", "own", "--out", "own2", cwd=sites, names=names)
     cli.succeed("run", "own", "--out", "own2", "--trust", "mine:error", "--quiet", cwd=sites)
+    (sites / "one.csv").write_text("".join((sites / "t.csv").read_text().splitlines(keepends=True)[:20]))
+    site = cli.succeed("personalize", "own", "--data", "one.csv", "--out", "site.safetensors", cwd=sites)
+    assert "MSE on" in site.out  # nobody has typed that mine:error may run
     assert json.loads((sites / "own2" / "config.json").read_text())["metrics"][0] == {
         "name": "mine:error",
         "column": "error",

@@ -20,8 +20,9 @@ from ..core.tensors import Tensors, rows, split
 from ..core.units import metrics_of
 from ..data import Federation
 from ..engines import Serial
-from ..measure import metrics_for
-from ..models.model import Loss, Model, cross_entropy
+from ..measure import BUILT_IN, metrics_for
+from ..models.losses import LOSSES, loss_named
+from ..models.model import Loss, Model
 from ..store.folder import CONFIG
 from ..training.checks import check_model
 from ..training.experiment import Experiment
@@ -58,7 +59,7 @@ def personalize(
         federation: The new sites, with samples that are made as those of the run were.
         epochs: Passes through a site's samples; by default those of a round of the method.
         model: The module that was trained, where the run had one of its own.
-        loss: The loss, where the run had another one than cross-entropy.
+        loss: The loss, where the run had one of its own.
     """
     config, final, where = _read(run)
     given = _model(config, model, loss, where)
@@ -90,14 +91,14 @@ def _model(config: Config, model: nn.Module | Callable[[], nn.Module] | None, lo
     """Return the model of a run, before the method adapted it."""
     if not algorithms.is_method(config["method"]):
         raise UserError(f"{config['method']} is a method of your own: a file does not decide what code runs here")
-    if loss is None and config["loss"] != "cross_entropy":
+    if loss is None and config["loss"].replace("_", "-") not in LOSSES:
         raise UserError(
             f"the run has the loss {config['loss']}: give coterie.export.personalize the function, as loss="
         )
     module = module_of(config, model, where)
     if module is None:
         raise UserError("the run was made with a module of its own: give it, as in personalize(run, data, model=...)")
-    return Model(module, loss or cross_entropy, precision=config["precision"])
+    return Model(module, loss or loss_named(config["loss"]), precision=config["precision"])
 
 
 def _experiment(
@@ -111,7 +112,8 @@ def _experiment(
         adapted = algorithm.adapt(given)
         problem = Problem(adapted, config["data"]["clients"], config["rounds"], config["seed"])
         program = bind(algorithm, problem, config["offline"] > 0)
-    names = [metric["name"] for metric in metrics_of(config)]
+    # A file does not decide what code runs here: in the place of a metric of one's own is that of the task.
+    names = [metric["name"] for metric in metrics_of(config) if metric["name"] in BUILT_IN]
     metrics = metrics_for(given, federation.sample(2), federation.y, names)
     e = Experiment(adapted, federation, algorithm, program, Serial(), metrics, config["seed"], config["rounds"])
     if not shares(e):
