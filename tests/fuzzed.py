@@ -71,6 +71,8 @@ SUITABLE: dict[str, list[str]] = {
     "partition": ["iid", "dirichlet:0.5", "pathological:2", "shards:1", "natural"],
     "settings": ["settings.toml", "missing.toml"],
     "validation": ["0.2", "0.9"],
+    "loss": ["mse", "bce", "dice", "cross-entropy", "huber"],
+    "metric": ["auroc", "macro-f1", "mse", "perplexity", "iou"],
     "topology": ["ring", "random:2", "full", "none"],
     "set": ["epochs=1", "lr=0.1", "batch_size=8", "momentum=0", "steps=2", "personal=head", "dfedavg.lr=0.2"],
     "record": ["gradients", "sharpness", "perplexity", "deltas", "mass", "train-accuracy"],

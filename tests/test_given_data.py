@@ -101,7 +101,10 @@ ALIKE: dict[str, tuple[Any, str | None]] = {
     "whole numbers": (((9 * X).long(), Y), "the model has float32 weights and the samples are int64"),
     "bool": ((X > 0, Y), "the model has float32 weights and the samples are bool"),
     "bytes": (((9 * X).byte(), Y), r"the samples are uint8: say how to normalize them"),
-    "floating labels": ((X, Y.float()), r"targets are float32 of shape \(\), and cross-entropy takes .*mse_loss"),
+    "floating labels": (
+        (X, Y.float()),
+        r"targets are float32 of shape \(\), and cross-entropy takes .*mse for numbers",
+    ),
     "labels in a column": ((X, Y[:, None]), r"targets are int64 of shape \(1,\), and cross-entropy takes one"),
     "NaN as targets": ((X, torch.full((12,), torch.nan)), r"the train targets \(client 0\) contain NaN"),
     "no features": ((X[:, :0], Y), r"the model fails .* the data have \(0,\): build it for these data"),

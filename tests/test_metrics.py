@@ -19,7 +19,8 @@ from coterie.measure import Metrics, measure_common, metric_row, metrics_for, pe
 from coterie.measure.compare import Comparison, MethodRuns, RunData
 from coterie.measure.evaluate import Answers
 from coterie.measure.task import natural, task_of
-from coterie.models.model import Model, cross_entropy
+from coterie.models.losses import LOSSES
+from coterie.models.model import Model, cross_entropy, sample_losses
 from toys import in_place
 
 G = torch.Generator().manual_seed(7)
@@ -146,6 +147,54 @@ def test_the_natural_metric_is_that_of_the_loss() -> None:
     assert task_of(outputs, zeros, F.mse_loss).kind == "numbers"  # a loss of numbers says so
     assert task_of(outputs, zeros, F.binary_cross_entropy_with_logits).kind == "labels"
     assert natural(task_of(drawn(4, 3), torch.rand(4, 5), F.mse_loss), F.mse_loss) == []
+
+
+def by_hand(name: str, outputs: Any, targets: Any) -> float:
+    """The losses in NumPy, sample by sample."""
+    if name in ("bce", "mse", "mae", "huber"):
+        o, y = outputs.reshape(targets.shape), targets
+        error = np.abs(o - y)
+        each = {
+            "bce": np.log1p(np.exp(-np.abs(o))) + np.maximum(o, 0) - o * y,
+            "mse": error**2,
+            "mae": error,
+            "huber": np.where(error <= 1, error**2 / 2, error - 0.5),
+        }
+        return float(each[name].mean())
+    likely = np.exp(outputs - outputs.max(1, keepdims=True))
+    likely /= likely.sum(1, keepdims=True)
+    found = []
+    for p, y in zip(likely, targets, strict=True):
+        for c in range(len(p)):
+            found.append(1 - (2 * p[c][y == c].sum() + 1) / (p[c].sum() + (y == c).sum() + 1))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("bce", "labels"),
+        ("bce", "masks"),
+        ("mse", "column"),
+        ("mae", "numbers"),
+        ("huber", "numbers"),
+        ("dice", "pixels"),
+    ],
+)
+def test_losses_by_name_are_their_formulas(name: str, case: str) -> None:
+    """Also sample by sample, as padded batches are trained on."""
+    outputs, targets = CASES[case]
+    expected = by_hand(name, outputs.numpy(), targets.numpy())
+    assert float(LOSSES[name](outputs, targets)) == pytest.approx(expected, rel=1e-9)
+    assert float(sample_losses(LOSSES[name], outputs, targets).mean()) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_dice_of_masks_is_that_of_one_channel() -> None:
+    outputs, targets = CASES["masks"]
+    p, y = torch.sigmoid(outputs).flatten(1).numpy(), targets.flatten(1).numpy()
+    expected = np.mean(1 - (2 * (p * y).sum(1) + 1) / ((p + y).sum(1) + 1))
+    assert float(LOSSES["dice"](outputs, targets)) == pytest.approx(expected, rel=1e-9)
+    assert natural(task_of(outputs, targets, LOSSES["dice"]), LOSSES["dice"]) == ["dice"]
 
 
 SIZES = (300, 7, 0, 21)  # more than one batch, none at all, one class only

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from ..models.losses import one_hot
 
 Each = Callable[[Tensor, Tensor], Tensor]
 Value = Callable[[Tensor], Tensor]
@@ -95,7 +96,7 @@ def mean_f1(statistics: Tensor) -> Tensor:
 
 def scored_classes(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the probability of each class, and whether it is the true one; of two classes, those of the second."""
-    true = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
+    true = one_hot(targets, outputs.shape[1]).to(outputs.dtype)
     likely = outputs.softmax(1)
     return torch.cat([likely, true] if outputs.shape[1] != 2 else [likely[:, 1:], true[:, 1:]], 1)
 
@@ -157,8 +158,8 @@ label_f1 = _per_column(_f1)
 
 def overlapping_classes(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return, for each class, how many pixels of a sample are both, answered and true."""
-    answered, true = (F.one_hot(v, outputs.shape[1]).flatten(1, -2) for v in (outputs.argmax(1), targets))
-    return torch.cat([(answered * true).sum(1), answered.sum(1), true.sum(1)], 1).to(outputs.dtype)
+    answered, true = (one_hot(v.flatten(1), outputs.shape[1]) for v in (outputs.argmax(1), targets))
+    return torch.cat([(answered & true).sum(1), answered.sum(1), true.sum(1)], 1).to(outputs.dtype)
 
 
 def overlapping_masks(outputs: Tensor, targets: Tensor) -> Tensor:

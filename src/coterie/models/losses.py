@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,9 +37,14 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
         likely, true = outputs.sigmoid(), targets.to(outputs.dtype)
     else:
         likely = outputs.softmax(1)
-        true = F.one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(outputs.dtype)
+        true = one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(outputs.dtype)
     both, each = ((v.flatten(2) if v.dim() > 3 else v.flatten(1)).sum(-1) for v in (likely * true, likely + true))
     return (1 - (2 * both + 1) / (each + 1)).mean()
+
+
+def one_hot(classes: Tensor, count: int) -> Tensor:
+    """Return [..., count] whether each is that class; torch's own looks at the values, which no recorded step may."""
+    return classes.unsqueeze(-1) == torch.arange(count, device=classes.device)
 
 
 def _aligned(outputs: Tensor, targets: Tensor) -> Tensor:

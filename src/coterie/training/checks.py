@@ -41,6 +41,8 @@ def check_asked(e: "Experiment") -> None:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
     _check_lengths(e)
     _check_small_batches(e)
+    kept = e.metrics.task.dtype.itemsize * e.metrics.width * max(len(e.tests.y), int(e.tests.sizes.sum()))
+    check_fits(2 * kept, "what the metrics keep of all test samples", "choose others, or keep less of a sample")
     for measured in e.record:
         measure.check_measure(measured, e.model, e.program)
     for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
