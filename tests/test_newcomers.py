@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.data.sources import another_site
+from coterie.export.formats import silence
 from coterie.training.newcomers import hold_out
 from helpers_cli import Cli, assert_same_run
 from laws import FIRST, build, kind_like
@@ -199,6 +200,33 @@ def test_a_new_site(tmp_path: Path, cli: Cli) -> None:
     module = ct.export.load(tmp_path / "a.safetensors")
     assert torch.equal(module(fed.x), site.client.module()(fed.x))
     assert f"{100 * site.trained:.1f} % trained" in done.out
+
+
+@pytest.mark.parametrize("target", ["ill", "age"])
+def test_a_whole_model_takes_the_rows_of_a_table(tmp_path: Path, target: str) -> None:
+    """What is standardized in training is standardized in the file, and numbers come out in their own units."""
+    numbers = {"standardize": "all", "task": "regression"} if target == "age" else {}
+    options = {"target": target, "client": "site", **numbers}
+    fed = ct.data.from_csv(table_in(tmp_path), **options)
+    loss = "mse" if target == "age" else None
+    method = ct.algorithms.fedavg(participation=1.0, epochs=1)
+    run = ct.fit(ct.models.build("mlp:width=4", fed), fed, method, rounds=1, loss=loss, progress=False)
+    file = ct.export.save(run, 0, tmp_path / "a.pt")
+    with silence():  # that TorchScript has successors
+        model = torch.jit.load(str(file))
+    known = fed.columns
+    mean, std = (torch.tensor([s[i] for s in known.scales]) for i in (0, 1))
+    raw = fed.test_x * std + mean  # the rows as the table has them
+    expected = run.clients[0].module()(fed.test_x).detach()
+    if target == "age":
+        expected = expected * known.target_scales[0].std + known.target_scales[0].mean
+        assert 20 < float(expected.mean()) < 90
+    torch.testing.assert_close(model(raw), expected, rtol=1e-4, atol=1e-4)
+
+
+def table_in(folder: Path) -> Path:
+    table(folder / "t.csv", 80, seed=0)
+    return folder / "t.csv"
 
 
 def test_a_new_site_that_does_not_fit(tmp_path: Path, cli: Cli) -> None:

@@ -236,7 +236,10 @@ def _scaled_targets(y: NDArray[Any], classes: Texts | None, train: Mask, way: Wa
     """Return the targets as a federation has them; numbers are standardized if that is asked for."""
     if classes is not None:
         if way.standardize == "all":
-            raise UserError("standardize=all is for targets that are numbers, and these are classes: leave it out")
+            raise UserError(
+                "standardize=all is for targets that are numbers, and these are classes: leave it out, or add "
+                "task=regression"
+            )
         return y, []
     found = [Scale.of(column) if way.standardize == "all" else Scale() for column in y[train].T]
     scales = found if way.known is None else list(way.known.target_scales)

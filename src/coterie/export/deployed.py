@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown
 from ..core.schema import ClientSummary, Config
+from ..core.schema_parts import SavedColumns
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
+from ..data.encoding import Columns
 from ..measure.rows import FINETUNED
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
@@ -39,6 +41,28 @@ class Prepared(nn.Module):
         return self.module(self.transform.plain(x))  # type: ignore[no-any-return]
 
 
+class Standardized(nn.Module):
+    """A module for numbers as a table holds them: it standardizes them first, and gives its answers in their units."""
+
+    mean: Tensor
+    std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
+
+    def __init__(self, module: nn.Module, columns: SavedColumns) -> None:
+        super().__init__()
+        self.module, self.answers_numbers = module, columns["classes"] is None
+        values = {"mean": columns["mean"], "std": columns["std"]}
+        values |= {"target_mean": columns["target_mean"], "target_std": columns["target_std"]}
+        for name, numbers in values.items():
+            self.register_buffer(name, torch.tensor(numbers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of the classes, or the numbers that are predicted, of [B, inputs]."""
+        found: Tensor = self.module((x - self.mean) / self.std)
+        return found * self.target_std + self.target_mean if self.answers_numbers else found
+
+
 @dataclass(frozen=True)
 class Deployed:
     """A module in evaluation mode, the transform of its inputs, and what is known of it as texts."""
@@ -47,10 +71,13 @@ class Deployed:
     transform: Transform | None
     input_shape: Shape | None  # of one sample; not known of modules that Coterie did not build
     known: dict[str, str]
+    columns: SavedColumns | None = None  # of a table whose rows are the samples
 
     @property
     def about(self) -> dict[str, str]:
         """The metadata of a file that holds the weights alone; they say how to make its inputs."""
+        if self.columns is not None:
+            return self.known | {"columns": json.dumps(self.columns), "normalized": "(x - mean) / std"}
         if self.transform is None:
             return self.known
         normalized = {"mean": str(list(self.transform.mean)), "std": str(list(self.transform.std))}
@@ -59,6 +86,8 @@ class Deployed:
     @property
     def whole(self) -> nn.Module:
         """The module with its normalization, where the data need one."""
+        if self.columns is not None:
+            return Standardized(self.module, self.columns).eval()
         if self.transform is None:
             return self.module
         return Prepared(self.module, self.transform).eval()
@@ -80,7 +109,9 @@ class Deployed:
         """Draw random samples of the right shape and type, always the same."""
         drawn = torch.Generator().manual_seed(count)
         if self.dtype.is_floating_point:
-            return torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
+            plain = torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
+            of = self.columns
+            return plain if of is None else plain * torch.tensor(of["std"]) + torch.tensor(of["mean"])
         most = 256 if self.transform is not None else int(self.known["classes"])
         return torch.randint(0, most, (count, *self._shape), generator=drawn, dtype=self.dtype)
 
@@ -91,6 +122,11 @@ class Deployed:
         shape = ", ".join(map(str, ("batch", *self._shape)))
         if self.transform is not None:
             return f"{kind} [{shape}]: images as they are stored, 0 to 255; the normalization is inside"
+        if self.columns is not None:
+            names = ", ".join(Columns.of(self.columns).inputs)
+            return (
+                f"{kind} [{shape}]: {names}, as the table holds them, texts as 0 and 1; the standardization is inside"
+            )
         return f"{kind} [{shape}]: samples as the data set gives them"
 
     @property
@@ -151,7 +187,9 @@ class Opened:
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in told.items() if v is not None}
         shape = self.config["model"].get("input_shape")
         module = recover(module) if low_rank and form == "recovered" else module
-        return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts)
+        columns = self.config.get("columns")
+        table = columns if columns is not None and columns["features"] else None  # the images of a table are none
+        return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts, table)
 
     def _origin(self) -> dict[str, Any]:
         """Return what was trained, how and on what; all that is needed to build the module again."""

@@ -21,7 +21,7 @@ from ..core.units import metrics_of
 from ..data import Federation
 from ..engines import Serial
 from ..measure import BUILT_IN, metrics_for
-from ..models.losses import LOSSES, loss_named
+from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
 from ..store.folder import CONFIG
 from ..training.checks import check_model
@@ -48,7 +48,7 @@ def personalize(
     *,
     epochs: PositiveInt | None = None,
     model: nn.Module | Callable[[], nn.Module] | None = None,
-    loss: Annotated[Loss, Example("torch.nn.functional.mse_loss")] | None = None,
+    loss: Annotated[Loss | str, Example("torch.nn.functional.mse_loss")] | None = None,
 ) -> list[Personalized]:
     """Give every client of a federation, which took no part in a run, the model that the run's clients share.
 
@@ -87,18 +87,18 @@ def _read(run: Run | str | Path) -> tuple[Config, Tensors, str]:
     return folder.config(), {} if checkpoint is None else checkpoint.tensors, str(folder.path / CONFIG)
 
 
-def _model(config: Config, model: nn.Module | Callable[[], nn.Module] | None, loss: Loss | None, where: str) -> Model:
+def _model(
+    config: Config, model: nn.Module | Callable[[], nn.Module] | None, loss: Loss | str | None, where: str
+) -> Model:
     """Return the model of a run, before the method adapted it."""
     if not algorithms.is_method(config["method"]):
         raise UserError(f"{config['method']} is a method of your own: a file does not decide what code runs here")
     if loss is None and config["loss"].replace("_", "-") not in LOSSES:
-        raise UserError(
-            f"the run has the loss {config['loss']}: give coterie.export.personalize the function, as loss="
-        )
+        raise UserError(f"the run has the loss {config['loss']} of your own: give personalize the function, as loss=")
     module = module_of(config, model, where)
     if module is None:
         raise UserError("the run was made with a module of its own: give it, as in personalize(run, data, model=...)")
-    return Model(module, loss or loss_named(config["loss"]), precision=config["precision"])
+    return Model(module, loss_of(loss or config["loss"]), precision=config["precision"])
 
 
 def _experiment(
