@@ -104,7 +104,7 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
     """A command of ours."""
     if parsed_only(words):
         parse(words)
-    elif words[0] in ("run", "compare") and not (folder / words[1]).exists():
+    elif words[0] in ("run", "compare", "tune") and not (folder / words[1]).exists():
         short = () if any(word.startswith("epochs=") for word in words) else SHORT
         few = ("--workers", "1") if "--workers" in words else ()  # each takes seconds to start
         staged = (*NARROW, *(GROWING if "progfed" in words else ())) if STAGED & set(words) else ()

@@ -178,6 +178,8 @@ FIT = {
     "evaluate_every": [0, 1.5, "never", True],
     "validation": [-1, 1.5, "half", None],
     "holdout_clients": ["2", -1, True],
+    "select": ["best", None, 3],
+    "patience": [0, 1.5, "long"],
     "init": ["own", 3, True],
     "drop_messages": [-0.1, 1.5, "x", float("nan"), True],
     "offline": [2, "x", float("inf")],

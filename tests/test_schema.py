@@ -46,8 +46,10 @@ def runs(folder: Path) -> dict[str, Path]:
             rounds=2,
             evaluate_every=2,
             record=record,
-            validation=0.2 if method == "fedavg" else 0.0,
             holdout_clients=1 if method == "fedavg" else 0,
+            **(
+                {"validation": 0.2, "select": "best-validation-per-client", "patience": 3} if method == "fedavg" else {}
+            ),
             out=folder / method,
             progress=False,
         )
@@ -108,7 +110,7 @@ def test_files_have_the_keys_of_their_types(folders: dict[str, Path], method: st
     assert problems(read(folder, "config.json"), Config) == []
     clients = read(folder, "clients.json")
     assert problems(clients, ClientSummary) == []
-    some = {"names", "newcomers"}  # of data with names, and of runs with newcomers
+    some = {"names", "newcomers", "rounds"}  # of data with names, of runs with newcomers or with a choice
     assert clients.keys() == ClientSummary.__annotations__.keys() - (set() if method == "fedavg" else some)
 
 

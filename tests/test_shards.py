@@ -89,7 +89,7 @@ def test_shards_agree_with_one_place(row: str, workers: int) -> None:
     conduct(shards, "start")
     for t in range(2):
         results = conduct(shards, "run_round", t, t == 1)
-    values, there = joined([part for part, _ in results], 1, e.metrics, e.tests.sizes, e.program.finetune is not None)
+    values, there = joined([part for part, _ in results], 1, e.metrics, e.federation, e.program.finetune is not None)
     assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
     assert values is not None
     assert now.values is not None

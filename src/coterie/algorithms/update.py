@@ -211,13 +211,15 @@ def submodel_of_each(model: Model, submodels: Submodels | None, r: Round) -> lis
     return forms
 
 
-def final_models(algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int) -> list[Model]:
-    """Return the form that every client has after the last round, without its data.
+def final_models(
+    algorithm: Algorithm, model: Model, clients: int, rounds: int, seed: int, t: int | None = None
+) -> list[Model]:
+    """Return the form that every client has after the last round, or after round ``t``, without its data.
 
     ``model``: as the method adapted it.
     """
     program = algorithm.bind(Problem(model, clients, rounds, seed))
     everybody, nothing = np.arange(clients), torch.empty(0, dtype=torch.int64)
     samples = Samples(nothing, nothing, (nothing,) * clients)
-    last = Round(rounds - 1, everybody, (), samples, Serial(), seed, everybody, everybody)
-    return submodel_of_each(model, program.submodels, last)
+    then = Round(rounds - 1 if t is None else t, everybody, (), samples, Serial(), seed, everybody, everybody)
+    return submodel_of_each(model, program.submodels, then)

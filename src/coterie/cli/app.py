@@ -8,8 +8,20 @@ import typer
 from .. import __version__
 from ..core.annotations import MOST
 from .data_group import data_sets
-from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TrainingCommand, with_options
+from .options import (
+    DAY,
+    SEEDS,
+    DataDir,
+    Output,
+    RunOptions,
+    Settings,
+    TopologyText,
+    TrainingCommand,
+    TuneTexts,
+    with_options,
+)
 from .recipe import recipe
+from .tune import tune
 from .typed import Commands
 
 app = Commands(
@@ -22,6 +34,7 @@ app = Commands(
 )
 app.add_typer(recipe, name="recipe")
 app.add_typer(data_sets, name="data")
+app.command(cls=TrainingCommand)(tune)
 
 
 def _version(wanted: bool) -> None:
@@ -77,13 +90,14 @@ def compare(
         float | None,
         typer.Option(help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %."),
     ] = None,
+    tune: TuneTexts = [],  # noqa: B006
 ) -> None:
     """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
     for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
     from .results import TableStyle
     from .train import compare_methods
 
-    compare_methods(methods, options, seeds, TableStyle(format, target), output)
+    compare_methods(methods, options, seeds, TableStyle(format, target), output, tune)
 
 
 @app.command()

@@ -18,11 +18,11 @@ from ..core.settings_file import SettingsFile, read_settings
 from ..training.time_limit import TimeLimit
 
 if TYPE_CHECKING:
-    from ..core.schema import Init, MeasureName, Precision
+    from ..core.schema import Init, MeasureName, Precision, Select
     from ..recipes.reading import ReadingName
     from ..track import Tracker
 else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
-    Init = MeasureName = Precision = ReadingName = str
+    Init = MeasureName = Precision = ReadingName = Select = str
 
 SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
 DAY = 86_400.0  # seconds, the most that anything waits
@@ -36,6 +36,13 @@ TopologyText = Annotated[
 ]
 Settings = Annotated[
     list[str], typer.Option(metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more.")
+]
+TuneTexts = Annotated[
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE,VALUE",
+        help="Choose a setting of every method first, on validation samples; repeat for more.",
+    ),
 ]
 Metrics = Annotated[
     list[MeasureName],
@@ -135,6 +142,13 @@ class RunOptions(TrainingOptions):
     metric: MetricNames = field(default_factory=list)
     validation: float | None = option(
         "Keep this part of every client's training samples out of training, to choose by, such as 0.2; by default none."
+    )
+    select: Select | None = option(
+        "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
+        "is optimistic."
+    )
+    patience: int | None = option(
+        "Stop after so many evaluations in a row that were no better on validation samples.", min=1, max=MOST
     )
     topology: TopologyText = None
     seed: int | None = option("Of everything random: data, first model, batches, graphs.")

@@ -26,12 +26,12 @@ from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
 from .console import wide_console
 from .data import draw_split, print_split, split_counts
+from .interrupted import interruptible
 from .options import Output, RecipeOptions, flag
 from .recipe_show import results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .report import leave_report
 from .several import folder_of_several, fresh_folder, several_runs
-from .train import interruptible
 
 SPLITS = "splits"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.checked_json import read_json
 from ..core.errors import UserError
 from ..core.files import write_json, write_text
 from ..core.schema_several import Plan
@@ -69,6 +70,12 @@ def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float 
                 if not lock.stays:
                     _clear(folder)
             raise
+
+
+def write_notes(folder: Path, notes: Sequence[str]) -> None:
+    """Keep what is to be said beside the results, for whoever makes a page of them."""
+    if notes:
+        write_json(folder / PLAN, {**read_json(folder / PLAN, Plan), "notes": list(notes)})
 
 
 def _clear(folder: Path) -> None:

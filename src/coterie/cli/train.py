@@ -6,27 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from .. import algorithms
 from ..algorithms import Algorithm
+from ..core.arguments import accept
 from ..core.checked_json import read_json
-from ..core.custom import folder_name, is_own, trust_options
+from ..core.custom import folder_name, is_own
 from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
-from ..core.schema import Config, MetricInfo
+from ..core.schema import Config, MetricInfo, Select
 from ..core.tensors import entries
 from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure import metrics_for
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
+from ..measure.selection import LAST
 from ..models.losses import loss_named
 from ..models.model import Model
-from ..report.collect import COMPARISON, planned_runs
-from ..store import RunFolder
+from ..report.collect import COMPARISON
 from ..store.folder import CONFIG
 from ..track import Tracker
 from ..training.checks import check_model
+from ..training.chosen import check_selection
 from ..training.cluster import Cluster
 from ..training.config import rebuild
 from ..training.evaluation import evaluation_interval
@@ -34,17 +36,19 @@ from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.newcomers import hold_out
 from ..training.run import Run
-from ..training.time_limit import OutOfTime
-from .options import Output, RunOptions, TrainingOptions
+from ..training.search import combinations
+from .interrupted import interruptible
+from .options import Output, RunOptions
 from .report import leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TABLE, TableStyle, show_comparison
-from .several import folder_of_several, fresh_folder, several_runs
-from .typed import INTERRUPTED
+from .several import folder_of_several, fresh_folder, several_runs, write_notes
+from .trials import trials_of_each, tuned_plan
 
-OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again later
 # The arguments of fit that a saved configuration decides alone.
 SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
+# Those that it leaves out where they are as usual.
+USUAL: dict[str, Any] = {"validation": 0.0, "holdout_clients": 0, "select": LAST, "patience": None}
 
 
 def run_method(method: str, options: RunOptions, trusted: Sequence[str], output: Output) -> None:
@@ -79,16 +83,15 @@ def _run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], o
     trackers = output.trackers()
     said = f"{config['rounds']} rounds, seed {config['seed']}, engine {config['engine']}"
     output.say(f"{algorithm.name} as saved: {said}")
+    saved: Any = {**USUAL, **{key: value for key, value in config.items() if key in (*SAVED, *USUAL)}}
     with interruptible(folder, options, output), _named(config_path):
         run = fit(
             module,
             federation,
             algorithm,
-            **{key: config[key] for key in SAVED},  # type: ignore[literal-required]
+            **saved,
             loss=loss_named(config["loss"]),
             metric=[m["name"] for m in config.get("metrics", [])],
-            validation=config.get("validation", 0.0),
-            holdout_clients=config.get("holdout_clients", 0),
             engine=options.engine or config["engine"],
             out=folder,
             resume=options.resume,
@@ -155,6 +158,8 @@ def train_seed(
         evaluate_every=plan.options.evaluate_every or "auto",
         validation=plan.options.validation or 0.0,
         holdout_clients=plan.holdout,
+        select=plan.options.select or LAST,
+        patience=plan.options.patience,
         init=plan.init(module, federation, algorithm, among),
         drop_messages=missing.drop_messages,
         offline=missing.offline,
@@ -173,14 +178,24 @@ def cluster(options: RunOptions) -> Cluster | None:
     return None if typed == Cluster() else typed
 
 
-def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, style: TableStyle, output: Output) -> None:
-    """Train all methods on the same clients, seed by seed, and print one table."""
+def compare_methods(
+    methods: Sequence[str],
+    options: RunOptions,
+    seeds: int,
+    style: TableStyle,
+    output: Output,
+    tune: Sequence[str] = (),
+) -> None:
+    """Train all methods on the same clients, seed by seed, and print one table; ``tune``: what is chosen before."""
     if len(set(methods)) != len(methods):
         raise UserError("a method is named twice: name each once")
     check_settings(methods, options)
     plan = RunPlan.of(options)
     folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
-    plan, chosen, remark, metric = _checked(plan, methods)
+    trials = trials_of_each(plan, methods, tune, folder, train_seed)
+    tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
+    chosen = [plan.algorithm(m, methods) for m in methods]
+    plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
     target = check_target(style.target, metric)
     trackers = output.trackers()
     listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
@@ -188,18 +203,24 @@ def compare_methods(methods: Sequence[str], options: RunOptions, seeds: int, sty
     output.say("\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)]))
     runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
     with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, target):
+        plan, notes = tuned_plan(plan, trials, output, trackers)
+        write_notes(folder, notes)
         trained = _train_all(plan, runs, folder, output, trackers)
         write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
-        show_comparison(Comparison(trained, target), folder, style.format)
+        show_comparison(Comparison(trained, target, notes), folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
 
 
-def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algorithm], str, MetricInfo | None]:
-    """Find every mistake before the first run; return the plan, the methods, what to say of them, and the metric."""
+def checked_plan(
+    plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm]
+) -> tuple[RunPlan, str, MetricInfo | None]:
+    """Find every mistake before the first run; return the plan, what to say of it, and the metric that decides.
+
+    ``chosen``: what is going to be trained, methods with their settings.
+    """
     options, seed = plan.options, plan.options.seed or 0
     federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
     federation = with_validation(federation, options.validation or 0.0, seed)
-    chosen = [plan.algorithm(m, methods) for m in methods]
     model = Model(plan.module(federation, 0, methods), plan.loss)
     check_model(model, federation)
     metrics = metrics_for(model, federation.sample(2), federation.y, options.metric)
@@ -214,17 +235,18 @@ def _checked(plan: RunPlan, methods: Sequence[str]) -> tuple[RunPlan, list[Algor
         for a, some in zip(chosen, missing, strict=True)
     ]
     for experiment in experiments:
+        check_selection(experiment, accept("the command", "select", options.select or LAST, Select), options.patience)
         experiment.check()
     plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
     every = options.evaluate_every or max(map(evaluation_interval, experiments))
-    size = entries(model.start.values())
+    size, often = entries(model.start.values()), f", evaluated every {every} rounds" if every > 1 else ""
     remark = (
-        f"{len(methods)} methods on {plan.source}: {federation.clients} clients, {federation.origin['partition']}, "
-        f"{plan.rounds} rounds, {size:,} parameters" + (f", evaluated every {every} rounds" if every > 1 else "")
+        f"{len(methods)} method{'s' if len(methods) > 1 else ''} on {plan.source}: {federation.clients} clients, "
+        f"{federation.origin['partition']}, {plan.rounds} rounds, {size:,} parameters{often}"
     )
     metric = next(iter(metrics.infos), None)
-    return replace(plan, options=replace(options, evaluate_every=every)), chosen, remark, metric
+    return replace(plan, options=replace(options, evaluate_every=every)), remark, metric
 
 
 def _train_all(
@@ -243,54 +265,3 @@ def _train_all(
 def _without_models(run: Run) -> RunData:
     """Return a run without its models: those of all runs would fill the memory."""
     return RunData(run.config, run.history, run.summary, run.client_summary)
-
-
-@contextmanager
-def interruptible(folder: Path, options: TrainingOptions, output: Output) -> Iterator[None]:
-    """On Ctrl-C, SIGTERM or when the time is over, keep what is saved and print the command that continues."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _end(INTERRUPTED, "\ninterrupted; finished rounds are saved", folder, options, output)
-    except OutOfTime:
-        _end(OUT_OF_TIME, f"stopped in time: {_done(folder)}", folder, options, output)
-
-
-def _end(status: int, said: str, folder: Path, options: TrainingOptions, output: Output) -> NoReturn:
-    command = shlex.join(_continuation(folder, options, output))
-    print(f"{said}. Continue with:\n  coterie {command}", file=sys.stderr)
-    sys.exit(status)
-
-
-def _done(folder: Path) -> str:
-    """Say what is done and what is left of a run, or of several."""
-    runs = planned_runs(folder)
-    begun = [run for name in runs or [""] if (run := RunFolder(folder / name)).exists]
-    unfinished = [run for run in begun if not run.finished]
-    said = []
-    if runs:
-        finished = len(begun) - len(unfinished)
-        said = [f"{finished} of {len(runs)} runs are finished, {_left(len(runs) - finished)}"]
-    for run in unfinished:
-        done, rounds = len(run.rows()), run.config()["rounds"]
-        of = f" of {run.path.name}" if runs else ""
-        rest = _left(rounds - done) if done < rounds else "the clients' models are not written yet"
-        said.append(f"{done} of {rounds} rounds{of} are done, {rest}")
-    return "; ".join(said)
-
-
-def _left(number: int) -> str:
-    return f"{number} {'is' if number == 1 else 'are'} left"
-
-
-def _continuation(folder: Path, options: TrainingOptions, output: Output) -> list[str]:
-    """Return the words that name the folder alone where a run has begun in it, else the same command once more."""
-    if RunFolder(folder).exists:
-        named = algorithms.is_method(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
-        trusted = trust_options(RunFolder(folder).config())
-        where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
-        limit = [] if options.for_ is None else ["--for", options.for_.text]
-        words = ["run", f"./{folder}" if named else str(folder), "--resume"]
-        return [*words, *trusted, *where, *limit, *output.flags]
-    again = [] if options.resume else ["--resume"]
-    return [*sys.argv[1:], *([] if options.out else ["--out", str(folder)]), *again]

@@ -64,7 +64,7 @@ class RayBackend:
         """Run round ``t``; return the state after it and its row of measurements."""
         measures = self.coordinator.run_round(t, evaluate)
         e = self.experiment
-        values, row = joined(measures, t, e.metrics, e.tests.sizes, e.program.finetune is not None)
+        values, row = joined(measures, t, e.metrics, e.federation, e.program.finetune is not None)
         return self._now()._replace(values=values), row
 
     def saved(self, now: RunState) -> RemoteState:
@@ -72,11 +72,11 @@ class RayBackend:
         state: RemoteState = now.state
         return state
 
-    def clients(self, state: RemoteState) -> list[Client]:
-        """Return every client's own model."""
+    def clients(self, state: RemoteState, t: int) -> list[Client]:
+        """Return every client's own model after round ``t``, the latest."""
         _, refs = self.coordinator.call("clients", self.coordinator.round)
         files = self.coordinator.by_client(refs)
-        return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules())]
+        return [client_from(files[i], model) for i, model in enumerate(self.experiment.modules(t))]
 
     def values(self, state: RemoteState, after_train: Any, t: int) -> Tensors | None:
         """Return [n, metrics] of every client, by protocol."""

@@ -58,7 +58,7 @@ class Shard:
 
     def clients(self, round: int) -> tuple[None, Tensors]:
         """Return the clients' models, as their files have them, under the clients' numbers."""
-        found = self.experiment.clients(self.after[round].state)
+        found = self.experiment.clients(self.after[round].state, round - 1)
         numbered = zip(self.experiment.local_clients.tolist(), found, strict=True)
         return None, {f"{i}/{k}": v for i, client in numbered for k, v in client_tensors(client).items()}
 

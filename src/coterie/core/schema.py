@@ -10,11 +10,15 @@ from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
 from .bounds import Edges, EngineName, EqualRows
 from .schema_parts import Count, Newcomers, NewcomerSummary, SavedColumns
 
+FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
+VALIDATION = "validation"  # that of what a client would deploy, on its validation samples, where clients have some
 EngineText = Annotated[str, EngineName()]
 Init = Literal["common", "per-client"]
 """What clients begin with: one model for all, or a draw of each one's own."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """How forward and backward passes multiply; weights keep their type."""
+Select = Literal["last", "best-validation", "best-validation-per-client", "best-test"]
+"""Which round of a run is reported and deployed."""
 MeasureName = Literal[
     "gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass", "deltas"
 ]
@@ -56,6 +60,10 @@ class Row(TypedDict):
     personal_accuracy_after_finetune_std: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_worst: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_p10: NotRequired[Fraction | None]
+    personal_accuracy_validation: NotRequired[Fraction | None]  # of what a client would deploy, on validation samples
+    personal_accuracy_validation_std: NotRequired[Fraction | None]
+    personal_accuracy_validation_worst: NotRequired[Fraction | None]
+    personal_accuracy_validation_p10: NotRequired[Fraction | None]
     global_accuracy: NotRequired[Fraction | None]  # of the one model that all agree on, on all test samples
     global_accuracy_local: NotRequired[Fraction | None]  # the same on each client's own, mean over the clients
     train_loss: float | None
@@ -116,6 +124,14 @@ class AccuracySummary(MetricSummary):
     worst: Fraction
 
 
+class SelectionSummary(TypedDict):
+    """Which models a run ends with, where these are not those of the last round."""
+
+    rule: Select
+    round: PositiveInt | None  # None: each client has its own, which clients.json has
+    row: NotRequired[dict[str, float | None]]  # the columns of the clients' models, where their rounds differ
+
+
 class Protocols(TypedDict):
     """When every run measures the clients' accuracies; others fine-tune for it as well."""
 
@@ -141,6 +157,7 @@ class Summary(TypedDict):
     seconds: NonNegative
     busiest_bytes_up: Count  # in any round
     busiest_bytes_down: Count
+    selection: NotRequired[SelectionSummary]
     rounds_to: dict[str, PositiveInt | None]  # by the mean personal metric after mixing in %, where it is shown so
     newcomers: NotRequired[NewcomerSummary]  # where clients were kept out of training
 
@@ -169,6 +186,7 @@ class ClientSummary(TypedDict, total=False):
     parameters: list[Count]  # of each client's own model
     names: list[str]  # of the clients; only where the data name them
     newcomers: Newcomers  # only where clients were kept out of training
+    rounds: list[PositiveInt]  # after which each client's model was taken; only where that is not the last one
     labels: Labels | None  # None where there are no classes, or too many
     accuracy: dict[str, list[Fraction | None]]  # by protocol; another metric has its own name here
     graph: Graph | None  # None with a server, and where nobody is heard
@@ -205,7 +223,15 @@ class Fingerprints(TypedDict):
     model: str
 
 
-class Repeatable(TypedDict):
+class SelectionConfig(TypedDict, total=False):
+    """What a run is chosen by; what is left out is as usual."""
+
+    validation: Fraction  # of every client's training samples; left out: none
+    select: Select  # left out: last
+    patience: PositiveInt  # evaluations without improvement that end a run; left out: it has all rounds
+
+
+class Repeatable(SelectionConfig):
     """What it takes to do a run again."""
 
     method: str
@@ -220,7 +246,6 @@ class Repeatable(TypedDict):
     offline: Fraction
     evaluate_every: PositiveInt
     holdout_clients: NotRequired[PositiveInt]  # that were kept out of training; left out: none
-    validation: NotRequired[Fraction]  # of every client's training samples; left out: none
     record: list[MeasureName]
     precision: Precision
     device: Literal["cpu", "cuda"]

@@ -1,8 +1,8 @@
 """The files of a folder of several runs, as plain data: a comparison, or the runs of a recipe."""
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
-from .annotations import PositiveInt
+from .annotations import Fraction, PositiveInt
 from .bounds import FolderName
 from .schema import Labels, Summary
 
@@ -12,6 +12,7 @@ class Plan(TypedDict):
 
     runs: list[Annotated[str, FolderName()]]
     target: float | None  # that rounds are counted to, in the unit of the metric; None: 80 % where it is shown in %
+    notes: NotRequired[list[str]]  # what is said beside the results
 
 
 class ComparedMethod(TypedDict):
@@ -19,6 +20,29 @@ class ComparedMethod(TypedDict):
 
     method: str
     runs: list[Summary]
+
+
+class SavedTrial(TypedDict):
+    """One trial of tune.json: settings as they are typed, and how they did on validation samples."""
+
+    settings: dict[str, str]
+    scores: list[float | None]  # of every seed that was trained to its end
+    curves: list[list[list[float]]]  # of every seed: [round, score]
+    ended: Literal["done", "diverged", "ended early"]
+
+
+class SavedTuning(TypedDict):
+    """tune.json: what was tried of one method."""
+
+    method: str
+    grid: dict[str, list[str]]
+    sampler: Literal["grid", "random", "tpe"]
+    seeds: PositiveInt
+    first_seed: int
+    validation: Fraction
+    metric: str
+    higher_is_better: bool
+    trials: list[SavedTrial]
 
 
 class SavedResult(TypedDict):

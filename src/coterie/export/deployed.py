@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError, unknown
-from ..core.schema import ClientSummary, Config
+from ..core.schema import FINETUNED, ClientSummary, Config
 from ..core.schema_parts import SavedColumns
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
-from ..measure.rows import FINETUNED
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.run import Client, Modules, Run, client_of, finished, model_of
@@ -157,8 +156,9 @@ class Opened:
                 "coterie.load(path, model=...) returns"
             )
         where = str(folder.path / CONFIG)
-        modules = Modules(config, model_of(config, where=where), where)
-        return cls(config, folder.client_summary(), lambda i: client_of(folder.path, i, modules.of))
+        known = folder.client_summary()
+        modules = Modules(config, model_of(config, where=where), where, known)
+        return cls(config, known, lambda i: client_of(folder.path, i, modules.of))
 
     @property
     def clients(self) -> int:
@@ -169,7 +169,9 @@ class Opened:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""
         if not 0 <= client < self.clients:
             raise UserError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
-        return self.of_site(self.client(client), form, {"client": client, **self._metrics(client)})
+        return self.of_site(
+            self.client(client), form, {"client": client, **self._chosen(client), **self._metrics(client)}
+        )
 
     def of_site(self, client: Client, form: Form, known: dict[str, Any]) -> Deployed:
         """Return the model of a client of the run, or of a site that came later; ``known``: what is known of it."""
@@ -196,12 +198,19 @@ class Opened:
         model, data = dict(self.config["model"]), self.config["data"]
         name = model.pop("name", model.get("module"))
         described = {"classes": model.pop("classes", None), "input_shape": model.pop("input_shape", None)}
-        about = {"method": self.config["method"], "settings": self.config["settings"], "round": self.config["rounds"]}
+        last = self.client_summary.get("round", self.config["rounds"])
+        about = {"method": self.config["method"], "settings": self.config["settings"]}
+        ended = {"round": last, "rounds": self.config["rounds"], "seed": self.config["seed"]}
         source = {"data": data.get("source"), "partition": data.get("partition")}
-        return {"model": name, **described, "model_options": model, **about, "seed": self.config["seed"], **source}
+        return {"model": name, **described, "model_options": model, **about, **ended, **source}
+
+    def _chosen(self, client: int) -> dict[str, Any]:
+        """Return after which round the model was taken, and by which rule, where that is not the last one."""
+        taken = self.client_summary.get("rounds")
+        return {} if taken is None else {"round": taken[client], "select": self.config.get("select")}
 
     def _metrics(self, client: int) -> dict[str, Any]:
-        """Return what the run measured of this very model: on the client's own test samples, after the last round."""
+        """Return what the run measured of this very model: on the client's own test samples, after its round."""
         known = {m["column"]: of_clients(self.client_summary, m) for m in metrics_of(self.config)}
         protocol = FINETUNED if any(FINETUNED in each for each in known.values()) else "after_mix"
         values = {name: each[protocol][client] for name, each in known.items() if protocol in each}

@@ -52,5 +52,6 @@ def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
     common = algorithm.adapt(Model(module, cross_entropy))
     if shapes(tensors) == shapes(common.start):
         return common.module
-    client, clients, rounds, seed = (int(about[k]) for k in ("client", "clients", "round", "seed"))
-    return final_models(algorithm, common, clients, rounds, seed)[client].module
+    client, clients, taken, seed = (int(about[k]) for k in ("client", "clients", "round", "seed"))
+    rounds = int(about.get("rounds", taken))  # of the whole run, which files of old do not tell
+    return final_models(algorithm, common, clients, rounds, seed, taken - 1)[client].module

@@ -1,5 +1,6 @@
 """What is measured: metrics with their protocol, consensus, cost."""
 
+from ..core.schema import FINETUNED, VALIDATION
 from .convergence import CHANGES, MEASURES, check_measure, record_columns
 from .evaluate import (
     CommonModel,
@@ -11,7 +12,7 @@ from .evaluate import (
     personal_values,
 )
 from .metric import BUILT_IN, Metric, Metrics, metric
-from .rows import FINETUNED, PROTOCOLS, metric_row, rounds_to, summarize, unmeasured
+from .rows import PROTOCOLS, metric_row, rounds_to, summarize, unmeasured
 
 __all__ = [
     "BUILT_IN",
@@ -19,6 +20,7 @@ __all__ = [
     "FINETUNED",
     "MEASURES",
     "PROTOCOLS",
+    "VALIDATION",
     "CommonModel",
     "Metric",
     "Metrics",

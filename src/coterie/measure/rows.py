@@ -8,15 +8,26 @@ import torch
 from torch import Tensor
 
 from ..core.annotations import LARGEST
-from ..core.schema import Config, MetricInfo, MetricSummary, Row, Summary, number
+from ..core.schema import (
+    FINETUNED,
+    VALIDATION,
+    Config,
+    MetricInfo,
+    MetricSummary,
+    Row,
+    SelectionSummary,
+    Summary,
+    number,
+)
 from ..core.tensors import Tensors
 from ..core.units import metrics_of
+from ..data import Federation
 from ..data.batches import Integers
 from .evaluate import CommonModel
 from .metric import Metrics
+from .selection import LAST, reported, rule_of
 
 PROTOCOLS = ("after_mix", "after_train")
-FINETUNED = "after_finetune"  # beside those, where a method fine-tunes for the measurement
 TARGETS = (50, 60, 70, 80, 90, 95)  # %
 
 Columns = dict[str, float | None]
@@ -77,19 +88,20 @@ def finite(value: Tensor | float) -> float | None:
     return float(value) if abs(float(value)) <= LARGEST else None
 
 
-def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool) -> Columns:
+def unmeasured(metrics: Sequence[MetricInfo], finetuned: bool, validated: bool) -> Columns:
     """Return the metrics of a round without evaluation."""
-    nobody, protocols = np.zeros(0, np.int64), (*PROTOCOLS, FINETUNED) if finetuned else PROTOCOLS
+    protocols = (*PROTOCOLS, *([FINETUNED] if finetuned else []), *([VALIDATION] if validated else []))
+    nobody = np.zeros(0, np.int64)
     found = {k: v for m in metrics for p in protocols for k, v in metric_row(m, p, None, nobody).items()}
     return found | {k: None for m in metrics for k in (f"global_{m['column']}", f"global_{m['column']}_local")}
 
 
 def joined(
-    parts: Sequence[ShardMeasures], t: int, metrics: Metrics, sizes: Integers, finetuned: bool
+    parts: Sequence[ShardMeasures], t: int, metrics: Metrics, federation: Federation, finetuned: bool
 ) -> tuple[Tensors | None, Row]:
     """Return every client's values [n, metrics] by protocol, and the row of round ``t``, from what all shards measure.
 
-    ``sizes``: how many test samples each client has.
+    ``finetuned``: whether clients fine-tune for the measurement.
     """
     first, clients = parts[0], [len(p.local_clients) for p in parts]
     values = None
@@ -104,7 +116,7 @@ def joined(
     sent = next(p.sent for p in parts if p.sent is not None).totals
     row: Any = {  # columns that depend on the protocol and on what is recorded, among those of a Row
         "round": t + 1,
-        **(unmeasured(metrics.infos, finetuned) if values is None else _metric_columns(parts, values, metrics, sizes)),
+        **_metric_columns(parts, values, metrics, federation, finetuned),
         "train_loss": float(known.mean()) if len(known) else None,
         "consensus_distance": None if distance is None else finite(distance),
         **{k: finite(v) for p in parts for k, v in p.recorded.items()},
@@ -127,8 +139,14 @@ def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
     return torch.cat([values for _, values in parts])[torch.from_numpy(order)]
 
 
-def _metric_columns(parts: Sequence[ShardMeasures], values: Tensors, metrics: Metrics, sizes: Integers) -> Columns:
-    """The metrics over the clients, and those of the one model they agree on."""
+def _metric_columns(
+    parts: Sequence[ShardMeasures], values: Tensors | None, metrics: Metrics, federation: Federation, finetuned: bool
+) -> Columns:
+    """The metrics over the clients, and those of the one model they agree on; None where nothing was evaluated."""
+    if values is None:
+        return unmeasured(metrics.infos, finetuned, bool(federation.validation))
+    owned = dict.fromkeys(values, federation.test) | {VALIDATION: federation.validation}
+    sizes = {protocol: np.array([len(own) for own in each], np.int64) for protocol, each in owned.items()}
     common = [(p.local_clients, p.common) for p in parts if p.common is not None]
     each = whole([(clients, one.each) for clients, one in common])
     order = torch.cat([one.places for _, one in common]).argsort()
@@ -136,22 +154,26 @@ def _metric_columns(parts: Sequence[ShardMeasures], values: Tensors, metrics: Me
     found: Columns = {}
     for i, info in enumerate(metrics.infos):
         for protocol, of_clients in values.items():
-            found |= metric_row(info, protocol, of_clients[:, i], sizes)
+            found |= metric_row(info, protocol, of_clients[:, i], sizes[protocol])
         name = info["column"]
         found[f"global_{name}"] = finite(together[i])
-        found[f"global_{name}_local"] = metric_row(info, "", each[:, i], sizes)[f"personal_{name}_"]
+        found[f"global_{name}_local"] = metric_row(info, "", each[:, i], sizes["after_mix"])[f"personal_{name}_"]
     return found
 
 
-def summarize(config: Config, history: Sequence[Row]) -> Summary:
-    """Return what a run comes to: its metrics by protocol, totals of what it sent and spent."""
-    metrics = metrics_of(config)
+def summarize(config: Config, history: Sequence[Row], apart: Columns | None = None) -> Summary:
+    """Return what a run comes to: its metrics by protocol, totals of what it sent and spent.
+
+    ``apart``: the columns of the clients' models where each client has those of a round of its own.
+    """
+    metrics, row = metrics_of(config), reported(config, history)
+    chosen: Any = {**(row or {}), **(apart or {})}
     found: Any = {  # with keys that have the names of metrics, among those of a Summary
         "method": config["method"],
         "rounds": len(history),
         "seed": config["seed"],
         "engine": config["engine"],
-        **{k: v for m in metrics for k, v in _metric(history, m).items()},
+        **{k: v for m in metrics for k, v in _metric(history, m, chosen).items()},
         "train_loss": history[-1]["train_loss"] if history else None,
         "consensus_distance": history[-1]["consensus_distance"] if history else None,
         "bytes_sent": sum(row["bytes_sent"] for row in history),
@@ -162,43 +184,51 @@ def summarize(config: Config, history: Sequence[Row]) -> Summary:
         "busiest_bytes_down": max((row["busiest_bytes_down"] for row in history), default=0),
         "rounds_to": {str(t): rounds_to(history, m, t / 100) for m in metrics[:1] if m["percent"] for t in TARGETS},
     }
+    if rule_of(config) != LAST:
+        found["selection"] = _selection(config, history, row, apart)
     summary: Summary = found
     return summary
 
 
-def _metric(history: Sequence[Row], metric: MetricInfo) -> dict[str, Any]:
+def _selection(config: Config, history: Sequence[Row], row: Row | None, apart: Columns | None) -> SelectionSummary:
+    """Say how the models were chosen that a run ends with, and in which round."""
+    if apart is not None:
+        return {"rule": rule_of(config), "round": None, "row": apart}
+    return {"rule": rule_of(config), "round": len(history) if row is None else row["round"]}
+
+
+def _metric(history: Sequence[Row], metric: MetricInfo, chosen: Row) -> dict[str, Any]:
     """Return one metric of a summary: of the clients' own models by protocol, and of the one they agree on."""
     name = metric["column"]
-    finetuned = any(f"personal_{name}_{FINETUNED}" in row for row in history)
-    protocols = (*PROTOCOLS, FINETUNED) if finetuned else PROTOCOLS
+    more = [p for p in (FINETUNED, VALIDATION) if any(f"personal_{name}_{p}" in row for row in history)]
     return {
-        f"personal_{name}": {p: _over_rounds(history, metric, p) for p in protocols},
-        **{k: _last(history, k) for k in (f"global_{name}", f"global_{name}_local")},
+        f"personal_{name}": {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
+        **{k: _told(history, k, chosen) for k in (f"global_{name}", f"global_{name}_local")},
     }
 
 
-def _last(history: Sequence[Row], name: str) -> float | None:
-    """Return a number of the last round that has it."""
-    return next((v for row in reversed(history) if (v := number(row, name)) is not None), None)
+def _told(history: Sequence[Row], name: str, chosen: Row) -> float | None:
+    """Return a number of the chosen round, or of the last one that has it."""
+    rows = (chosen, *reversed(history))
+    return next((v for row in rows if (v := number(row, name)) is not None), None)
 
 
-def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str) -> MetricSummary | None:
+def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen: Row) -> MetricSummary | None:
     """Return a personal metric over the evaluated rounds; None where no client has a value."""
     name = f"personal_{metric['column']}_{protocol}"
-    means, worst, std = (
-        [v for row in rows if (v := number(row, k)) is not None] for k in (name, f"{name}_worst", f"{name}_std")
-    )
-    if not (means and worst and std):
+    final, worst, std = (_told(rows, k, chosen) for k in (name, f"{name}_worst", f"{name}_std"))
+    if final is None or worst is None or std is None:
         return None
+    means = [v for row in rows if (v := number(row, name)) is not None]
     last = means[-max(1, round(len(means) / 10)) :]
     found: MetricSummary = {
-        "final": means[-1],
+        "final": final,
         "best": max(means) if metric["higher_is_better"] else min(means),
         "last_tenth": sum(last) / len(last),
-        "worst": worst[-1],
-        "std": std[-1],
+        "worst": worst,
+        "std": std,
     }
-    evaluated = next(row for row in reversed(rows) if number(row, name) is not None)
+    evaluated = next(row for row in (chosen, *reversed(rows)) if number(row, name) is not None)
     if undefined := number(evaluated, f"{name}_undefined"):
         found["undefined"] = int(undefined)
     return found

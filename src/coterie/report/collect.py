@@ -50,6 +50,7 @@ class Collected(NamedTuple):
     commands: list[str]  # as somebody typed them
     target: float | None = None  # that rounds are counted to, where the comparisons agree on one
     left_out: Sequence[str] = ()  # why runs beside these cannot be shown
+    notes: Sequence[str] = ()  # what the commands said beside the results
 
 
 @dataclass
@@ -61,6 +62,7 @@ class _Collection:
     left_out: dict[Path, str] = field(default_factory=dict)
     commands: dict[str, None] = field(default_factory=dict)
     targets: set[float | None] = field(default_factory=set)
+    notes: dict[str, None] = field(default_factory=dict)
 
 
 def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Collected:
@@ -78,7 +80,12 @@ def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Co
     target = collection.targets.pop() if len(collection.targets) == 1 else None
     records = [replace(record, data_dir=data_dir) for record in collection.records.values()]
     return Collected(
-        records, list(collection.recipes.values()), list(collection.commands), target, [*collection.left_out.values()]
+        records,
+        list(collection.recipes.values()),
+        list(collection.commands),
+        target,
+        [*collection.left_out.values()],
+        [*collection.notes],
     )
 
 
@@ -96,7 +103,9 @@ def _add_folder(path: Path, into: _Collection) -> None:
     if (path / COMMAND).exists():
         into.commands[read_text(path / COMMAND).strip()] = None
     if (home / PLAN).exists():
-        into.targets.add(read_json(home / PLAN, Plan)["target"])
+        plan = read_json(home / PLAN, Plan)
+        into.targets.add(plan["target"])
+        into.notes |= dict.fromkeys(plan.get("notes", ()))
     for folder in folders:
         try:
             if len(folders) == 1 or RunFolder(folder).rows():  # the next of several runs may just have begun

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -43,23 +43,32 @@ def page(
     charts: dict[str, Any] = {}
     together = landscape or any(recipe.get("draws") == LANDSCAPE for recipe in collected.recipes)
     late = None if reload else say
-    bodies = [_setup(s, f"s{i}", charts, late, together, target) for i, s in enumerate(every, 1)]
+    compared = [Comparison(s.methods, target, collected.notes) for s in every]
+    bodies = [_setup(s, f"s{i}", charts, late, together, compared[i - 1]) for i, s in enumerate(every, 1)]
     title = _title(every) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
-    text: str = (_FILES / "page.html").read_text(encoding="utf-8")
     parts = {
-        "title": escape(title),
-        "style": (_FILES / "page.css").read_text(encoding="utf-8"),
         "live": _live(collected.records, reload) + _left_out(collected.left_out),
         "contents": _contents(every),
         "setups": "\n".join(bodies),
         "published": _recipes(collected, charts),
         "commands": _commands(collected.commands),
+    }
+    return document(title, parts, charts, library)
+
+
+def document(title: str, parts: Mapping[str, str], charts: Mapping[str, Any], library: str) -> str:
+    """Return the whole HTML text of a page: its parts in their places, and what its charts need."""
+    text: str = (_FILES / "page.html").read_text(encoding="utf-8")
+    common = {
+        "title": escape(title),
+        "style": (_FILES / "page.css").read_text(encoding="utf-8"),
         "version": escape(__version__),
         "charts": pack_json(charts),
         "library": library,
         "script": (_FILES / "page.js").read_text(encoding="utf-8"),
     }
-    for name, value in parts.items():  # not string.Template: the parts hold dollars and braces of their own
+    places = dict.fromkeys(("live", "contents", "setups", "published", "commands"), "")
+    for name, value in (places | dict(parts) | common).items():  # not string.Template: the parts hold dollars
         text = text.replace(f"<!--{name}-->", value)
     return text
 
@@ -68,7 +77,7 @@ def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
     """Return the charts of recipes, and their published numbers."""
     recipes, records = collected.recipes, collected.records
     drawn = [chart for recipe in recipes for chart in recipe_charts(recipe, records)]
-    return "".join(_chart(chart, chart.name, charts) for chart in drawn) + published_tables(recipes, records)
+    return "".join(place_chart(chart, chart.name, charts) for chart in drawn) + published_tables(recipes, records)
 
 
 def _title(every: Sequence[Setup]) -> str:
@@ -110,10 +119,9 @@ def _setup(
     charts: dict[str, Any],
     say: Callable[[str], object] | None,
     together: bool,
-    target: float | None,
+    comparison: Comparison,
 ) -> str:
     """Return everything about one set-up; without ``say`` nothing that takes more than a moment."""
-    comparison = Comparison(setup.methods, target)
     notes = comparison.protocol(comparison.columns, "★")
     clients = [distribution(setup), labels(setup), topology(setup)]
     around = [] if say is None else landscapes(setup, say, together)
@@ -121,7 +129,7 @@ def _setup(
     over_rounds = (traffic(setup), consensus(setup), recorded_measures(setup), blocks(setup))
 
     def plots(*wanted: Chart | None) -> str:
-        return "".join(_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
+        return "".join(place_chart(chart, f"{name}-{chart.name}", charts) for chart in wanted if chart is not None)
 
     slices = "".join(
         f'<h3>{escape(a.title)}</h3><p class="caption">{escape(a.about)}</p><div class="tiles">{plots(*a.charts)}</div>'
@@ -164,7 +172,7 @@ def _why_no_clients(setup: Setup) -> str:
     return "There is no picture of the clients' labels: their targets are no classes, or far too many."
 
 
-def _chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
+def place_chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
     """Return the place of a chart, with buttons where it has several views, and add its data to ``charts``."""
     charts[name] = {"height": chart.height, "square": chart.square, "views": dict(chart.views)}
     choices = ""

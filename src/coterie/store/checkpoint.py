@@ -122,6 +122,12 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
     return None
 
 
+def oldest(folder: Path) -> int:
+    """Return the round of the oldest checkpoint that may be gone back to, 0 without any."""
+    found = _found(folder)
+    return int(found[-1].stem.removeprefix("round-")) if found else 0
+
+
 def newest_files(folder: Path) -> list[Path]:
     """Return the files of the newest whole checkpoint, none where there is no such."""
     for path in _found(folder):

@@ -22,6 +22,7 @@ from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from . import checkpoint as checkpoints
 from .checkpoint import Saved
+from .chosen import CHOSEN, drop_chosen
 from .lock import LOCK, sole_writer
 from .safetensors import save_tensors
 
@@ -77,7 +78,10 @@ class RunFolder:
                 raise
 
     def tidy(self) -> None:
-        """Remove the lock that a kill right after the last file has left beside a finished run."""
+        """Remove what a kill right after the last file has left beside a finished run."""
+        if (self.path / CHOSEN).exists():
+            with disk(self.path):
+                drop_chosen(self.path)
         if (self.path / LOCK).exists():
             with suppress(FolderError), sole_writer(self.path, str):
                 pass
@@ -174,6 +178,7 @@ class RunFolder:
         write_json(self.path / CLIENTS, client_summary, indent=None)
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
         write_json(self.path / SUMMARY, summary)
+        drop_chosen(self.path)  # last: as long as the run is not complete, it may go on from there
 
 
 def client_file(path: Path, client: int) -> Path:
@@ -183,10 +188,12 @@ def client_file(path: Path, client: int) -> Path:
 
 def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    known = get_type_hints(ClientSummary).keys() - {"names", "newcomers", "accuracy"}  # which not all runs have
+    some = {"names", "newcomers", "rounds", "accuracy"}  # which not all runs have
+    known = get_type_hints(ClientSummary).keys() - some
     yield from (f"{key} is missing" for key in known if key not in summary)
     each: dict[str, Sequence[object] | None] = {
         "names": summary.get("names"),
+        "rounds": summary.get("rounds"),
         **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
         **{f"accuracy.{protocol}": values for protocol, values in summary.get("accuracy", {}).items()},
     }

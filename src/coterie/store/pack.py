@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..core.errors import UserError
 from ..core.files import replace
 from .checkpoint import LEFT_OUT, newest_files
+from .chosen import CHOSEN
 from .folder import CHECKPOINT, CONFIG, MODELS, RunFolder
 from .lock import LOCK
 
@@ -39,6 +40,7 @@ def pack(folders: Sequence[Path], out: Path, checkpoints: bool = True) -> PackCo
     runs = [run for folder in folders for run in _runs(folder)]
     newest = {run: [] if run.finished else newest_files(run.path / CHECKPOINT) for run in runs}
     states = {path for files in newest.values() for path in files}
+    states |= {path for run in runs if not run.finished for path in (run.path / CHOSEN).glob("round-*")}
     files = {folder: [p for p in sorted(folder.rglob("*")) if p.is_file()] for folder in folders}
     taken = {f: [p for p in each if (p in states and checkpoints) or not _is_large(p)] for f, each in files.items()}
 
@@ -70,7 +72,7 @@ def _runs(folder: Path) -> list[RunFolder]:
 
 def _is_large(path: Path) -> bool:
     """Return whether a file is a client's model or part of a state, or what a kill left of some file."""
-    of_run = path.parent.name in (CHECKPOINT, MODELS) and (path.parent.parent / CONFIG).exists()
+    of_run = path.parent.name in (CHECKPOINT, CHOSEN, MODELS) and (path.parent.parent / CONFIG).exists()
     return of_run or path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 

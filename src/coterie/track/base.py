@@ -27,7 +27,7 @@ class Tracker(Protocol):
         """Its name in sentences and in the run folder."""
 
     def begin(self, config: Config, folder: Path | None, history: Sequence[TrackedRow]) -> str:
-        """Begin a run, or go on after the rounds of ``history``; return where to look at it."""
+        """Begin a run, or go on after the rounds of ``history``; return where to look at it, or nothing."""
 
     def round(self, row: TrackedRow) -> None:
         """Take the row of one more round, with the bytes of all rounds so far."""
@@ -57,7 +57,8 @@ class Tracking:
         rows = [self._with_total(row) for row in history]
 
         def begin(tracker: Tracker) -> None:
-            self.bar.say(f"{tracker.name}: {tracker.begin(config, folder, rows)}")
+            if where := tracker.begin(config, folder, rows):
+                self.bar.say(f"{tracker.name}: {where}")
 
         for tracker in self.given:
             self.told.append(tracker)

@@ -30,8 +30,8 @@ class Backend(Protocol):
     def saved(self, now: RunState) -> Saved:
         """Return the state as a checkpoint holds it."""
 
-    def clients(self, state: Any) -> list[Client]:
-        """Return every client's own model."""
+    def clients(self, state: Any, t: int) -> list[Client]:
+        """Return every client's own model after round ``t``, the latest."""
 
     def values(self, state: Any, after_train: Tensor, t: int) -> Tensors | None:
         """Return [n, metrics] of every client, by protocol."""

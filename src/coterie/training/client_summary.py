@@ -1,11 +1,13 @@
 """What ``clients.json`` says of every client after the last round."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
 from ..measure.rows import finite
+from ..models.model import Model
 from ..topology.sparse import entries
 from .experiment import Experiment
 
@@ -13,15 +15,19 @@ LABELS = 100_000  # the most counts of samples per class that are written; the w
 EDGES = 10_000  # the most edges of a graph that are written
 
 
-def client_summary(experiment: Experiment, values: Tensors | None) -> ClientSummary:
-    """Return samples, labels, model sizes and metrics of all clients after the last round, and who hears whom."""
-    last = experiment.rounds - 1
+def client_summary(
+    experiment: Experiment, values: Tensors | None, rounds: int, models: Sequence[Model], taken: Sequence[int] = ()
+) -> ClientSummary:
+    """Return samples, labels, model sizes and metrics of all clients after the last round, and who hears whom.
+
+    ``models``: what each client ends with; ``taken``: after which round, where that is not the last of ``rounds``.
+    """
     names = list(experiment.federation.names)
     found: Any = {  # with keys that have the names of metrics, among those of a ClientSummary
-        "round": experiment.rounds,
+        "round": rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
-        "parameters": _parameters(experiment),
+        "parameters": _parameters(models),
         "labels": _labels(experiment),
         **{
             m["column"]: {
@@ -29,17 +35,17 @@ def client_summary(experiment: Experiment, values: Tensors | None) -> ClientSumm
             }
             for i, m in enumerate(experiment.metrics.infos)
         },
-        "graph": _graph(experiment, last),
+        "graph": _graph(experiment, rounds - 1),
     }
-    summary: ClientSummary = found | ({"names": names} if names else {})
+    few = {"names": names, "rounds": list(taken)}
+    summary: ClientSummary = found | {key: each for key, each in few.items() if each}
     return summary
 
 
-def _parameters(experiment: Experiment) -> list[int]:
+def _parameters(models: Sequence[Model]) -> list[int]:
     """Return [n] how many parameters each client's own model has."""
-    modules = experiment.modules()
-    sizes = {id(m): count(v for k, v in m.start.items() if k in m.parameters) for m in set(modules)}
-    return [sizes[id(m)] for m in modules]
+    sizes = {id(m): count(v for k, v in m.start.items() if k in m.parameters) for m in set(models)}
+    return [sizes[id(m)] for m in models]
 
 
 def _labels(experiment: Experiment) -> list[list[int]] | None:

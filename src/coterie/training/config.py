@@ -28,9 +28,7 @@ from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
 
 
-def describe(
-    experiment: Experiment, model: Model, engine: str, reason: str, device: str, validation: float = 0.0
-) -> Config:
+def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
     """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
@@ -56,13 +54,11 @@ def describe(
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
         "versions": {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    return _with_parts(config, experiment, validation)
+    return _with_parts(config, experiment)
 
 
-def _with_parts(config: Config, experiment: Experiment, validation: float) -> Config:
+def _with_parts(config: Config, experiment: Experiment) -> Config:
     """Add what only some runs have."""
-    if validation:
-        config["validation"] = validation
     if experiment.newcomers is not None:
         config["holdout_clients"] = experiment.newcomers.clients
     if experiment.federation.columns is not None:

@@ -15,7 +15,7 @@ from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Tr
 from ..algorithms.bind import bind
 from ..algorithms.update import model_groups, submodel_of_each
 from ..core.schema import MeasureName, Row
-from ..core.tensors import Tensors, floating, pick, rows, split
+from ..core.tensors import Tensors, floating, pick, rows
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
@@ -27,6 +27,7 @@ from ..models.trials import drops_out, needs_company
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
+from .client_models import client_models
 from .first import First, everybodys
 from .run import Client
 from .schedule import Schedule
@@ -97,6 +98,11 @@ class Experiment:
         """The clients' own test samples."""
         fed = self.federation
         return Samples(fed.test_x, fed.test_y, fed.test, fed.transform)
+
+    @cached_property
+    def validation(self) -> Samples:
+        """The clients' own validation samples, where they keep some."""
+        return replace(self.train, owned=self.federation.validation)
 
     @cached_property
     def _flops(self) -> dict[nn.Module, int]:
@@ -183,7 +189,7 @@ class Experiment:
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Run round ``t``, and return its row of measurements."""
         now, part = self.run_shard_round(before, t, evaluate)
-        values, row = joined([part], t, self.metrics, self.tests.sizes, self.program.finetune is not None)
+        values, row = joined([part], t, self.metrics, self.federation, self.program.finetune is not None)
         return now._replace(values=values), row
 
     def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
@@ -260,14 +266,19 @@ class Experiment:
         groups = {"after_mix": self.groups(state, t)}
         if self.program.finetune is not None:
             groups[measure.FINETUNED] = self.program.finetune(state, self.everybody(t))
-        found = {"after_mix": after_train, "after_train": after_train}
+        found = dict.fromkeys((*measure.PROTOCOLS, *groups), after_train)
+        deployed = list(groups)[-1]  # what validation samples are for: the model that a client ends with
         with products(self.model.precision):  # fine-tuning is training
             for protocol, each in groups.items():
-                found[protocol] = torch.full_like(after_train, torch.nan)
+                tried = [(protocol, self.tests, known)]
+                if protocol == deployed and self.federation.validation:
+                    tried.append((measure.VALIDATION, self.validation, None))
+                found |= {name: torch.full_like(after_train, torch.nan) for name, _, _ in tried}
                 for g in each:
                     who = self.local_clients[g.places]
-                    tried = self.tests, who, self.metrics, known
-                    found[protocol][g.places] = measure.personal_values(self.engine, g.model, g.models, *tried)
+                    for name, samples, seen in tried:
+                        asked = samples, who, self.metrics, seen
+                        found[name][g.places] = measure.personal_values(self.engine, g.model, g.models, *asked)
         found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
         return found
 
@@ -275,24 +286,13 @@ class Experiment:
         """Yield what the local clients would deploy after round ``t``, each in the submodel it has in that round."""
         return model_groups(self.model, self.program.submodels, self.program.models(state), self.everybody(t))
 
-    def clients(self, state: Any) -> list[Client]:
-        """Return the local clients' models, in memory of their own; a fine-tuned one is personal in all parts."""
-        last = self.rounds - 1  # the models that the last row tells of
-        finetune = self.program.finetune
-        tuned = None if finetune is None else finetune(state, self.everybody(last))
-        personal = self.model.start.keys() - self.program.shared
-        out: dict[int, Client] = {}
-        with products(self.model.precision):  # as it was measured
-            for group in self.groups(state, last) if tuned is None else tuned:
-                apart = group.models.keys() if tuned is not None else personal | group.private
-                for row, place in enumerate(group.places.tolist()):
-                    own, common = split({k: v.cpu().clone() for k, v in rows(group.models, row).items()}, apart)
-                    out[place] = Client(common, own, group.model)
-        return [out[place] for place in range(len(self.local_clients))]
+    def clients(self, state: Any, t: int | None = None) -> list[Client]:
+        """Return the local clients' models after round ``t``, the last unless given."""
+        return client_models(self, state, self.rounds - 1 if t is None else t)
 
-    def modules(self) -> list[Model]:
-        """Return the model that each client has after the last round: the common one, or its submodel."""
-        return submodel_of_each(self.model, self.program.submodels, self.everybody(self.rounds - 1))
+    def modules(self, t: int) -> list[Model]:
+        """Return the model that each client has after round ``t``: the common one, or its submodel."""
+        return submodel_of_each(self.model, self.program.submodels, self.everybody(t))
 
     def _now(self) -> float:
         if self.federation.x.is_cuda:

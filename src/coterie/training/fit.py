@@ -1,6 +1,5 @@
 """The loop: run a round, measure it, save it, until all are done."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,34 +16,33 @@ from ..core import rng
 from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import checked
 from ..core.errors import UserError, noted
-from ..core.schema import Config, Init, MeasureName, Precision, Row
+from ..core.schema import Config, Init, MeasureName, Precision, Select
 from ..core.spec import parse
-from ..core.tensors import size_in_bytes
 from ..core.units import metrics_of
 from ..data import Federation
 from ..data.validation import with_validation, without_validation
 from ..engines import Serial
 from ..engines.base import InMemory
-from ..measure import metrics_for, summarize
+from ..measure import metrics_for
 from ..measure.metric import MetricLike
 from ..models.accept import accepted
 from ..models.losses import loss_of
 from ..models.model import Loss, Model
-from ..store import RunFolder, Writer
-from ..store.checkpoint import Saved
+from ..store import RunFolder
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
-from .backend import Backend, backend_of
+from .backend import backend_of
 from .checks import check_model, check_precision, find_device, idle_clients
-from .client_summary import client_summary
+from .chosen import check_selection, chosen_by
 from .cluster import Cluster, check_cluster
-from .config import describe, moved
+from .config import describe
 from .evaluation import interval
-from .experiment import Experiment, RunState
+from .experiment import Experiment
 from .first import COMMON, PER_CLIENT, drawn, first_models
 from .freed_memory import retain_freed_memory
-from .newcomers import hold_out, mean_over, newcomer_summary
-from .run import History, Run, client_tensors, read_finished
+from .newcomers import hold_out
+from .rounds import begin_rounds, read_again, run_rounds
+from .run import Run
 from .select_engine import select_engine
 from .time_limit import LimitedRun, TimeLimit
 
@@ -76,6 +74,8 @@ def fit(
     evaluate_every: PositiveInt | Literal["auto"] = 1,
     validation: Fraction = 0.0,
     holdout_clients: Annotated[float | int, Range()] = 0,
+    select: Select = "last",
+    patience: PositiveInt | None = None,
     init: Init = COMMON,
     drop_messages: Fraction = 0.0,
     offline: Fraction = 0.0,
@@ -109,6 +109,10 @@ def fit(
             the seed, stratified by class. Test samples stay what they are.
         holdout_clients: How many clients are kept out of training and come afterwards, a fraction or a number, drawn by
             the seed; ``run.newcomers`` tells what they get.
+        select: Whose models the run ends with, and reports: those of the "last" round, of the round that is best on
+            validation samples, for all clients together ("best-validation") or for each client by itself
+            ("best-validation-per-client"), or on the test samples themselves ("best-test"), which is optimistic.
+        patience: Stop after so many evaluations in a row that were no better on validation samples.
         init: "common", one model for all, or "per-client", where each draws its own (with a server its personal part).
         drop_messages: How likely a message between peers is dropped.
         offline: How likely a client between peers is absent for a whole round, and keeps what it has.
@@ -155,6 +159,7 @@ def fit(
     plan = metrics, seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
     experiment = replace(experiment, newcomers=newcomers)
+    check_selection(experiment, select, patience)
     with noted(TRIAL):
         experiment.check()
         chosen = None if there else select_engine(engine, experiment, federation.clients)
@@ -164,7 +169,7 @@ def fit(
     messages = PendingMessages()
     with backend_of(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type
-        config = describe(experiment, given, runs, reason, on, validation)
+        config: Config = {**describe(experiment, given, runs, reason, on), **chosen_by(validation, select, patience)}
         name = progress if isinstance(progress, str) else algorithm.name
         with (
             Progress(name, rounds, f"{runs} on {on}", bool(progress), metrics_of(config)) as bar,
@@ -182,87 +187,11 @@ def fit(
                 bar.say(EVERY_N_NOTE.format(experiment.evaluate_every))
             if continued and folder is not None and folder.finished:
                 folder.check_same(config)
-                return _read_again(experiment, folder, config, tracking)
+                return read_again(experiment, folder, config, tracking)
             with nullcontext() if folder is None else folder.writing(config, bar.warn, continued):
-                now, history = _begin(backend, folder if continued else None, config, bar)
+                now, history = begin_rounds(backend, folder if continued else None, config, bar)
                 tracking.begin(config, None if folder is None else folder.path, history)
-                return _run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
-
-
-def _begin(backend: Backend, continued: RunFolder | None, config: Config, bar: Progress) -> tuple[RunState, list[Row]]:
-    """Return where the run stands: at its start, or after the last round that was saved."""
-    found = None if continued is None else continued.resumed(backend.restored, bar.warn, bar.say)
-    if found is not None and continued is not None and (told := moved(continued.config(), config)) is not None:
-        bar.warn(told)
-    return found or (backend.start(), [])
-
-
-def _read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
-    """Return a run that was finished before, from its files: nothing is computed or written once more."""
-    folder.tidy()
-    models = experiment.modules()
-    run = read_finished(folder, config, lambda i, _: models[i], tracking.bar.warn)
-    tracking.begin(config, folder.path, run.history)
-    tracking.summary = run.summary
-    return run
-
-
-def _run_rounds(
-    experiment: Experiment,
-    backend: Backend,
-    folder: RunFolder | None,
-    config: Config,
-    now: RunState,
-    history: list[Row],
-    bar: Progress,
-    tracking: Tracking,
-    limited: LimitedRun | None,
-) -> Run:
-    """Run the rounds that are left."""
-    rounds = config["rounds"]
-    schedule, todo = experiment.schedule, range(len(history), rounds)
-    bar.begin(history)
-    building = _built(experiment, now, todo) if backend is experiment else 0.0
-    with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
-        for t in todo if limited is None or writer is None else limited.rounds(todo, schedule, history, writer):
-            with noted(f"It happened in round {t + 1}."):
-                now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
-            row["seconds"] += building if t == todo.start else 0.0
-            history.append(row)
-            if writer is not None:
-                writer.keep(row, backend.saved(now))
-            bar.update(row)
-            tracking.round(row)
-    saved = backend.saved(now)
-    if limited is not None:
-        limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
-    clients = backend.clients(now.state)
-    values = now.values or backend.values(now.state, now.after_train, rounds - 1)
-    final = saved if isinstance(saved, dict) else saved.gathered()
-    known, summary = client_summary(experiment, values), summarize(config, history)
-    if (newcomers := newcomer_summary(experiment, final)) is not None:
-        known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
-    run = Run(config, History(history), summary, clients, final, known)
-    if folder is not None:
-        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
-    tracking.summary = run.summary
-    return run
-
-
-def _share_of_models(experiment: Experiment, saved: Saved) -> float:
-    """Return how large the files of all clients' models are, in checkpoints; 1 where that is in other processes."""
-    models = experiment.federation.clients * size_in_bytes(experiment.model.start.values())
-    return models / max(1, size_in_bytes(saved.values())) if isinstance(saved, dict) else 1.0
-
-
-def _built(experiment: Experiment, now: RunState, todo: range) -> float:
-    """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
-    silent = replace(experiment.metrics, silent=True)  # answers are none of the model's, which a metric may not take
-    began, plain = time.perf_counter(), replace(experiment, record=(), metrics=silent)
-    if isinstance(experiment.engine, InMemory) and len(todo):
-        with noted(f"It happened in round {todo.start + 1}."):
-            experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
-    return time.perf_counter() - began
+                return run_rounds(experiment, backend, folder, config, now, history, bar, tracking, limited)
 
 
 def _same_engine(asked: str, begun: str) -> str:

@@ -23,6 +23,7 @@ from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.schema_parts import Newcomers
 from ..core.tensors import Tensors
 from ..core.units import metrics_of, personal_summary, with_unit, words
+from ..measure.selection import BEST_TEST
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
@@ -85,13 +86,13 @@ class Run:
         return self.client_summary.get("newcomers")
 
     def __repr__(self) -> str:
-        metrics = metrics_of(self.config)
+        metrics, rule = metrics_of(self.config), self.summary.get("selection", {}).get("rule")
         last = personal_summary(self.summary, metrics[0]).get("after_mix") if metrics else None
-        said = (
-            ""
-            if last is None
-            else f", personal {words(metrics[0])} after mixing {with_unit(metrics[0], last['final'])}"
-        )
+        if last is not None:
+            chosen = "" if rule is None else f" ({rule}{', optimistic' if rule == BEST_TEST else ''})"
+            said = f", personal {words(metrics[0])} after mixing {with_unit(metrics[0], last['final'])}{chosen}"
+        else:
+            said = ""
         return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"
 
     def _repr_html_(self) -> str:
@@ -129,7 +130,7 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     """
     folder = finished(path)
     config, where = folder.config(), str(folder.path / CONFIG)
-    modules = Modules(config, model_of(config, model, where), where)
+    modules = Modules(config, model_of(config, model, where), where, folder.client_summary())
     return read_finished(folder, config, modules.of, say=print)
 
 
@@ -140,12 +141,14 @@ def read_finished(
     checkpoint = folder.latest(say)
     clients = range(config["data"]["clients"] if folder.has_models else 0)
     history = folder.rows()
-    if len(history) != config["rounds"]:
-        raise DamagedFileError(folder.path / METRICS, f"it holds {len(history)} of {config['rounds']} rounds")
+    summary = folder.summary()
+    rounds = summary["rounds"] if "patience" in config else config["rounds"]  # it may have stopped early
+    if len(history) != rounds:
+        raise DamagedFileError(folder.path / METRICS, f"it holds {len(history)} of {rounds} rounds")
     return Run(
         config=config,
         history=History(history),
-        summary=folder.summary(),
+        summary=summary,
         clients=[client_of(folder.path, i, model) for i in clients],
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
@@ -195,6 +198,7 @@ class Modules:
     config: Config
     common: Model | None
     where: str  # the file of the configuration
+    clients: ClientSummary  # which says after which round each client's model was taken
 
     def of(self, client: int, tensors: Tensors) -> Model | None:
         """Return the module that these tensors of a client are for."""
@@ -206,10 +210,13 @@ class Modules:
     def _own(self) -> list[Model]:
         """The modules by client, found only where a file holds something else than the common form."""
         assert self.common is not None
-        c = self.config
+        c, n = self.config, self.config["data"]["clients"]
+        taken = self.clients.get("rounds") or [self.clients.get("round", c["rounds"])] * n
         with made_of(self.where, "settings"):
             method = algorithms.rebuild(c["method"], **c["settings"])
-            return final_models(method, self.common, c["data"]["clients"], c["rounds"], c["seed"])
+            known = method, self.common, n, c["rounds"], c["seed"]
+            forms = {t: final_models(*known, t - 1) for t in set(taken)}
+        return [forms[t][i] for i, t in enumerate(taken)]
 
 
 def shapes(tensors: Tensors) -> dict[str, torch.Size]:

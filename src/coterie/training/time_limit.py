@@ -72,19 +72,21 @@ class LimitedRun:
         ``history``: of earlier processes; ``writer``: who saves the rounds.
         """
         limit, times = self.limit, RoundTimes(history, schedule.evaluate_every)
-        for t in todo:
-            evaluate = schedule.evaluated(t) == t
-            # A checkpoint may be under way beside the round, and the last one is written behind it.
-            takes = max(times.expected(evaluate), writer.longest) + writer.longest
-            limit.check(f"round {t + 1} of {todo.stop}", takes)
-            began = limit.clock()
-            yield t
-            times.seen(evaluate, limit.clock() - began)
-            limit.steps += 1
-            if t == todo.start:
-                writer.wait()  # to know what a checkpoint takes
-                limit.longest_start = max(limit.longest_start, limit.clock() - self.began)
-        self.save, self.evaluation = writer.longest, times.expected(True)
+        try:
+            for t in todo:
+                evaluate = schedule.evaluated(t) == t
+                # A checkpoint may be under way beside the round, and the last one is written behind it.
+                takes = max(times.expected(evaluate), writer.longest) + writer.longest
+                limit.check(f"round {t + 1} of {todo.stop}", takes)
+                began = limit.clock()
+                yield t
+                times.seen(evaluate, limit.clock() - began)
+                limit.steps += 1
+                if t == todo.start:
+                    writer.wait()  # to know what a checkpoint takes
+                    limit.longest_start = max(limit.longest_start, limit.clock() - self.began)
+        finally:  # a run may stop before its last round
+            self.save, self.evaluation = writer.longest, times.expected(True)
 
     def finishing(self, share: float, tuned: bool) -> None:
         """Raise OutOfTime where writing the clients' models takes too long.

@@ -17,6 +17,7 @@ class Comparison:
 
     methods: Sequence[MethodRuns]
     target: float | None = None  # of the mean personal metric after mixing, in its unit, for the column of rounds
+    notes: Sequence[str] = ()  # what else the numbers rest on
 
     @cached_property
     def columns(self) -> list[Column]:
@@ -36,4 +37,4 @@ class Comparison:
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
         kept_out = newcomer_sentences(self.methods)
-        return [*protocol(self.methods, shown, mark), *([NEWCOMERS] if kept_out else [])]
+        return [*self.notes, *protocol(self.methods, shown, mark), *([NEWCOMERS] if kept_out else [])]

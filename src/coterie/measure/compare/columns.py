@@ -3,13 +3,24 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ...core.errors import UserError
-from ...core.schema import ClientSummary, Config, MetricInfo, MetricSummary, Row, Summary, number
+from ...core.schema import (
+    FINETUNED,
+    ClientSummary,
+    Config,
+    MetricInfo,
+    MetricSummary,
+    Row,
+    SelectionSummary,
+    Summary,
+    number,
+)
 from ...core.spec import scaled
 from ...core.units import digits, metrics_of, personal_summary, scale, unit, words, written
-from ..rows import FINETUNED, rounds_to
+from ..rows import rounds_to
+from ..selection import reported
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
 POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
@@ -45,13 +56,24 @@ class RunData:
         """The seed of the run."""
         return int(self.config["seed"])
 
+    @property
+    def selection(self) -> SelectionSummary | None:
+        """How the reported round was chosen; None where it is the last one."""
+        return self.summary.get("selection")
+
     def last(self, name: str) -> float | None:
-        """Return a number of the last round that has measured it."""
+        """Return a number of the reported round, or of the last one that has measured it."""
+        apart = {} if self.selection is None else self.selection.get("row", {})
+        chosen: Any = {**(reported(self.config, self.history) or {}), **apart}
+        if (known := number(chosen, name)) is not None:
+            return known
         return next((v for row in reversed(self.history) if (v := number(row, name)) is not None), None)
 
     @property
     def evaluated(self) -> int:
-        """The last round whose models were evaluated; where nothing is measured of them, the last one."""
+        """The reported round, by default the last whose models were evaluated; where nothing is measured, the last."""
+        if self.selection is not None and self.selection["round"] is not None:
+            return self.selection["round"]
         name = "" if self.metric is None else f"global_{self.metric['column']}"
         known = (row["round"] for row in reversed(self.history) if row.get(name) is not None)
         return next(known, len(self.history))

@@ -5,9 +5,10 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
-from ...core.schema import MetricInfo
+from ...core.schema import MetricInfo, Select
 from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
+from ..selection import BEST_TEST, LAST, OPTIMISTIC, PER_CLIENT, WORDS
 from .columns import POINTS, Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
 
 
@@ -19,7 +20,7 @@ def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) 
     engines = dict.fromkeys(f"{c['engine']} on {c['device']} ({c['engine_reason']})" for c in configs)
     metric = methods[0].metric
     return [
-        f"{_unit(metric)} of the last evaluated round: {_rounds(methods)}.{best}",
+        f"{_unit(metric)} {_which_round(methods)}.{best}",
         _seeds(methods),
         *([] if metric is None else [_personal(metric, clients)]),
         *_undefined(methods, clients),
@@ -63,6 +64,18 @@ def _undefined_on(run: RunData, metric: MetricInfo) -> int:
     return 0 if mixed is None else mixed.get("undefined", 0)
 
 
+def _which_round(methods: Sequence[MethodRuns]) -> str:
+    """Say which round is reported, and by which rule, with the methods where rules differ."""
+    rules: dict[Select, list[MethodRuns]] = {}
+    for m in methods:
+        rules.setdefault(LAST if (found := m.runs[0].selection) is None else found["rule"], []).append(m)
+    said = []
+    for rule, some in rules.items():
+        of = f" ({', '.join(m.label for m in some)})" if len(rules) > 1 else ""
+        said.append(WORDS[rule] + (f": {_rounds(some)}" if rule != PER_CLIENT else "") + of)
+    return "; ".join(said)
+
+
 def _seeds(methods: Sequence[MethodRuns]) -> str:
     """Say what is a mean over seeds, and what the spread is over."""
     counts = sorted({len(m.runs) for m in methods})
@@ -90,9 +103,12 @@ def _rounds(methods: Sequence[MethodRuns]) -> str:
 def verdict(methods: Sequence[MethodRuns]) -> list[str]:
     """Say who won, what a paired test makes of it, for whom, and at what cost."""
     measured = [m for m in methods if m.finals("after_mix")]
+    chosen = [run.selection for m in measured for run in m.runs if run.selection is not None]
+    warned = [OPTIMISTIC] if any(found["rule"] == BEST_TEST for found in chosen) else []
     if len(measured) < 2:
-        return [*(f"{m.label}: {_result(m)}." for m in measured), *paired_test(methods)]
+        return [*warned, *(f"{m.label}: {_result(m)}." for m in measured), *paired_test(methods)]
     return [
+        *warned,
         _winner(measured, "after_mix"),
         *paired_test(methods),
         _winner(measured, "after_train"),

@@ -1,0 +1,279 @@
+"""Trials of settings: trained one after another, scored on validation samples alone, written down after each."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from .. import algorithms
+from ..algorithms.settings import settings_of
+from ..core.checked_json import read_json
+from ..core.custom import folder_name
+from ..core.errors import DamagedFileError, DivergedError, UserError, no_option
+from ..core.files import write_json
+from ..core.schema import Config, Row, Summary, number
+from ..core.schema_several import SavedTrial, SavedTuning
+from ..core.spec import given_twice
+from ..core.units import metrics_of, words
+from ..measure.selection import BEST_VALIDATION, LAST, goodness, rule_of, validation_column
+from ..report.tuning import settings_text
+from ..store.folder import CHECKPOINT, MODELS
+from ..track import Tracker
+from ..training.run import Run
+from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
+from .options import Output, RunOptions
+from .request import RunPlan
+
+TUNING = "tune.json"
+VALIDATION = 0.2  # of the training samples, where nobody says
+TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path, bool | str, Sequence[Tracker]], Run]
+
+
+class EndedEarly(UserError):  # noqa: N818
+    """A trial that is worse than others were at the same point."""
+
+
+def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], options: RunOptions) -> dict[str, list[str]]:
+    """Return the values to try of every setting; refuse what no method has, and what is set already."""
+    found: dict[str, list[str]] = {}
+    known = dict.fromkeys(k for m in methods for k in settings_of(algorithms.builder(m)))
+    for item in items:
+        key, equals, text = (part.strip() for part in item.partition("="))
+        values = [value.strip() for value in text.split(",") if value.strip()]
+        if not equals or not values:
+            raise UserError(
+                f"{option} {item} has no values: write {option} KEY=VALUE,VALUE, as in {option} lr=0.01,0.1"
+            )
+        if key not in known:
+            raise no_option(f"method {' or '.join(methods)}", key, known)
+        if key in found:
+            raise given_twice(option, key, ",".join(found[key]), ",".join(values))
+        if len(set(values)) < len(values):
+            raise UserError(f"{option} {item} has a value twice: leave one out")
+        if any(typed.partition("=")[0].strip().rpartition(".")[2] == key for typed in options.set):
+            raise UserError(f"--set and {option} both have {key}: leave one of them out")
+        found[key] = values
+    return found
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Trials of one method in a folder of their own."""
+
+    plan: RunPlan
+    method: str
+    among: Sequence[str]  # all methods of the command
+    grid: Grid
+    seeds: int
+    sampler: SamplerName
+    trials: int | None  # at most so many; None: the whole grid
+    folder: Path
+    train: TrainSeed
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of every trial's first training."""
+        return self.plan.options.seed or 0
+
+    def search(self) -> Search:
+        """Return the search from its beginning."""
+        return search(self.sampler, self.grid, self.trials, self.first_seed)
+
+    def with_settings(self, texts: Texts) -> RunPlan:
+        """Return the plan with these settings, as if somebody had typed them."""
+        options = self.plan.options
+        return replace(self.plan, options=replace(options, set=[*options.set, *self.typed(texts)]))
+
+    def typed(self, texts: Texts) -> list[str]:
+        """Return settings as one would type them."""
+        return [f"{self.method}.{key}={text}" for key, text in texts.items()]
+
+    def run(self, output: Output, trackers: Sequence[Tracker]) -> SavedTuning:
+        """Run all trials that are left, and return what was tried."""
+        chooser, found = self.search(), self._begun()
+        for i, trial in enumerate(found["trials"]):
+            self._tell_again(chooser, trial, i + 1, found)
+        while (self.trials is None or len(found["trials"]) < self.trials) and (texts := chooser.ask()) is not None:
+            found["trials"].append(self._trial(texts, chooser, found, output, trackers))
+            chooser.tell(trial_goodness(found["trials"][-1], found))
+            write_json(self.folder / TUNING, found)
+            self._drop_models(len(found["trials"]))
+        return found
+
+    def _begun(self) -> SavedTuning:
+        """Return what was tried before in this folder; refuse trials of another grid."""
+        fresh: SavedTuning = {
+            "method": self.method,
+            "grid": {key: list(values) for key, values in self.grid.items()},
+            "sampler": self.sampler,
+            "seeds": self.seeds,
+            "first_seed": self.first_seed,
+            "validation": self.plan.options.validation or 0.0,
+            "metric": "",
+            "higher_is_better": True,
+            "trials": [],
+        }
+        if not (self.folder / TUNING).exists():
+            return fresh
+        saved = read_json(self.folder / TUNING, SavedTuning)
+        for key in ("method", "grid", "sampler", "seeds", "first_seed", "validation"):
+            if saved[key] != fresh[key]:
+                raise UserError(
+                    f"{self.folder} has trials with {key} {saved[key]}, not {fresh[key]}: type the same command, or "
+                    "choose another --out"
+                )
+        return saved
+
+    def _tell_again(self, chooser: Search, trial: SavedTrial, place: int, found: SavedTuning) -> None:
+        """Bring a search to where it was after a trial."""
+        if chooser.ask() != trial["settings"]:
+            raise DamagedFileError(self.folder / TUNING, f"trial {place} is not the one that this search comes to")
+        for k, curve in enumerate(trial["curves"]):
+            for t, value in curve:
+                chooser.ends(k * self.plan.rounds + int(t), goodness(value, found["higher_is_better"]))
+        chooser.tell(trial_goodness(trial, found))
+
+    def _trial(
+        self, texts: Texts, chooser: Search, found: SavedTuning, output: Output, trackers: Sequence[Tracker]
+    ) -> SavedTrial:
+        """Train one trial, seed after seed."""
+        place, plan = len(found["trials"]) + 1, self.with_settings(texts)
+        trial: SavedTrial = {"settings": texts, "scores": [], "curves": [], "ended": "done"}
+        said = f"{self.method} {', '.join(f'{key}={text}' for key, text in texts.items())}"
+        for k, seed in enumerate(range(self.first_seed, self.first_seed + self.seeds)):
+            watcher = Watcher(chooser, k * self.plan.rounds, found)
+            shown = output.titled(f"{said}, seed {seed}", (place - 1) * self.seeds + k + 1, self.trainings)
+            try:
+                where = self.folder / run_name(place, seed)
+                self.train(plan, self.method, self.among, seed, where, shown, [*trackers, watcher])
+            except (DivergedError, EndedEarly) as error:
+                trial["ended"] = "diverged" if isinstance(error, DivergedError) else "ended early"
+                output.say(f"{said}: {error}")
+            trial["curves"].append(watcher.curve)
+            if trial["ended"] != "done":
+                break
+            trial["scores"].append(watcher.score)
+        return trial
+
+    @property
+    def trainings(self) -> int:
+        """The most trainings that all trials take."""
+        every = len(combinations(self.grid))
+        return self.seeds * (every if self.trials is None else min(every, self.trials))
+
+    def _drop_models(self, place: int) -> None:
+        """Remove the models of a trial, which nobody deploys; its configuration and its rows stay."""
+        for seed in range(self.first_seed, self.first_seed + self.seeds):
+            for part in (CHECKPOINT, MODELS):
+                shutil.rmtree(self.folder / run_name(place, seed) / part, ignore_errors=True)
+
+
+class Watcher:
+    """Sees every round of a training: keeps its scores on validation samples, and lets a search end it early."""
+
+    name = "tuning"
+
+    def __init__(self, chooser: Search, step: int, found: SavedTuning) -> None:
+        self.chooser, self.step, self.found = chooser, step, found
+        self.curve: list[list[float]] = []  # [round, score on validation samples]
+
+    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
+        """Learn which metric decides, and what earlier processes have seen."""
+        self.rule, self.column = rule_of(config), validation_column(config)
+        metric = metrics_of(config)[0]
+        self.found["metric"], self.found["higher_is_better"] = words(metric), metric["higher_is_better"]
+        for row in history:
+            self.round(row)
+        return ""
+
+    def round(self, row: Row) -> None:
+        """Take the score of a round, if it was evaluated."""
+        score = number(row, self.column)
+        if score is None:
+            return
+        self.curve.append([row["round"], score])
+        if self.chooser.ends(self.step + row["round"], goodness(score, self.found["higher_is_better"])):
+            raise EndedEarly(f"ended early after round {row['round']}: others were better at this point")
+
+    def end(self, summary: Summary | None) -> None:
+        """Do nothing: the curve is known."""
+
+    @property
+    def score(self) -> float | None:
+        """What the training comes to: its score in the round that would be reported."""
+        scores = [score for _, score in self.curve]
+        if not scores:
+            return None
+        return scores[-1] if self.rule == LAST else (max if self.found["higher_is_better"] else min)(scores)
+
+
+def trials_of_each(
+    plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path, train: TrainSeed
+) -> list[Tuning]:
+    """Return the trials of every method of a comparison: the same values, samples and seed for all of them."""
+    options = plan.options
+    grid = typed_grid(items, "--tune", methods, options)
+    if not grid:
+        return []
+    kept, rule = options.validation or VALIDATION, BEST_VALIDATION if options.select == BEST_VALIDATION else LAST
+    plan = replace(plan, options=replace(options, validation=kept, select=rule))
+    found = []
+    for m in methods:
+        own = {key: values for key, values in grid.items() if key in settings_of(algorithms.builder(m))}
+        if own:
+            found.append(Tuning(plan, m, methods, own, 1, "grid", None, folder / f"tune-{folder_name(m)}", train))
+    return found
+
+
+def tuned_plan(
+    plan: RunPlan, trials: Sequence[Tuning], output: Output, trackers: Sequence[Tracker]
+) -> tuple[RunPlan, list[str]]:
+    """Choose the settings of every method; return the plan with them, and what to say of it."""
+    typed, said = list(plan.options.set), []
+    for each in trials:
+        options = replace(each.plan.options, evaluate_every=plan.options.evaluate_every)
+        found = replace(each, plan=replace(each.plan, options=options)).run(output, trackers)
+        best = found["trials"][best_trial(found)]
+        typed += each.typed(best["settings"])
+        said.append(f"{each.method} {settings_text(best)} (the best of {each.trainings})")
+    notes = [_said_alike(trials, said)] if trials else []
+    return replace(plan, options=replace(plan.options, set=typed)), notes
+
+
+def _said_alike(trials: Sequence[Tuning], said: Sequence[str]) -> str:
+    """Say that all methods had the same chance, and what each of them chose of how many trainings."""
+    grid = {key: ",".join(values) for t in trials for key, values in t.grid.items()}
+    kept, seed = trials[0].plan.options.validation or 0.0, trials[0].first_seed
+    return (
+        f"Every method was tuned alike, one training for each of {'; '.join(f'{k}={v}' for k, v in grid.items())} as "
+        f"far as it has these settings, chosen on validation samples ({kept:g} of every client's training samples, "
+        f"seed {seed}), never on test samples: {'; '.join(said)}."
+    )
+
+
+def run_name(place: int, seed: int) -> str:
+    """Return the folder of one training of a trial."""
+    return f"trial{place:03d}-seed{seed}"
+
+
+def trial_score(trial: SavedTrial) -> float | None:
+    """Return the mean over the seeds; None where a training has no score."""
+    known = [score for score in trial["scores"] if score is not None]
+    return fmean(known) if trial["ended"] == "done" and len(known) == len(trial["scores"]) else None
+
+
+def trial_goodness(trial: SavedTrial, found: SavedTuning) -> float | None:
+    """Return the score of a trial as a search takes it, higher is better."""
+    score = trial_score(trial)
+    return None if score is None else goodness(score, found["higher_is_better"])
+
+
+def best_trial(found: SavedTuning) -> int:
+    """Return the place of the best trial, the first of equal ones; refuse where none has a score."""
+    scores = {i: good for i, t in enumerate(found["trials"]) if (good := trial_goodness(t, found)) is not None}
+    if not scores:
+        raise UserError(
+            f"no trial of {found['method']} has a score on validation samples: choose lower rates, or another metric"
+        )
+    return max(scores, key=lambda i: scores[i])

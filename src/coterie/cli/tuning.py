@@ -1,0 +1,116 @@
+"""What ``coterie tune`` does: settings chosen on validation samples, and written into a file for ``--settings``."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import pstdev
+
+from ..core.arguments import accept
+from ..core.custom import display_name, folder_name
+from ..core.errors import UserError
+from ..core.schema_several import SavedTuning
+from ..core.settings_file import write_settings
+from ..measure.selection import BEST_VALIDATION, LAST
+from ..report.library import compressed_library
+from ..report.tuning import write_tuning
+from ..training.search import SamplerName, combinations
+from .console import table, wide_console
+from .interrupted import interruptible
+from .options import Output, RunOptions
+from .request import RunPlan, check_settings
+from .several import folder_of_several, several_runs
+from .train import checked_plan, train_seed
+from .trials import VALIDATION, Tuning, best_trial, run_name, trial_score, typed_grid
+
+SETTINGS, PAGE = "settings.toml", "tune.html"
+
+
+def tune_method(
+    method: str, items: Sequence[str], seeds: int, budget: int | None, sampler: str, options: RunOptions, output: Output
+) -> None:
+    """Try settings of one method, print a table of them, and leave the best ones in a file."""
+    options = replace(options, validation=VALIDATION if options.validation is None else options.validation)
+    if not options.validation:
+        raise UserError("tune chooses on validation samples, and --validation 0 keeps none: leave it out")
+    if options.select not in (None, LAST, BEST_VALIDATION):
+        raise UserError(f"tune chooses one round for all by validation samples: leave --select {options.select} out")
+    check_settings([method], options)
+    grid = typed_grid(items, "--grid", [method], options)
+    if not grid:
+        raise UserError("there is nothing to try: add --grid KEY=VALUE,VALUE, as in --grid lr=0.01,0.03,0.1")
+    chosen = accept("the command", "sampler", sampler, SamplerName)
+    plan = RunPlan.of(options)
+    folder = folder_of_several(options, f"tune-{folder_name(method)}-{plan.source.partition(':')[0]}", "tuning")
+    tuning = Tuning(plan, method, [method], grid, seeds, chosen, trials_of(budget, seeds), folder, train_seed)
+    tuning.search()  # refuses a budget that does not fit
+    every = [tuning.with_settings(texts).algorithm(method, [method]) for texts in combinations(grid)]
+    plan, remark, _ = checked_plan(plan, [method], every)
+    tuning, trackers = replace(tuning, plan=plan), output.trackers()
+    output.say(f"{method}, {len(every)} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
+    names = [run_name(k + 1, tuning.first_seed + s) for k in range(tuning.trainings // seeds) for s in range(seeds)]
+    with interruptible(folder, options, output), several_runs(folder, names, options.resume):
+        found = tuning.run(output, trackers)
+        _leave(tuning, found, output)
+
+
+def trials_of(budget: int | None, seeds: int) -> int | None:
+    """Return how many trials a budget of trainings is for."""
+    if budget is not None and budget < seeds:
+        raise UserError(f"--budget {budget} is less than one trial of {seeds} seeds: raise it to {seeds} or more")
+    return None if budget is None else budget // seeds
+
+
+def said_how(tuning: Tuning) -> str:
+    """Say what decides."""
+    seeds = f"the mean of {tuning.seeds} seeds" if tuning.seeds > 1 else f"seed {tuning.first_seed}"
+    kept = tuning.plan.options.validation or 0.0
+    return f"chosen on validation samples ({kept:g} of every client's training samples, {seeds}), never on test samples"
+
+
+def _leave(tuning: Tuning, found: SavedTuning, output: Output) -> None:
+    """Print the table, and write the picture and the settings."""
+    best = best_trial(found)
+    _print_table(found, best)
+    texts = found["trials"][best]["settings"]
+    asked = tuning.with_settings(texts).asked(tuning.method, tuning.among)
+    remarks = [f"the best of {len(found['trials'])} trials: {_score(found, best)} {said_metric(found)}",
+               said_how(tuning), shlex.join(["coterie", *sys.argv[1:]])]  # fmt: skip
+    file = tuning.folder / SETTINGS
+    write_settings(file, {display_name(tuning.method): asked}, remarks)
+    try:
+        compressed_library()
+        print(f"picture: {write_tuning(found, best, tuning.folder / PAGE)}")
+    except UserError as error:
+        output.say(f"no picture: {error}")
+    print(f"settings: {file}")
+    output.say(f"to use them: {shlex.join(['coterie', 'run', tuning.method, '--settings', str(file)])}")
+
+
+def said_metric(found: SavedTuning) -> str:
+    """Say what the scores are."""
+    better = "higher" if found["higher_is_better"] else "lower"
+    return f"{found['metric']} on validation samples, mean over the clients ({better} is better)"
+
+
+def _print_table(found: SavedTuning, best: int) -> None:
+    console = wide_console()
+    made = table("trial", *(f">{key}" for key in found["grid"]), ">score", "end")
+    for i, trial in enumerate(found["trials"]):
+        cells = [*trial["settings"].values(), _score(found, i) + (" *" if i == best else "  "), trial["ended"]]
+        made.add_row(str(i + 1), *cells, style="bold" if i == best else "")
+    console.print(made)
+    console.print(f"Score: {said_metric(found)}; {_spread(found)}* the best.", soft_wrap=True, style="dim")
+
+
+def _spread(found: SavedTuning) -> str:
+    return f"mean of {found['seeds']} seeds, ±: their standard deviation; " if found["seeds"] > 1 else ""
+
+
+def _score(found: SavedTuning, i: int) -> str:
+    trial = found["trials"][i]
+    score = trial_score(trial)
+    if score is None:
+        return "-"
+    known = [s for s in trial["scores"] if s is not None]
+    return f"{score:.4g}" + (f" ±{pstdev(known):.2g}" if len(known) > 1 else "")

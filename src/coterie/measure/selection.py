@@ -1,0 +1,86 @@
+"""Which round of a run is reported and deployed: the last, or the best on validation samples, or on test samples.
+
+The best of all rounds on the test samples themselves is what several papers print. It is more than the same models
+would have on other samples, so whatever shows it says that it is optimistic.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from ..core.schema import FINETUNED, VALIDATION, Config, Row, Select, number
+from ..core.units import metrics_of
+
+LAST: Select = "last"
+BEST_VALIDATION: Select = "best-validation"
+PER_CLIENT: Select = "best-validation-per-client"
+BEST_TEST: Select = "best-test"
+WORDS: dict[Select, str] = {
+    LAST: "of the last evaluated round",
+    BEST_VALIDATION: "of the round whose models are best on the clients' validation samples",
+    PER_CLIENT: "of each client's own round, the one whose model is best on the client's own validation samples",
+    BEST_TEST: "of the round that is best on the test samples themselves",
+}
+OPTIMISTIC = "Optimistic: with best-test the round is chosen on the very test samples that measure it."
+
+N = TypeVar("N", float, Tensor)
+
+
+def goodness(value: N, higher_is_better: bool) -> N:
+    """Return a number that is higher for what is better."""
+    return value if higher_is_better else -value
+
+
+def rule_of(config: Config) -> Select:
+    """Return how the reported round of a run is chosen."""
+    return config.get("select", LAST)
+
+
+def validation_column(config: Config) -> str:
+    """Return the column that is chosen by: the first metric on the clients' validation samples."""
+    return f"personal_{metrics_of(config)[0]['column']}_{VALIDATION}"
+
+
+def higher_is_better(config: Config) -> bool:
+    """Return which of two values of the first metric is the better one."""
+    return metrics_of(config)[0]["higher_is_better"]
+
+
+def _score_column(config: Config, row: Row) -> str:
+    """Return the column that a rule looks at: on test samples that of the models that clients would deploy."""
+    if rule_of(config) != BEST_TEST:
+        return validation_column(config)
+    name = f"personal_{metrics_of(config)[0]['column']}"
+    return f"{name}_{FINETUNED if f'{name}_{FINETUNED}' in row else 'after_mix'}"
+
+
+def scored(config: Config, history: Sequence[Row]) -> list[tuple[float, Row]]:
+    """Return the evaluated rounds, each with what its models are worth, higher is better."""
+    found = ((number(row, _score_column(config, row)), row) for row in history)
+    return [(goodness(score, higher_is_better(config)), row) for score, row in found if score is not None]
+
+
+def reported(config: Config, history: Sequence[Row]) -> Row | None:
+    """Return the row of the round whose models count for all clients, the first of equally good ones.
+
+    None: it is the last evaluated one, because the rule says so or nothing was scored.
+    """
+    rows = scored(config, history) if rule_of(config) not in (LAST, PER_CLIENT) else []
+    return max(rows, key=lambda each: each[0])[1] if rows else None
+
+
+def stalled(config: Config, history: Sequence[Row]) -> int:
+    """Return how many evaluations ago the models were best on validation samples, on which alone a run stops early."""
+    scores = [
+        goodness(score, higher_is_better(config))
+        for row in history
+        if (score := number(row, validation_column(config))) is not None
+    ]
+    return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+
+def out_of_patience(config: Config, history: Sequence[Row]) -> bool:
+    """Return whether a run stops early after the last row."""
+    patience = config.get("patience")
+    return patience is not None and stalled(config, history) >= patience

@@ -1,0 +1,131 @@
+"""The models that a run ends with where not the last round decides: those that were chosen, kept on the way.
+
+The rule is the same as that of the summary (``measure/selection``), so what is deployed is what is reported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import UserError
+from ..core.files import disk
+from ..core.schema import VALIDATION, Config, Row, Select, SelectionConfig
+from ..core.tensors import Tensors
+from ..core.units import metrics_of
+from ..data import Federation
+from ..measure.rows import Columns, metric_row
+from ..measure.selection import (
+    BEST_TEST,
+    BEST_VALIDATION,
+    LAST,
+    PER_CLIENT,
+    goodness,
+    higher_is_better,
+    reported,
+    rule_of,
+)
+from ..models.model import Model
+from ..store import RunFolder
+from ..store.checkpoint import oldest
+from ..store.chosen import save_chosen
+from ..store.folder import CHECKPOINT
+from .experiment import Experiment
+from .run import Client, client_from, client_tensors
+
+ROUNDS, VALUES, MODELS = "rounds", "values/", "client/"
+
+
+@dataclass
+class Chosen:
+    """What every client would end with, as far as the run has gone."""
+
+    config: Config
+    clients: list[Client] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)  # in which each client's model was taken
+    values: Tensors = field(default_factory=dict)  # [n, ...] of these models, by protocol
+
+    def see(
+        self, history: Sequence[Row], values: Tensors, models: Callable[[], list[Client]], folder: RunFolder | None
+    ) -> None:
+        """Take an evaluated round, the last of ``history``, if it is better, and keep it in the run's folder."""
+        t, n = history[-1]["round"], len(values["after_mix"])
+        if not self.rounds:
+            better = torch.ones(n, dtype=torch.bool)
+        elif rule_of(self.config) == PER_CLIENT:
+            better = self._better(values[VALIDATION], self.values[VALIDATION])
+        else:
+            better = torch.full((n,), reported(self.config, history) in (None, history[-1]))
+        if not better.any():
+            return
+        mine, fresh = better.tolist(), models()
+        self.clients = [new if m else old for m, new, old in zip(mine, fresh, self.clients or fresh, strict=True)]
+        self.rounds = [t if m else since for m, since in zip(mine, self.rounds or [t] * n, strict=True)]
+        for protocol, new in values.items():
+            old = self.values.get(protocol, new)
+            self.values[protocol] = torch.where(better[:, None], new, old)
+        if folder is not None:
+            with disk(folder.path):
+                save_chosen(folder.path, t, self.tensors(), oldest(folder.path / CHECKPOINT))
+
+    def _better(self, now: Tensor, before: Tensor) -> Tensor:
+        """Return [n] who improved on its own validation samples; who has none follows the latest round."""
+        higher = higher_is_better(self.config)
+        new, old = (goodness(v[:, 0], higher) for v in (now, before))
+        return (new > old) | old.isnan()
+
+    def columns(self, federation: Federation) -> Columns:
+        """Return the columns of a row, of the models that were chosen."""
+        owned = dict.fromkeys(self.values, federation.test) | {VALIDATION: federation.validation}
+        sizes = {protocol: np.array([len(own) for own in each]) for protocol, each in owned.items()}
+        return {
+            k: v
+            for i, metric in enumerate(metrics_of(self.config))
+            for protocol, each in self.values.items()
+            for k, v in metric_row(metric, protocol, each[:, i], sizes[protocol]).items()
+        }
+
+    def tensors(self) -> Tensors:
+        """Return all of it as a file holds it."""
+        models = {f"{MODELS}{i}/{k}": v for i, c in enumerate(self.clients) for k, v in client_tensors(c).items()}
+        return {ROUNDS: torch.tensor(self.rounds), **{VALUES + k: v for k, v in self.values.items()}, **models}
+
+    def restore(self, tensors: Tensors, forms: Callable[[int], Sequence[Model]]) -> None:
+        """Go on from a file; ``forms(t)``: the model that each client has in round ``t``, counted from 0."""
+        self.rounds = tensors[ROUNDS].tolist()
+        self.values = {k.removeprefix(VALUES): v for k, v in tensors.items() if k.startswith(VALUES)}
+        own: list[Tensors] = [{} for _ in self.rounds]
+        for name, value in tensors.items():
+            if name.startswith(MODELS):
+                client, _, rest = name.removeprefix(MODELS).partition("/")
+                own[int(client)][rest] = value
+        models = {t: forms(t - 1) for t in set(self.rounds)}
+        self.clients = [
+            client_from(each, models[t][i]) for i, (each, t) in enumerate(zip(own, self.rounds, strict=True))
+        ]
+
+
+def check_selection(experiment: Experiment, select: Select, patience: int | None) -> None:
+    """Refuse a choice by samples that nobody has."""
+    by_validation = {f"select={select}": select in (BEST_VALIDATION, PER_CLIENT), f"patience={patience}": patience}
+    for asked in (text for text, wanted in by_validation.items() if wanted):
+        if not experiment.federation.validation:
+            raise UserError(f"{asked} looks at validation samples, and there are none: keep some with validation=0.2")
+        if not experiment.measurable:
+            raise UserError(f"{asked} needs a metric, and nothing is measured here: leave it out")
+    if select == BEST_TEST and not experiment.measurable:
+        raise UserError(f"select={select} needs a metric, and nothing is measured here: leave it out")
+
+
+def chosen_by(validation: float, select: Select, patience: int | None) -> SelectionConfig:
+    """Return what the configuration says of the choice; what is usual is left out, as in runs of old."""
+    found: SelectionConfig = {}
+    if validation:
+        found["validation"] = validation
+    if select != LAST:
+        found["select"] = select
+    if patience is not None:
+        found["patience"] = patience
+    return found

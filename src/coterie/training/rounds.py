@@ -1,0 +1,149 @@
+"""The rounds of a run, one after another: trained, measured, saved, and the models that it ends with."""
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+from ..core.errors import noted
+from ..core.schema import Config, Row
+from ..core.tensors import Tensors, size_in_bytes
+from ..engines.base import InMemory
+from ..measure import summarize
+from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
+from ..models.model import Model
+from ..store import RunFolder, Writer
+from ..store.checkpoint import Saved
+from ..store.chosen import load_chosen
+from ..track import Tracking
+from ..track.progress import Progress
+from .backend import Backend
+from .chosen import Chosen
+from .client_summary import client_summary
+from .config import moved
+from .experiment import Experiment, RunState
+from .newcomers import mean_over, newcomer_summary
+from .run import History, Run, client_tensors, read_finished
+from .time_limit import LimitedRun
+
+
+def begin_rounds(
+    backend: Backend, continued: RunFolder | None, config: Config, bar: Progress
+) -> tuple[RunState, list[Row]]:
+    """Return where the run stands: at its start, or after the last round that was saved."""
+    found = None if continued is None else continued.resumed(backend.restored, bar.warn, bar.say)
+    if found is not None and continued is not None and (told := moved(continued.config(), config)) is not None:
+        bar.warn(told)
+    return found or (backend.start(), [])
+
+
+def read_again(experiment: Experiment, folder: RunFolder, config: Config, tracking: Tracking) -> Run:
+    """Return a run that was finished before, from its files: nothing is computed or written once more."""
+    folder.tidy()
+    run = read_finished(folder, config, _forms(experiment, folder), tracking.bar.warn)
+    tracking.begin(config, folder.path, run.history)
+    tracking.summary = run.summary
+    return run
+
+
+def _forms(experiment: Experiment, folder: RunFolder) -> Callable[[int, Tensors], Model]:
+    """Return the model of each client of a finished run, in the form that it had in its round."""
+    rounds = folder.client_summary().get("rounds") or [experiment.rounds] * experiment.federation.clients
+    forms = {t: experiment.modules(t - 1) for t in set(rounds)}
+    return lambda i, _: forms[rounds[i]][i]
+
+
+def run_rounds(
+    experiment: Experiment,
+    backend: Backend,
+    folder: RunFolder | None,
+    config: Config,
+    now: RunState,
+    history: list[Row],
+    bar: Progress,
+    tracking: Tracking,
+    limited: LimitedRun | None,
+) -> Run:
+    """Run the rounds that are left."""
+    schedule, end = experiment.schedule, len(history) if out_of_patience(config, history) else config["rounds"]
+    todo, chosen = range(len(history), end), _chosen(experiment, folder, config, len(history))
+    bar.begin(history)
+    building = _built(experiment, now, todo) if backend is experiment else 0.0
+    with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
+        for t in todo if limited is None or writer is None else limited.rounds(todo, schedule, history, writer):
+            with noted(f"It happened in round {t + 1}."):
+                now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
+            row["seconds"] += building if t == todo.start else 0.0
+            history.append(row)
+            if chosen is not None and now.values is not None:
+                chosen.see(history, now.values, partial(backend.clients, now.state, t), folder)
+            if writer is not None:
+                writer.keep(row, backend.saved(now))
+            bar.update(row)
+            tracking.round(row)
+            if out_of_patience(config, history):
+                bar.say(f"stopped after round {t + 1}: {config['patience']} evaluations were no better on validation")
+                break
+    return _finished(experiment, backend, folder, config, now, history, tracking, limited, chosen)
+
+
+def _chosen(experiment: Experiment, folder: RunFolder | None, config: Config, rounds: int) -> Chosen | None:
+    """Return what the run would end with so far; None where it ends with the last round."""
+    if rule_of(config) == LAST:
+        return None
+    chosen = Chosen(config)
+    saved = load_chosen(folder.path, rounds) if folder is not None and rounds else None
+    if saved is not None:
+        chosen.restore(saved, experiment.modules)
+    return chosen
+
+
+def _finished(
+    experiment: Experiment,
+    backend: Backend,
+    folder: RunFolder | None,
+    config: Config,
+    now: RunState,
+    history: list[Row],
+    tracking: Tracking,
+    limited: LimitedRun | None,
+    chosen: Chosen | None,
+) -> Run:
+    """Return the run after its last round, with the models that its rule has chosen, and write its last files."""
+    saved, last = backend.saved(now), len(history) - 1
+    if limited is not None:
+        limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
+    if chosen is None or not chosen.rounds:
+        clients, taken, apart = backend.clients(now.state, last), [], None
+        values = now.values or backend.values(now.state, now.after_train, last)
+    else:
+        clients, values, taken = chosen.clients, chosen.values, chosen.rounds
+        apart = chosen.columns(experiment.federation) if rule_of(config) == PER_CLIENT else None
+    final = saved if isinstance(saved, dict) else saved.gathered()
+    forms = [client.model for client in clients if client.model is not None]
+    known = client_summary(experiment, values, len(history), forms, taken)
+    summary = summarize(config, history, apart)
+    if (newcomers := newcomer_summary(experiment, final)) is not None:
+        known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
+    run = Run(config, History(history), summary, clients, final, known)
+    if folder is not None:
+        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
+    tracking.summary = run.summary
+    return run
+
+
+def _share_of_models(experiment: Experiment, saved: Saved) -> float:
+    """Return how large the files of all clients' models are, in checkpoints; 1 where that is in other processes."""
+    models = experiment.federation.clients * size_in_bytes(experiment.model.start.values())
+    return models / max(1, size_in_bytes(saved.values())) if isinstance(saved, dict) else 1.0
+
+
+def _built(experiment: Experiment, now: RunState, todo: range) -> float:
+    """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
+    silent = replace(experiment.metrics, silent=True)  # answers are none of the model's, which a metric may not take
+    began, plain = time.perf_counter(), replace(experiment, record=(), metrics=silent)
+    if isinstance(experiment.engine, InMemory) and len(todo):
+        with noted(f"It happened in round {todo.start + 1}."):
+            experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
+    return time.perf_counter() - began
