@@ -1,5 +1,6 @@
 """Metrics against scikit-learn, over clients, engines and shards; what does not fit is refused."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -252,6 +253,12 @@ def test_a_rehearsal_asks_no_function_of_ones_own() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         personal_values(Serial(), model, own, tests, np.arange(4), metrics)
     assert "in the metric refuses_zeros, on 300 samples" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(("returned", "said"), [("x", "returns a str"), (torch.zeros(3), "returns (3,) numbers")])
+def test_what_is_no_number_is_refused(returned: Any, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        value(ct.measure.metric(lambda outputs, targets: returned, "mine"), *CASES["classes"])
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -99,6 +99,8 @@ WRONG = {
     "dice of vectors": ((*ASKED, "--metric", "dice"), ("dice", "pixel", "numbers")),
     "no such metric": (("--metric", "brier"), ("brier", "macro-f1", "module:function")),
     "twice": (("--metric", "auroc", "--metric", "auroc"), ("auroc", "twice")),
+    "a function of one thing": (("--metric", "json:loads"), ("loads", "(outputs, targets)")),
+    "the dice of vectors": (("--loss", "dice"), ("dice", "pixels", "cross-entropy")),
     "no such loss": (("--loss", "l2"), ("l2", "mse", "cross-entropy")),
     "cross-entropy of numbers": (ASKED[:-2], ("float32", "--loss mse")),
     "mse of ten classes": (("--loss", "mse"), ("outputs", "another loss")),

@@ -4,6 +4,7 @@ One mechanism measures all of them: the statistics of every test sample are kept
 client, over all samples, or over resampled ones.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -71,10 +72,22 @@ class OwnMetric:
             outputs = statistics[:, :split].reshape(-1, *task.outputs).to(task.dtype)
             targets = statistics[:, split:].reshape(-1, *task.targets)
             whole = task.kind in ("classes", "tokens", "pixels")
+            given = outputs, targets.to(torch.int64 if whole else task.dtype)
             with noted(f"It happened in the metric {self.name}, on {len(outputs)} samples."):
-                return torch.as_tensor(self.function(outputs, targets.to(torch.int64 if whole else task.dtype)))
+                return _one_number(self.name, self.function(*given))
 
         return Metric(self.name, each, value, self.higher_is_better, self.average)
+
+
+def _one_number(name: str, found: Any) -> Tensor:
+    """Return what a function of one's own returns; refuse what is no number."""
+    try:
+        number = torch.as_tensor(found, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"the metric {name} returns a {type(found).__name__}: return one number, or NaN") from error
+    if number.numel() != 1:
+        raise UserError(f"the metric {name} returns {tuple(number.shape)} numbers: return one, such as their mean")
+    return number.reshape(())
 
 
 def metric(
@@ -92,9 +105,16 @@ def metric(
         higher_is_better: Which of two values is the better one.
         average: "clients": each counts alike in a mean; "samples": as much as it has test samples.
     """
+    try:
+        inspect.signature(function).bind("outputs", "targets")
+    except TypeError as error:
+        raise UserError(f"the metric {function} does not take (outputs, targets): give a function of both") from error
+    except ValueError:
+        pass  # functions written in C may have no signature
     found = str(name or getattr(function, "__name__", type(function).__name__))
     if not found.replace("-", "_").isidentifier() or found in _TAKEN:
-        raise UserError(f"{found!r} is no name for a metric: give another of letters, digits and _, as in name='error'")
+        raise UserError(f"{found!r} is no name for a metric: give one, as in coterie.measure.metric(function, 'error')")
+
     return OwnMetric(function, found, higher_is_better, average)
 
 

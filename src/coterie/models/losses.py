@@ -33,6 +33,10 @@ def huber(outputs: Tensor, targets: Tensor) -> Tensor:
 def dice(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return 1 - Dice of the probabilities, mean over classes or channels, of every sample alone; 1 is added to both
     sides of its fraction, so that an empty mask has a gradient."""
+    if outputs.dim() < 3:
+        raise UserError(
+            "the loss dice is for pixels, and there is one answer per sample: take cross-entropy, bce or mse"
+        )
     if outputs.shape == targets.shape:
         likely, true = outputs.sigmoid(), targets.to(outputs.dtype)
     else:
