@@ -162,16 +162,21 @@ def test_workers_train_what_cannot_be_lifted(workers: list[WorkerHandle]) -> Non
 
 
 def test_workers_learn_numbers(lent: None) -> None:
-    """Targets of several numbers, in clients of unequal size."""
+    """Targets of several numbers, in clients of unequal size, measured by what all workers keep of their samples."""
     x = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
     pairs = [(part, part[:, :2].cumsum(1)) for part in x.split((9, 4, 11))]
     fed, model = ct.data.from_tensors(train=pairs, test=pairs), nn.Linear(3, 2)
     method = ct.algorithms.dfedavg(topology="ring", epochs=2, batch_size=4)
-    given = {"rounds": 2, "loss": nn.functional.mse_loss, "progress": False}
+    largest = ct.measure.metric(lambda o, y: (o - y).abs().max(), "largest", higher_is_better=False)
+    given = {"rounds": 2, "loss": nn.functional.mse_loss, "metric": ["mse", "r2", largest], "progress": False}
     one = ct.fit(model, fed, method, engine="serial", **given)
     other = ct.fit(model, fed, method, engine="ray", cluster=ct.Cluster(workers=2), **given)
     for mine, theirs in zip(one.clients, other.clients, strict=True):
         assert_close(mine.shared | mine.personal, theirs.shared | theirs.personal)
+    measured = [k for k in one.history[-1] if k.startswith(("personal_", "global_"))]
+    assert {"global_r2", "global_r2_local", "personal_largest_after_train_worst"} <= set(measured)
+    for k in measured:
+        assert other.history[-1][k] == pytest.approx(one.history[-1][k], rel=1e-5), k  # type: ignore[literal-required]
 
 
 KILLS = int(os.environ.get("COTERIE_RAY_KILLS", "1"))  # of workers, each in a run of its own; 20 by hand
