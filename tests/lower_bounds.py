@@ -21,6 +21,8 @@ COMMANDS = {
     "": ["--version", "--help", "list", "topology ring --clients 4", f"{RUN} --out a", "run a --resume --quiet"],
     "report": ["report a --out a.html"],
     "images": ["data list"],
+    "tables": ["run fedavg --data csv:t.csv,target=y,client=site --rounds 1 --quiet --out tables"],
+    "huggingface": ["data list"],
     "ray": [f"{RUN} --engine ray --workers 2 --out ray"],
     "export": ["export a --client 0 --out a.onnx", "export a --client 0 --out a.pt"],
     "tensorboard": [f"{RUN} --tensorboard --out tensorboard"],
@@ -52,6 +54,7 @@ def check(folder: Path, extras: list[str]) -> None:
     venv.create(folder, with_pip=True)
     programs = (folder / ("Scripts" if sys.platform == "win32" else "bin")).absolute()
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"WANDB_MODE": "offline"}
+    (folder / "t.csv").write_text("site,a,y\n" + "".join(f"{i % 3},{i},{i % 4 // 2}\n" for i in range(60)))
     pinned: dict[str, str] = {}
     for extra in ["", *extras]:
         pinned |= declared()[extra]

@@ -253,4 +253,11 @@ def test_a_new_site_that_does_not_fit(tmp_path: Path, cli: Cli) -> None:
         "holds numbers, and texts in the run",
     )
     refused("c/fedavg-seed0", table(tmp_path / "b.csv", 40, 1, extra=range(40)), "has not learned from extra")
+    config = tmp_path / "c/fedavg-seed0/config.json"
+    known = json.loads(config.read_text())
+    for field, value, said in (("mean", [0.0], "too few means or too many"), ("std", [0.0] * 3, "columns.std[0]")):
+        config.write_text(json.dumps({**known, "columns": {**known["columns"], field: value}}))
+        refused("c/fedavg-seed0", new, said)
+        words = ["export", "c/fedavg-seed0", "--client", "0", "--out", "a.safetensors"]
+        cli.refuse(*words, cwd=tmp_path, names=(said,))
     assert not (tmp_path / "a.safetensors").exists()

@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypedDict
 
-from .annotations import PositiveInt, Range
+from .annotations import Positive, PositiveInt, Range
 
 Count = Annotated[int, Range()]
 
@@ -12,11 +12,11 @@ class SavedColumns(TypedDict):
 
     features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
     mean: list[float]  # of every input
-    std: list[float]
+    std: list[Positive]
     target: list[str]
     classes: list[str] | None  # None: the targets are numbers
     target_mean: list[float]
-    target_std: list[float]
+    target_std: list[Positive]
 
 
 class Newcomers(TypedDict):

@@ -72,7 +72,11 @@ class Columns:
         features = {name: None if texts is None else tuple(texts) for name, texts in saved["features"].items()}
         classes = None if saved["classes"] is None else tuple(saved["classes"])
         of_targets = tuple(map(Scale, saved["target_mean"], saved["target_std"]))
-        return cls(features, scales, tuple(saved["target"]), classes, of_targets)
+        found = cls(features, scales, tuple(saved["target"]), classes, of_targets)
+        numbers = 0 if classes is not None else len(found.target)
+        if len(found.inputs) != len(scales) or len(of_targets) != numbers:
+            raise UserError("the columns in the run's config.json have too few means or too many: restore the file")
+        return found
 
     def saved(self) -> SavedColumns:
         """Return what another table with the same columns is encoded with, as JSON has it."""

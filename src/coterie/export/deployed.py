@@ -190,7 +190,9 @@ class Opened:
         shape = self.config["model"].get("input_shape")
         module = recover(module) if low_rank and form == "recovered" else module
         columns = self.config.get("columns")
-        table = columns if columns is not None and columns["features"] else None  # the images of a table are none
+        table = None  # the images of a table are none
+        if columns is not None and Columns.of(columns).features:
+            table = columns
         return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts, table)
 
     def _origin(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def personalize(
 def _read(run: Run | str | Path) -> tuple[Config, Tensors, str]:
     """Return the configuration of a run, the state after its last round, and where that is."""
     if isinstance(run, Run):
-        return run.config, run.final, "the configuration"
+        return run.config, {k: v.cpu() for k, v in run.final.items()}, "the configuration"
     folder = finished(run)
     checkpoint = folder.latest(print)
     return folder.config(), {} if checkpoint is None else checkpoint.tensors, str(folder.path / CONFIG)
