@@ -75,7 +75,7 @@ def test_it_is_small_and_loads_nothing(compared: Path, shown: Page) -> None:
 def test_every_section_is_there(shown: Page) -> None:
     names = {e.attributes.get("id") for e in shown.root.all()}
     slices = {f"landscape-{i}" for i in range(4)}
-    charts = {"rounds", "bytes", "traffic", "clients", "labels", "topology", "consensus", *slices}
+    charts = {"gains", "rounds", "bytes", "traffic", "clients", "labels", "topology", "consensus", *slices}
     assert {f"s1-{chart}" for chart in charts} == set(shown.charts)
     assert set(shown.charts) | {"s1", "command"} <= names
     assert len(shown.root.all("h1")) == 1

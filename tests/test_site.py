@@ -110,7 +110,7 @@ def test_the_code_of_a_page_runs(page: str, cli: Cli, tmp_path: Path, monkeypatc
     for name in blocks.files():
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert blocks.languages(text) <= {"python", "sh", "text"}
+    assert blocks.languages(text) <= {"python", "sh", "text", "toml"}
     blocks.run(text, cli, tmp_path)
 
 

@@ -190,6 +190,9 @@ class ClientSummary(TypedDict, total=False):
     labels: Labels | None  # None where there are no classes, or too many
     accuracy: dict[str, list[Fraction | None]]  # by protocol; another metric has its own name here
     graph: Graph | None  # None with a server, and where nobody is heard
+    # [client][draw] the first metric of the model that it ends with, over test samples drawn again; only where
+    # something is measured and the clients are not too many
+    resampled: Annotated[list[list[float | None]], EqualRows()]
 
 
 class DataOrigin(TypedDict):

@@ -19,6 +19,7 @@ from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected, Record
 from .factors import blocks, factors
+from .gains import who_gains
 from .graph import topology
 from .groups import Method, Setup, setups
 from .landscape import landscapes
@@ -138,6 +139,7 @@ def _setup(
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
+{plots(who_gains(setup))}
 <ul class="verdict">{_items(comparison.verdict)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>

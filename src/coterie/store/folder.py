@@ -188,12 +188,13 @@ def client_file(path: Path, client: int) -> Path:
 
 def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    some = {"names", "newcomers", "rounds", "accuracy"}  # which not all runs have
+    some = {"names", "newcomers", "rounds", "accuracy", "resampled"}  # which not all runs have
     known = get_type_hints(ClientSummary).keys() - some
     yield from (f"{key} is missing" for key in known if key not in summary)
     each: dict[str, Sequence[object] | None] = {
         "names": summary.get("names"),
         "rounds": summary.get("rounds"),
+        "resampled": summary.get("resampled"),
         **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
         **{f"accuracy.{protocol}": values for protocol, values in summary.get("accuracy", {}).items()},
     }

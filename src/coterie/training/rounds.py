@@ -24,6 +24,7 @@ from .client_summary import client_summary
 from .config import moved
 from .experiment import Experiment, RunState
 from .newcomers import mean_over, newcomer_summary
+from .resampled import resampled
 from .run import History, Run, client_tensors, read_finished
 from .time_limit import LimitedRun
 
@@ -126,6 +127,8 @@ def _finished(
     summary = summarize(config, history, apart)
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
+    if (again := resampled(experiment, clients)) is not None:
+        known["resampled"] = again
     run = Run(config, History(history), summary, clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)

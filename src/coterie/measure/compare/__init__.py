@@ -5,10 +5,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
+from .gains import GAINS, Gains, gain_sentences, gains
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 
-__all__ = ["POINTS", "TARGET", "Cell", "Column", "Comparison", "MethodRuns", "RunData", "check_target", "paired_test"]
+__all__ = [
+    "POINTS",
+    "TARGET",
+    "Cell",
+    "Column",
+    "Comparison",
+    "Gains",
+    "MethodRuns",
+    "RunData",
+    "check_target",
+    "gains",
+    "paired_test",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +40,7 @@ class Comparison:
     @cached_property
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
-        return [*verdict(self.methods), *newcomer_sentences(self.methods)]
+        return [*verdict(self.methods), *gain_sentences(self.methods), *newcomer_sentences(self.methods)]
 
     @cached_property
     def rows(self) -> list[tuple[str, list[Cell]]]:
@@ -36,5 +49,5 @@ class Comparison:
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
-        kept_out = newcomer_sentences(self.methods)
-        return [*self.notes, *protocol(self.methods, shown, mark), *([NEWCOMERS] if kept_out else [])]
+        further = [(GAINS, gain_sentences(self.methods)), (NEWCOMERS, newcomer_sentences(self.methods))]
+        return [*self.notes, *protocol(self.methods, shown, mark), *(means for means, said in further if said)]

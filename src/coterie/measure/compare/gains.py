@@ -1,0 +1,113 @@
+"""Who gains: each client's difference to training alone, and to one model for all, with an interval of its own."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ...core.schema import FINETUNED, MetricInfo
+from ...core.units import of_clients, scale
+from ..paired import Numbers
+from .columns import MethodRuns, RunData
+
+REFERENCES = {"local": "training alone", "fedavg": "one model for all"}  # by method: what it stands for
+SURE = 0.95  # of an interval
+GAINS = (
+    "Who gains: each client's own model on its own test samples against its model of the other method, and an interval "
+    "of 95 % by drawing its test samples again (bootstrap); it helps or harms whose interval lies on one side of 0. "
+    "The intervals are not corrected for the number of clients."
+)
+Verdict = Literal["helps", "harms", "unclear"]
+VERDICTS: tuple[Verdict, ...] = ("helps", "harms", "unclear")
+
+
+class Gain(NamedTuple):
+    """What a client has of a method, in the metric's unit: above 0 it is better off."""
+
+    client: int
+    name: str
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the client is clearly better or worse off."""
+        return "helps" if self.low > 0 else "harms" if self.high < 0 else "unclear"
+
+
+class Gains(NamedTuple):
+    """What all clients have of a method, those first who gain most."""
+
+    label: str  # of the method
+    reference: str  # the label of the other one
+    means: str  # what that one stands for
+    each: list[Gain]
+
+    def count(self, verdict: Verdict) -> int:
+        """Return how many clients it is so for."""
+        return sum(gain.verdict == verdict for gain in self.each)
+
+    @property
+    def said(self) -> str:
+        """The counts in words, and who has most and least of it."""
+        helps, harms, unclear = (self.count(v) for v in VERDICTS)
+        who = f"helps {helps}, harms {harms}, no clear difference for {unclear} of {len(self.each)} clients"
+        most, least = (
+            f"{g.name} {g.difference:+.3g} ({g.low:+.3g} to {g.high:+.3g})" for g in (self.each[0], self.each[-1])
+        )
+        return f"{self.label} against {self.means} ({self.reference}): {who}; most {most}, least {least}."
+
+
+def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
+    """Return what the clients have of each method against every reference that was run; [] without one."""
+    found = []
+    for name, means in REFERENCES.items():
+        other = next((m for m in methods if m.runs[0].config["method"] == name), None)
+        if other is None:
+            continue
+        for m in methods:
+            if m is not other and m.runs[0].config["method"] != "local" and (each := _each(m, other)):
+                found.append(Gains(m.label, other.label, means, each))
+    return found
+
+
+def gain_sentences(methods: Sequence[MethodRuns]) -> list[str]:
+    """Say whom each method helps; nothing where there is nothing to compare with."""
+    return [each.said for each in gains(methods)]
+
+
+def _each(method: MethodRuns, other: MethodRuns) -> list[Gain]:
+    """Return every client's gain, mean over the seeds; [] unless both have the same clients, seeds and draws."""
+    metric, pairs = method.metric, list(zip(method.runs, other.runs, strict=False))
+    if metric is None or other.metric != metric or len(method.runs) != len(other.runs):
+        return []
+    if not all(_comparable(a, b, metric) for a, b in pairs):
+        return []
+    sign = scale(metric) * (1 if metric["higher_is_better"] else -1)
+    mean: Numbers = sign * np.mean([_values(a, metric) - _values(b, metric) for a, b in pairs], axis=0)
+    drawn: Numbers = sign * np.mean([_drawn(a) - _drawn(b) for a, b in pairs], axis=0)
+    names = method.runs[0].client_summary.get("names") or [f"client {i}" for i in range(len(mean))]
+    found = []
+    for i in np.flatnonzero(~np.isnan(mean) & (~np.isnan(drawn)).any(axis=1)):
+        low, high = np.nanquantile(drawn[i], [(1 - SURE) / 2, (1 + SURE) / 2])
+        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high)))
+    return sorted(found, key=lambda gain: (-gain.difference, gain.client))
+
+
+def _comparable(a: RunData, b: RunData, metric: MetricInfo) -> bool:
+    """Whether two runs have the same test samples in the same hands, and the same draws of them."""
+    same = a.seed == b.seed and a.config["fingerprints"]["data"] == b.config["fingerprints"]["data"]
+    shapes = {(len(_values(run, metric)), _drawn(run).shape) for run in (a, b)}
+    return same and len(shapes) == 1 and all(rows == drawn[0] > 0 for rows, drawn in shapes)
+
+
+def _drawn(run: RunData) -> Numbers:
+    """Return [n, draws] the metric over test samples drawn again; [0] where a run has none."""
+    return np.array(run.client_summary.get("resampled", []), dtype=np.float64)
+
+
+def _values(run: RunData, metric: MetricInfo) -> Numbers:
+    """Return the metric of the model that each client ends with: fine-tuned, where the method tunes it."""
+    known = of_clients(run.client_summary, metric)
+    return np.array(known.get(FINETUNED) or known.get("after_mix") or [], dtype=np.float64)

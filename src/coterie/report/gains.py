@@ -1,0 +1,66 @@
+"""Who gains: the picture at the top of the page, one line per client."""
+
+from typing import Any
+
+from ..core.schema import MetricInfo
+from ..core.units import unit, words
+from ..measure.compare import Gains, gains
+from .charts import COLORS, INK, Chart, Figure, axis, titled
+from .groups import Setup
+
+ROW = 18  # pixels that a client takes
+VERDICTS = {"helps": ("helped", COLORS[2], "circle"), "harms": ("harmed", COLORS[1], "square")}
+UNCLEAR = ("no clear difference", INK, "circle-open")
+
+
+def who_gains(setup: Setup) -> Chart | None:
+    """Draw each client's difference to training alone and to one model for all; None where neither was run.
+
+    The method with the largest mean difference is shown first.
+    """
+    metric, found = setup.methods[0].metric, gains(setup.methods)
+    if metric is None or not found:
+        return None
+    best = max(found, key=lambda one: (one.means == found[0].means, sum(g.difference for g in one.each)))
+    views = {f"{one.label} against {one.reference}": _figure(one, metric) for one in (best, *found)}
+    better = "" if metric["higher_is_better"] else " A lower value counts as a gain."
+    caption = (
+        "A line is a client: how much better its model is, on its own test samples, than its model of the other "
+        "method, and an interval of 95 % by drawing its test samples again; whose interval holds 0 shows no clear "
+        "difference. "
+        f"The intervals are not corrected for the number of clients.{better}"
+    )
+    most = max(len(one.each) for one in found)
+    return Chart("gains", "Who gains", caption, views, height=130 + ROW * most)
+
+
+def _figure(one: Gains, metric: MetricInfo) -> Figure:
+    traces = [_trace(one, verdict, *VERDICTS.get(verdict, UNCLEAR)) for verdict in ("helps", "unclear", "harms")]
+    order = [gain.name for gain in one.each]
+    along = {"categoryorder": "array", "categoryarray": order[::-1], "automargin": True, "ticksuffix": " "}
+    across = axis(titled(f"{one.label} minus {one.reference}, {words(metric)}", unit(metric).replace("%", "points")))
+    layout = {"xaxis": across | {"zeroline": True}, "yaxis": along, "legend": {"orientation": "h", "y": 1.08}}
+    return {"data": [t for t in traces if t["x"]], "layout": layout}
+
+
+def _trace(one: Gains, verdict: str, name: str, color: str, symbol: str) -> dict[str, Any]:
+    mine = [gain for gain in one.each if gain.verdict == verdict]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{name}: {len(mine)}",
+        "x": [gain.difference for gain in mine],
+        "y": [gain.name for gain in mine],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [gain.high - gain.difference for gain in mine],
+            "arrayminus": [gain.difference - gain.low for gain in mine],
+            "color": color,
+            "thickness": 1.2,
+            "width": 3,
+        },
+        "marker": {"color": color, "symbol": symbol, "size": 8},
+        "customdata": [[gain.low, gain.high] for gain in mine],
+        "hovertemplate": "<b>%{y}</b>: %{x:+.3~g} (%{customdata[0]:+.3~g} to %{customdata[1]:+.3~g})<extra></extra>",
+    }

@@ -1,0 +1,113 @@
+"""Who gains: the metric over test samples drawn again, and each client's difference with an interval."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+from coterie.core.schema import ACCURACY
+from coterie.data import Federation
+from coterie.measure import resample as resampling
+from coterie.measure.compare import Comparison, MethodRuns, RunData, gains
+from coterie.measure.metric import BUILT_IN, Metric
+from coterie.measure.resample import DRAWS, resample
+from coterie.measure.task import task_of
+from coterie.report.collect import collect
+
+RIGHT = torch.tensor([[1.0, 1.0]] * 30 + [[0.0, 1.0]] * 10)
+
+
+def accuracy() -> Metric:
+    outputs, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    return BUILT_IN["accuracy"].on("accuracy", task_of(outputs, y, torch.nn.functional.cross_entropy))
+
+
+def test_draws_spread_as_a_share_of_so_many_samples_does() -> None:
+    """A share p of n samples drawn with replacement has mean p and variance p (1 - p) / n."""
+    many = torch.cat([resample(accuracy(), [RIGHT], seed) for seed in range(20)]).flatten()
+    assert many.mean().item() == pytest.approx(0.75, abs=0.005)
+    assert many.var().item() == pytest.approx(0.75 * 0.25 / 40, rel=0.05)
+
+
+def test_sums_come_to_what_the_drawn_samples_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics of sums alone take a shorter way; the draws are those of the long one."""
+    short = accuracy()
+    long = Metric(short.name, short.each, short.value)
+    kept = [RIGHT, RIGHT[28:33], RIGHT[:0]]
+    monkeypatch.setattr(resampling, "FEWER", DRAWS)
+    fast, slow = resample(short, kept, 3), resample(long, kept, 3)
+    assert fast.shape == (3, DRAWS)
+    torch.testing.assert_close(fast, slow, equal_nan=True)
+    assert fast[2].isnan().all()
+    assert not torch.equal(fast, resample(short, kept, 4))
+
+
+def told(values: list[float], drawn: list[list[float | None]], method: str, **changed: Any) -> MethodRuns:
+    config: Any = {"method": method, "seed": 0, "fingerprints": {"data": "d"}, "data": {"clients": len(values)}}
+    clients: Any = {changed.get("metric", ACCURACY)["column"]: {"after_mix": values}, "resampled": drawn}
+    config |= {"metrics": [changed.get("metric", ACCURACY)]} | changed.get("config", {})
+    return MethodRuns(method, [RunData(config, [], {}, clients | changed.get("clients", {}))])  # type: ignore[typeddict-item]
+
+
+ALONE = told([0.5, 0.5, 0.5, 0.5], [[0.4, 0.5, 0.6]] * 3 + [[None, None, None]], "local")
+SHARED = told([0.9, 0.5, 0.1, 0.6], [[0.8, 0.9, 1.0], [0.5, 0.4, 0.6], [0.0, 0.1, 0.2], [None, None, None]], "fedper")
+
+
+def test_a_client_gains_whose_interval_lies_above_zero() -> None:
+    """On the same draws; a client of which nothing is known is left out."""
+    (found,) = gains([ALONE, SHARED])
+    assert [(g.client, g.verdict) for g in found.each] == [(0, "helps"), (1, "unclear"), (2, "harms")]
+    assert found.each[0].difference == pytest.approx(40)
+    assert found.each[0].low == pytest.approx(40)
+    assert found.said.startswith(
+        "fedper against training alone (local): helps 1, harms 1, no clear difference for 1 of 3 clients; most"
+    )
+
+
+def test_less_is_a_gain_where_lower_is_better() -> None:
+    error: Any = {**ACCURACY, "name": "mse", "column": "mse", "higher_is_better": False, "percent": False}
+    drawn: Any = [[0.5, 0.5]]
+    (found,) = gains([told([0.5], drawn, "local", metric=error), told([0.2], [[0.2, 0.2]], "fedper", metric=error)])
+    assert found.each[0].verdict == "helps"
+    assert found.each[0].difference == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"config": {"seed": 1}},
+        {"config": {"fingerprints": {"data": "other"}}},
+        {"clients": {"resampled": [[0.1, 0.2]]}},
+        {"clients": {"resampled": []}},
+        {"clients": {"accuracy": {}}},
+    ],
+)
+def test_other_samples_are_not_compared(changed: dict[str, Any]) -> None:
+    other = told([0.9, 0.5, 0.1, 0.6], [[0.8, 0.9, 1.0]] * 4, "fedper", **changed)
+    assert gains([ALONE, other]) == []
+    assert gains([SHARED]) == []
+
+
+def renamed() -> Federation:
+    return ct.data.federate("digits:renamed=4", partition="iid", clients=6)
+
+
+def test_the_page_begins_with_it(tmp_path: Path) -> None:
+    """Real runs, whose intervals hold the difference that was measured."""
+    for method in ("local", "fedper"):
+        algorithm = getattr(ct.algorithms, method)(lr=0.1, batch_size=16, epochs=2)
+        net = ct.models.build("mlp", classes=10, input_shape=(1, 8, 8), seed=0)
+        ct.fit(net, renamed(), algorithm, rounds=2, out=tmp_path / method, progress=False)
+    records = collect([tmp_path]).records
+    comparison = Comparison([MethodRuns(r.config["method"], [r]) for r in records])
+    (found,) = gains(comparison.methods)
+    assert len(found.each) == 6
+    assert all(g.low <= g.difference <= g.high for g in found.each)
+    drawn = np.array(records[0].client_summary["resampled"])
+    assert drawn.mean(axis=1) == pytest.approx(np.array(records[0].client_summary["accuracy"]["after_mix"]), abs=0.03)
+    assert found.said in comparison.verdict
+    page = ct.report.html([tmp_path])
+    assert page.index("Who gains") < page.index('<ul class="verdict">')
