@@ -7,8 +7,8 @@ from ...core.units import with_unit
 from .columns import MethodRuns
 
 NEWCOMERS = (
-    "Newcomers: clients that were kept out of training. As received: the model that all agree on; trained: after the "
-    "newcomer has trained its own part of it, or tuned all of it where no part is its own."
+    "Newcomers: clients that were kept out of training. As received: the model that all agree on after the last round; "
+    "trained: after the newcomer has trained its own part of it, or tuned all of it where no part is its own."
 )
 
 
