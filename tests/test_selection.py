@@ -130,6 +130,31 @@ def test_lower_numbers_and_ties() -> None:
     assert reported(config, history) is history[1]  # the first of equally good ones
     assert [out_of_patience(config, history[:n]) for n in range(1, 6)] == [False, False, False, False, True]
     assert reported({"select": "last"}, history) is None  # type: ignore[typeddict-item]
+    errors: Any = [{"round": t, "personal_mse_validation": v} for t, v in enumerate((0.5, 0.2, 0.4, 0.3), 1)]
+    lower: Any = {**config, "metrics": [{"name": "mse", "column": "mse", "higher_is_better": False}]}
+    assert reported(lower, errors) is errors[1]
+    assert [out_of_patience(lower, errors[:n]) for n in range(1, 5)] == [False, False, False, True]
+
+
+def test_errors_are_chosen_by_the_lowest() -> None:
+    """A regression, each client by itself: held against the rounds of shorter runs."""
+    draw = torch.Generator().manual_seed(0)
+    x, noise = torch.randn(4, 24, 3, generator=draw), torch.randn(4, 24, 1, generator=draw)
+    pairs = [(mine, mine.sum(1, keepdim=True) + own) for mine, own in zip(x, noise, strict=True)]
+    fed = ct.data.from_tensors([(a[:12], b[:12]) for a, b in pairs], [(a[12:], b[12:]) for a, b in pairs])
+    alg = ct.algorithms.dfedavg(topology="ring", lr=0.3, epochs=2, batch_size=4)
+
+    def trained(rounds: int, select: Any) -> ct.Run:
+        given: dict[str, Any] = {"loss": torch.nn.functional.mse_loss, "validation": 0.25, "progress": False}
+        return ct.fit(lambda: torch.nn.Linear(3, 1), fed, alg, rounds=rounds, select=select, **given)
+
+    found = trained(4, "best-validation-per-client")
+    every: Any = [trained(t, "last").client_summary for t in range(1, 5)]
+    taken = np.array([each["mse"]["validation"] for each in every]).argmin(axis=0)
+    assert found.client_summary["rounds"] == (taken + 1).tolist()
+    told: Any = found.summary
+    mixed = [every[t]["mse"]["after_mix"][i] for i, t in enumerate(taken.tolist())]
+    assert told["personal_mse"]["after_mix"]["worst"] == pytest.approx(max(mixed))
 
 
 @pytest.mark.parametrize(
