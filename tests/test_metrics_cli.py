@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pages import Page
 
 SITES = (40, 32, 26, 20, 14, 10)
 ASKED = ("--data", "csv:t.csv,target=price,client=site", "--model", "logreg", "--rounds", "2", "--loss", "mse")
-WRONG_WORDS = re.compile(r"accurac|%", re.IGNORECASE)
+WRONG_WORDS = re.compile(r"accurac|(?<!95.)(?<!95.\\)%", re.IGNORECASE | re.DOTALL)  # intervals are those of 95 %
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,26 @@ def test_a_function_of_ones_own_is_typed_and_trusted(cli: Cli, sites: Path) -> N
         "average": "clients",
         "percent": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "damaged", "said"),
+    [
+        ("summary.json", "personal_mse", 3, "personal_mse is 3"),
+        ("summary.json", "global_r2", "high", "global_r2 is 'high'"),
+        ("summary.json", "personal_mse", None, "personal_mse is null"),
+        ("clients.json", "mse", {"after_mix": [0.5]}, "mse.after_mix has 1 entries for 6 clients"),
+        ("clients.json", "r2", {"after_mix": "x"}, "r2.after_mix is 'x'"),
+        ("metrics.jsonl", "", None, "damaged"),
+    ],
+)
+def test_damaged_metrics_are_one_sentence(
+    cli: Cli, sites: Path, compared: str, tmp_path: Path, file: str, key: str, damaged: object, said: str
+) -> None:
+    copytree(sites / "c" / "fedavg-seed0", tmp_path / "run")
+    path = tmp_path / "run" / file
+    path.write_text("{\n" if not key else json.dumps({**json.loads(path.read_text()), key: damaged}), encoding="utf-8")
+    cli.refuse("report", "run", cwd=tmp_path, names=(file, said))
 
 
 WRONG = {

@@ -1,9 +1,10 @@
 """Metrics as the files of a run have them, and in words: names as people write them, numbers in their unit."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, TypedDict
 
-from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Summary
+from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Protocols, Summary
 
 _WORDS = {
     "balanced-accuracy": "balanced accuracy",
@@ -73,3 +74,25 @@ def of_clients(summary: ClientSummary, metric: MetricInfo) -> dict[str, list[flo
     """Return what clients.json says of a metric: every client's value, by protocol."""
     found: Any = summary.get(metric["column"])
     return found or {}
+
+
+def summary_metrics(config: Config) -> Any:
+    """Return the type of what summary.json says of the run's metrics, whose names no written type knows."""
+    return _typed(tuple(m["column"] for m in metrics_of(config)), of_clients=False)
+
+
+def client_metrics(config: Config) -> Any:
+    """Return the type of what clients.json says of them."""
+    return _typed(tuple(m["column"] for m in metrics_of(config)), of_clients=True)
+
+
+@cache
+def _typed(columns: tuple[str, ...], of_clients: bool) -> Any:
+    make: Any = TypedDict
+    if of_clients:
+        return make("ClientMetrics", dict.fromkeys(columns, dict[str, list[float | None]]))
+    keys: dict[str, Any] = {}
+    for column in columns:
+        keys[f"personal_{column}"] = Annotated[dict[str, MetricSummary | None], Protocols]
+        keys |= dict.fromkeys((f"global_{column}", f"global_{column}_local"), float | None)
+    return make("SummaryMetrics", keys)

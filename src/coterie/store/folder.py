@@ -10,7 +10,7 @@ from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,9 +20,11 @@ from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, disk, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
+from ..core.units import client_metrics, summary_metrics
 from . import checkpoint as checkpoints
 from .checkpoint import Saved
 from .chosen import CHOSEN, drop_chosen
+from .client_problems import client_problems
 from .lock import LOCK, sole_writer
 from .safetensors import save_tensors
 
@@ -143,6 +145,7 @@ class RunFolder:
 
     def summary(self) -> Summary:
         """Return what a finished run came to."""
+        read_json(self.path / SUMMARY, summary_metrics(self.config()))
         return read_json(self.path / SUMMARY, Summary)
 
     def append(self, row: Row) -> None:
@@ -167,7 +170,8 @@ class RunFolder:
         if not path.exists():
             return {}
         found = read_json(path, ClientSummary)
-        for problem in _client_problems(found, self.config()["data"]["clients"]):
+        read_json(path, client_metrics(self.config()))
+        for problem in client_problems(found, self.config()):
             raise DamagedFileError(path, problem)
         return found
 
@@ -184,26 +188,6 @@ class RunFolder:
 def client_file(path: Path, client: int) -> Path:
     """Return the file of a client's model."""
     return path / MODELS / f"client-{client:04d}.safetensors"
-
-
-def _client_problems(summary: ClientSummary, clients: int) -> Iterator[str]:
-    """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
-    some = {"names", "newcomers", "rounds", "accuracy", "resampled"}  # which not all runs have
-    known = get_type_hints(ClientSummary).keys() - some
-    yield from (f"{key} is missing" for key in known if key not in summary)
-    each: dict[str, Sequence[object] | None] = {
-        "names": summary.get("names"),
-        "rounds": summary.get("rounds"),
-        "resampled": summary.get("resampled"),
-        **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
-        **{f"accuracy.{protocol}": values for protocol, values in summary.get("accuracy", {}).items()},
-    }
-    for key, values in each.items():
-        if values is not None and len(values) != clients:
-            yield f"{key} has {len(values)} entries for {clients} clients"
-    edges = None if summary["graph"] is None else summary["graph"]["edges"]
-    if any(not 0 <= end < clients for edge in edges or () for end in edge[:2]):
-        yield f"graph.edges has other clients than 0 to {clients - 1}"
 
 
 def _differences(there: Any, here: Any, at: str = "") -> list[str]:
