@@ -68,17 +68,20 @@ def test_names_are_escaped(run: Run) -> None:
     assert shown(named).all("script") == []
 
 
-def test_a_run_without_classes_draws_its_loss() -> None:
+def test_a_run_without_a_metric_draws_its_loss() -> None:
+    """Three outputs for one number fit no built-in metric; a regression has its error."""
     import torch
 
     pairs = [(torch.randn(8, 2), torch.randn(8, 1)) for _ in range(2)]
     fed = ct.data.from_tensors(train=pairs, test=pairs)
-    loss = nn.functional.mse_loss
     alg = ct.algorithms.local(epochs=1, lr=0.01)
-    two = ct.fit(nn.Linear(2, 1), fed, alg, rounds=2, loss=loss, progress=False)
+    given = {"rounds": 2, "loss": lambda outputs, targets: (outputs - targets).abs().mean(), "progress": False}
+    two, regression = (ct.fit(nn.Linear(2, outputs), fed, alg, **given) for outputs in (3, 1))
     none = replace(two, history=type(two.history)())
+    assert two.config["metrics"] == []
     assert "training loss" in texts(two)
     assert "accuracy" not in texts(two)
+    assert "personal MSE over the rounds" in texts(regression)
     assert "0 rounds" in texts(none)
     assert shown(none).all("svg") == []
 
