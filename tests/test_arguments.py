@@ -47,6 +47,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "export.save": {"run": "nowhere", "client": 0, "path": "x.pt"},
     "export.save_all": {"run": "nowhere", "folder": "x"},
     "export.save_site": {"run": "nowhere", "site": SITE, "path": "x.pt"},
+    "measure.metric.Metric": {"name": "error", "each": torch.sub, "value": torch.mean},
+    "measure.metric.metric": {"function": torch.dist},
     "models.zoo.build": {"name": "mlp", "classes": 2},
     "recipes.changes.Changes": {},
     "recipes.changes.apply_changes": {"recipe": RECIPE, "changes": Changes()},

@@ -123,7 +123,7 @@ def test_a_stage_is_the_plain_run(name: str, engine: Any) -> None:
     if name == "flanc":  # a plain run of another width has no place for this one's coefficients
         return
     grown, first, second = of(f"{low}@2-{high}"), of(low), of(high)
-    now = play(first, 2)._replace(accuracies=None)
+    now = play(first, 2)._replace(values=None)
     wanted, _ = second.run_round(now, 2, evaluate=False)
     half = play(grown, 2)
     end, _ = grown.run_round(half, 2, evaluate=False)

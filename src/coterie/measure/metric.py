@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arguments import checked, checked_class
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, noted
 from ..core.schema import ClientSummary, MetricInfo
@@ -24,6 +25,7 @@ Average = Literal["clients", "samples"]
 _TAKEN = ClientSummary.__annotations__.keys() - {"accuracy"}  # what clients.json has beside metrics
 
 
+@checked_class("class")
 @dataclass(frozen=True)
 class Metric:
     """A number of any set of samples, made of statistics of every sample."""
@@ -90,6 +92,7 @@ def _one_number(name: str, found: Any) -> Tensor:
     return number.reshape(())
 
 
+@checked("function", own=["function"])
 def metric(
     function: Callable[[Tensor, Tensor], Any],
     name: str | None = None,
