@@ -47,7 +47,9 @@ def test_sums_come_to_what_the_drawn_samples_say(monkeypatch: pytest.MonkeyPatch
 
 def told(values: list[float], drawn: list[list[float | None]], method: str, **changed: Any) -> MethodRuns:
     config: Any = {"method": method, "seed": 0, "fingerprints": {"data": "d"}, "data": {"clients": len(values)}}
+    own = [5 if method == "local" else 2] * len(values)
     clients: Any = {changed.get("metric", ACCURACY)["column"]: {"after_mix": values}, "resampled": drawn}
+    clients |= {"parameters": [5] * len(values), "personal_parameters": own}
     config |= {"metrics": [changed.get("metric", ACCURACY)]} | changed.get("config", {})
     return MethodRuns(method, [RunData(config, [], {}, clients | changed.get("clients", {}))])  # type: ignore[typeddict-item]
 
@@ -97,13 +99,17 @@ def renamed() -> Federation:
 
 def test_the_page_begins_with_it(tmp_path: Path) -> None:
     """Real runs, whose intervals hold the difference that was measured."""
-    for method in ("local", "fedper"):
-        algorithm = getattr(ct.algorithms, method)(lr=0.1, batch_size=16, epochs=2)
+    for method in ("local", "fedavg", "fedper", "dfedavg"):
+        graph = {"topology": "ring"} if method == "dfedavg" else {}
+        algorithm = getattr(ct.algorithms, method)(lr=0.1, batch_size=16, epochs=2, **graph)
         net = ct.models.build("mlp", classes=10, input_shape=(1, 8, 8), seed=0)
         ct.fit(net, renamed(), algorithm, rounds=2, out=tmp_path / method, progress=False)
     records = collect([tmp_path]).records
     comparison = Comparison([MethodRuns(r.config["method"], [r]) for r in records])
-    (found,) = gains(comparison.methods)
+    found, *further = gains(comparison.methods)
+    told = [(one.label, one.reference) for one in (found, *further)]
+    assert told[:3] == [(name, "local") for name in ("dfedavg", "fedavg", "fedper")]
+    assert told[3:] == [(name, "fedavg") for name in ("dfedavg", "fedper")]
     assert len(found.each) == 6
     assert all(g.low <= g.difference <= g.high for g in found.each)
     drawn = np.array(records[0].client_summary["resampled"])

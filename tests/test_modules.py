@@ -207,7 +207,7 @@ def test_accuracies_need_scores_whatever_the_loss(answer: Callable[[Tensor], obj
         return (out.mean() - targets.float().mean()) ** 2
 
     fed, alone = federation(), ct.algorithms.local(epochs=1)
-    with pytest.raises(ct.UserError, match=r"not with scores \[samples, 3\].* floating targets, of which no accuracy"):
+    with pytest.raises(ct.UserError, match=r"not with scores \[samples, 3\].* floating targets and a loss for them"):
         ct.fit(Answering(answer), fed, alone, rounds=1, loss=loss, progress=False)
     pairs = [(fed.x[own], fed.y[own].float()) for own in fed.train]
     floating = ct.data.from_tensors(train=pairs, test=pairs)

@@ -184,6 +184,7 @@ class ClientSummary(TypedDict, total=False):
     train_samples: list[Count]
     test_samples: list[Count]
     parameters: list[Count]  # of each client's own model
+    personal_parameters: list[Count]  # those of them that no other client has
     names: list[str]  # of the clients; only where the data name them
     newcomers: Newcomers  # only where clients were kept out of training
     rounds: list[PositiveInt]  # after which each client's model was taken; only where that is not the last one

@@ -10,12 +10,13 @@ from ..core.units import metrics_of, of_clients
 def client_problems(summary: ClientSummary, config: Config) -> Iterator[str]:
     """Yield what no type tells: a key that is missing, a client that is missing or one too many."""
     clients, metrics = config["data"]["clients"], metrics_of(config)
-    some = {"names", "newcomers", "rounds", "accuracy", "resampled"}  # which not all runs have
+    some = {"names", "newcomers", "rounds", "accuracy", "resampled", "personal_parameters"}  # which not all runs have
     yield from (f"{key} is missing" for key in get_type_hints(ClientSummary).keys() - some if key not in summary)
     each: dict[str, Sequence[object] | None] = {
         "names": summary.get("names"),
         "rounds": summary.get("rounds"),
         "resampled": summary.get("resampled"),
+        "personal_parameters": summary.get("personal_parameters"),
         **{key: summary[key] for key in ("train_samples", "test_samples", "parameters", "labels")},
         **{f"{m['column']}.{protocol}": v for m in metrics for protocol, v in of_clients(summary, m).items()},
     }

@@ -10,7 +10,7 @@ from ...core.units import of_clients, scale
 from ..paired import Numbers
 from .columns import MethodRuns, RunData
 
-REFERENCES = {"local": "training alone", "fedavg": "one model for all"}  # by method: what it stands for
+ALONE, COMMON = "training alone", "one model for all"  # what methods are compared with
 SURE = 0.95  # of an interval
 GAINS = (
     "Who gains: each client's own model on its own test samples against its model of the other method, and an interval "
@@ -60,16 +60,30 @@ class Gains(NamedTuple):
 
 
 def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
-    """Return what the clients have of each method against every reference that was run; [] without one."""
+    """Return what the clients have of each method against training alone and one model for all, if these were run."""
+    kinds = {m: _kind(m) for m in methods}
     found = []
-    for name, means in REFERENCES.items():
-        other = next((m for m in methods if m.runs[0].config["method"] == name), None)
-        if other is None:
-            continue
-        for m in methods:
-            if m is not other and m.runs[0].config["method"] != "local" and (each := _each(m, other)):
+    for means in (ALONE, COMMON):
+        other = next((m for m in methods if kinds[m] == means), None)
+        for m in () if other is None else (m for m in methods if m is not other and kinds[m] != ALONE):
+            if other is not None and (each := _each(m, other)):
                 found.append(Gains(m.label, other.label, means, each))
     return found
+
+
+def _kind(method: MethodRuns) -> str | None:
+    """Return which of the two a method is, by what its clients ended with, if it is one of them."""
+    ends = [run.client_summary for run in method.runs]
+    if not all("personal_parameters" in end and "parameters" in end for end in ends):
+        return None
+    if all(end["personal_parameters"] == end["parameters"] for end in ends) and not any(map(_sent, method.runs)):
+        return ALONE
+    together = all(run.summary.get("consensus_distance") == 0 for run in method.runs)
+    return COMMON if together and not any(any(end["personal_parameters"]) for end in ends) else None
+
+
+def _sent(run: RunData) -> int:
+    return run.summary.get("bytes_sent", 0)
 
 
 def gain_sentences(methods: Sequence[MethodRuns]) -> list[str]:
