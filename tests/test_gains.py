@@ -47,11 +47,12 @@ def test_sums_come_to_what_the_drawn_samples_say(monkeypatch: pytest.MonkeyPatch
 
 def told(values: list[float], drawn: list[list[float | None]], method: str, **changed: Any) -> MethodRuns:
     config: Any = {"method": method, "seed": 0, "fingerprints": {"data": "d"}, "data": {"clients": len(values)}}
+    summary: Any = {"bytes_sent": 0 if method == "local" else 8, "consensus_distance": None}
     own = [5 if method == "local" else 2] * len(values)
     clients: Any = {changed.get("metric", ACCURACY)["column"]: {"after_mix": values}, "resampled": drawn}
     clients |= {"parameters": [5] * len(values), "personal_parameters": own}
     config |= {"metrics": [changed.get("metric", ACCURACY)]} | changed.get("config", {})
-    return MethodRuns(method, [RunData(config, [], {}, clients | changed.get("clients", {}))])  # type: ignore[typeddict-item]
+    return MethodRuns(method, [RunData(config, [], summary, clients | changed.get("clients", {}))])  # type: ignore[typeddict-item]
 
 
 ALONE = told([0.5, 0.5, 0.5, 0.5], [[0.4, 0.5, 0.6]] * 3 + [[None, None, None]], "local")

@@ -62,7 +62,12 @@ def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: 
     if values is None or known is None or not len(known):
         found = dict.fromkeys((name, f"{name}_std", f"{name}_worst", f"{name}_p10"))
     else:
-        mean, std = _moments(known, sizes[~values.isnan().numpy()] if metric["average"] == "samples" else None)
+        mean, std = known.mean(), known.std(correction=0)
+        if metric["average"] == "samples":
+            weights = sizes[~values.isnan().numpy()]
+            share = torch.from_numpy(weights / weights.sum())
+            mean = share @ known
+            std = (share @ (known - mean).square()).sqrt()
         higher = metric["higher_is_better"]
         found = {
             name: finite(mean),
@@ -72,15 +77,6 @@ def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: 
         }
     undefined = 0 if values is None else int((values.isnan() & torch.from_numpy(sizes > 0)).sum())
     return found | ({f"{name}_undefined": undefined} if undefined else {})
-
-
-def _moments(values: Tensor, weights: Integers | None) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation over the clients; without weights each counts alike."""
-    if weights is None:
-        return values.mean(), values.std(correction=0)
-    share = torch.from_numpy(weights / weights.sum())
-    mean = share @ values
-    return mean, (share @ (values - mean).square()).sqrt()
 
 
 def finite(value: Tensor | float) -> float | None:

@@ -4,21 +4,20 @@ from typing import Any
 
 from ..core.schema import MetricInfo
 from ..core.units import unit, words
-from ..measure.compare import Gains, gains
+from ..measure.compare import Comparison, Gains
 from .charts import COLORS, INK, Chart, Figure, axis, titled
-from .groups import Setup
 
 ROW = 18  # pixels that a client takes
 VERDICTS = {"helps": ("helped", COLORS[2], "circle"), "harms": ("harmed", COLORS[1], "square")}
 UNCLEAR = ("no clear difference", INK, "circle-open")
 
 
-def who_gains(setup: Setup) -> Chart | None:
+def who_gains(comparison: Comparison) -> Chart | None:
     """Draw each client's difference to training alone and to one model for all; None where neither was run.
 
     The method with the largest mean difference is shown first.
     """
-    metric, found = setup.methods[0].metric, gains(setup.methods)
+    metric, found = comparison.methods[0].metric, comparison.gains
     if metric is None or not found:
         return None
     best = max(found, key=lambda one: (one.means == found[0].means, sum(g.difference for g in one.each)))

@@ -139,7 +139,7 @@ def _setup(
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
-{plots(who_gains(setup))}
+{plots(who_gains(comparison))}
 <ul class="verdict">{_items(comparison.verdict)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>

@@ -10,24 +10,26 @@ from ..measure.rows import finite
 from ..models.model import Model
 from ..topology.sparse import entries
 from .experiment import Experiment
+from .run import Client
 
 LABELS = 100_000  # the most counts of samples per class that are written; the words of a language are more
 EDGES = 10_000  # the most edges of a graph that are written
 
 
 def client_summary(
-    experiment: Experiment, values: Tensors | None, rounds: int, models: Sequence[Model], taken: Sequence[int] = ()
+    experiment: Experiment, values: Tensors | None, rounds: int, clients: Sequence[Client], taken: Sequence[int] = ()
 ) -> ClientSummary:
     """Return samples, labels, model sizes and metrics of all clients after the last round, and who hears whom.
 
-    ``models``: what each client ends with; ``taken``: after which round, where that is not the last of ``rounds``.
+    ``clients``: what each ends with; ``taken``: after which round, where that is not the last of ``rounds``.
     """
     names = list(experiment.federation.names)
     found: Any = {  # with keys that have the names of metrics, among those of a ClientSummary
         "round": rounds,
         "train_samples": experiment.train.sizes.tolist(),
         "test_samples": experiment.tests.sizes.tolist(),
-        "parameters": _parameters(models),
+        "parameters": _parameters([client.model for client in clients if client.model is not None]),
+        "personal_parameters": [_own_parameters(client) for client in clients],
         "labels": _labels(experiment),
         **{
             m["column"]: {
@@ -40,6 +42,12 @@ def client_summary(
     few = {"names": names, "rounds": list(taken)}
     summary: ClientSummary = found | {key: each for key, each in few.items() if each}
     return summary
+
+
+def _own_parameters(client: Client) -> int:
+    """Return how many parameters of a client's model are its own."""
+    trained = () if client.model is None else client.model.parameters
+    return count(v for k, v in client.personal.items() if k in trained)
 
 
 def _parameters(models: Sequence[Model]) -> list[int]:

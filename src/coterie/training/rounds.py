@@ -8,7 +8,7 @@ from functools import partial
 
 from ..core.errors import noted
 from ..core.schema import Config, Row
-from ..core.tensors import Tensors, entries, size_in_bytes
+from ..core.tensors import Tensors, size_in_bytes
 from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
@@ -25,7 +25,7 @@ from .config import moved
 from .experiment import Experiment, RunState
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
-from .run import Client, History, Run, client_tensors, read_finished
+from .run import History, Run, client_tensors, read_finished
 from .time_limit import LimitedRun
 
 
@@ -122,12 +122,10 @@ def _finished(
         clients, values, taken = chosen.clients, chosen.values, chosen.rounds
         apart = chosen.columns(experiment.federation) if rule_of(config) == PER_CLIENT else None
     final = saved if isinstance(saved, dict) else saved.gathered()
-    forms = [client.model for client in clients if client.model is not None]
-    known = client_summary(experiment, values, len(history), forms, taken)
+    known = client_summary(experiment, values, len(history), clients, taken)
     summary = summarize(config, history, apart)
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
-    known["personal_parameters"] = [_own_parameters(client) for client in clients]
     if (again := resampled(experiment, clients)) is not None:
         known["resampled"] = again
     run = Run(config, History(history), summary, clients, final, known)
@@ -135,12 +133,6 @@ def _finished(
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
     tracking.summary = run.summary
     return run
-
-
-def _own_parameters(client: Client) -> int:
-    """Return how many parameters of a client's model are its own."""
-    trained = () if client.model is None else client.model.parameters
-    return entries(v for k, v in client.personal.items() if k in trained)
 
 
 def _share_of_models(experiment: Experiment, saved: Saved) -> float:

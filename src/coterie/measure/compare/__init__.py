@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
-from .gains import GAINS, Gains, gain_sentences, gains
+from .gains import GAINS, Gains, gains
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 
@@ -38,9 +38,14 @@ class Comparison:
         return columns(self.methods, self.target)
 
     @cached_property
+    def gains(self) -> list[Gains]:
+        """What each client has of every method against training alone and one model for all, if these were run."""
+        return gains(self.methods)
+
+    @cached_property
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
-        return [*verdict(self.methods), *gain_sentences(self.methods), *newcomer_sentences(self.methods)]
+        return [*verdict(self.methods), *(one.said for one in self.gains), *newcomer_sentences(self.methods)]
 
     @cached_property
     def rows(self) -> list[tuple[str, list[Cell]]]:
@@ -49,5 +54,5 @@ class Comparison:
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
-        further = [(GAINS, gain_sentences(self.methods)), (NEWCOMERS, newcomer_sentences(self.methods))]
+        further = [(GAINS, self.gains), (NEWCOMERS, newcomer_sentences(self.methods))]
         return [*self.notes, *protocol(self.methods, shown, mark), *(means for means, said in further if said)]

@@ -62,13 +62,13 @@ class Gains(NamedTuple):
 def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
     """Return what the clients have of each method against training alone and one model for all, if these were run."""
     kinds = {m: _kind(m) for m in methods}
-    found = []
-    for means in (ALONE, COMMON):
-        other = next((m for m in methods if kinds[m] == means), None)
-        for m in () if other is None else (m for m in methods if m is not other and kinds[m] != ALONE):
-            if other is not None and (each := _each(m, other)):
-                found.append(Gains(m.label, other.label, means, each))
-    return found
+    references = [(means, m) for means in (ALONE, COMMON) for m in [m for m in methods if kinds[m] == means][:1]]
+    return [
+        Gains(m.label, other.label, means, each)
+        for means, other in references
+        for m in methods
+        if m is not other and kinds[m] != ALONE and (each := _each(m, other))
+    ]
 
 
 def _kind(method: MethodRuns) -> str | None:
@@ -76,19 +76,11 @@ def _kind(method: MethodRuns) -> str | None:
     ends = [run.client_summary for run in method.runs]
     if not all("personal_parameters" in end and "parameters" in end for end in ends):
         return None
-    if all(end["personal_parameters"] == end["parameters"] for end in ends) and not any(map(_sent, method.runs)):
+    silent = not any(run.summary["bytes_sent"] for run in method.runs)
+    if silent and all(end["personal_parameters"] == end["parameters"] for end in ends):
         return ALONE
-    together = all(run.summary.get("consensus_distance") == 0 for run in method.runs)
+    together = all(run.summary["consensus_distance"] == 0 for run in method.runs)
     return COMMON if together and not any(any(end["personal_parameters"]) for end in ends) else None
-
-
-def _sent(run: RunData) -> int:
-    return run.summary.get("bytes_sent", 0)
-
-
-def gain_sentences(methods: Sequence[MethodRuns]) -> list[str]:
-    """Say whom each method helps; nothing where there is nothing to compare with."""
-    return [each.said for each in gains(methods)]
 
 
 def _each(method: MethodRuns, other: MethodRuns) -> list[Gain]:
