@@ -91,6 +91,11 @@ def _images(root: Path, clients: bool) -> list[Image]:
     """Return all images below a folder."""
     images = []
     for owner in _folders(root) if clients else [root]:
+        if clients and any(file.suffix.lower() in SUFFIXES for file in owner.iterdir()):
+            raise UserError(
+                f"{owner} holds images, and nobody knows whose they are: with clients_by=folder they belong into "
+                f"{owner.parent / 'CLIENT' / owner.name}, those for testing, too"
+            )
         mine = [
             Image(owner.name, label.name, file)
             for label in _folders(owner)

@@ -156,10 +156,12 @@ def _bound(text: str) -> tuple[Callable[..., Parts], dict[str, Any]]:
 NATURAL = "natural"  # the division that the data come with, which takes no labels
 
 
-def natural_split(natural: Natural | None, source: str, clients: int | None) -> tuple[Parts, Parts | None]:
-    """Return the training rows of the first ``clients`` of a source, and their test rows if it has them.
+def natural_split(natural: Natural | None, source: str, clients: int | None) -> tuple[Parts, Parts]:
+    """Return the training rows of the first ``clients`` of a source, and their test rows.
 
-    >>> pair = Natural(("ann", "ben"), (np.array([0, 2]), np.array([1])))
+    Test samples that are nobody's are refused: dealt out, they would be those of other sites.
+
+    >>> pair = Natural(("ann", "ben"), (np.array([0, 2]), np.array([1])), (np.array([0]), np.array([1])))
     >>> [rows.tolist() for rows in natural_split(pair, "notes", clients=None)[0]]
     [[0, 2], [1]]
     """
@@ -169,7 +171,12 @@ def natural_split(natural: Natural | None, source: str, clients: int | None) -> 
     known = len(natural.names)
     if clients is not None and not 1 <= clients <= known:
         raise UserError(f"{source} knows {known} clients, not {clients}: ask for 1 to {known}, or for no number")
-    return list(natural.train[:clients]), None if natural.test is None else list(natural.test[:clients])
+    if natural.test is None:
+        raise UserError(
+            f"{source} says whose the training samples are, but not whose the test samples are: save test_client beside "
+            "test_x and test_y, or leave these two out, and a quarter of every client's own samples is for testing"
+        )
+    return list(natural.train[:clients]), list(natural.test[:clients])
 
 
 def test_split(train_labels: Integers, train_parts: Parts, test_labels: Integers, seed: int) -> Parts:

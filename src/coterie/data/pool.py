@@ -20,7 +20,7 @@ class Natural(NamedTuple):
 
     names: tuple[str, ...]  # of the clients
     train: Rows  # per client: rows of x
-    test: Rows | None = None  # per client: rows of test_x; None: they follow the client's classes
+    test: Rows | None  # per client: rows of test_x; None: nobody knows whose they are
 
 
 class Pool(NamedTuple):

@@ -17,7 +17,7 @@ from .custom import image_folder, npz
 from .dealing import Parts
 from .encoding import Columns
 from .federation import Federation
-from .partition import IID, NATURAL, natural_split, split, test_parts, test_split
+from .partition import IID, NATURAL, natural_split, split, test_parts
 from .place import data_dir as found_data_dir
 from .pool import Pool
 from .readers.arrow import csv, parquet
@@ -162,8 +162,7 @@ def _parts(pool: Pool, source: str, clients: int | None, partition: str, seed: i
     # Samples without classes are of one kind, as far as their division goes.
     labels, test_labels = pool.labels or (np.zeros(len(y), np.int64) for y in (pool.y, pool.test_y))
     if parse(partition).name == NATURAL:
-        parts, test = natural_split(pool.natural, source, clients)
-        return parts, test or test_split(labels, parts, test_labels, seed)
+        return natural_split(pool.natural, source, clients)
     _check_partition(pool, source, partition)
     parts = split(partition, labels, CLIENTS if clients is None else clients, seed)
     return parts, test_parts(partition, labels, parts, test_labels, seed)
