@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors import safe_open
+
+import coterie as ct
 from helpers_cli import Cli
 
 SITES = {"mayo": 24, "nice": 16, "oslo": 12, "pisa": 8}  # training samples; half as many for testing
@@ -69,3 +73,47 @@ def test_test_images_without_folders_of_clients_are_refused(cli: Cli, tmp_path: 
     typed = ("--data", "image-folder:images,clients-by=folder", "--partition", "natural")
     names = ("test/cat holds images, and nobody knows whose they are", "images/test/CLIENT/cat")
     cli.refuse("run", "fedavg", *typed, cwd=tmp_path, names=names)
+
+
+def test_sites_are_exported_by_name(cli: Cli, compared: Path) -> None:
+    done = cli.succeed("export", "a/fedper-seed0", "--client", "nice", "--out", "nice.safetensors", cwd=compared)
+    assert done.out.splitlines() == ["nice of a/fedper-seed0 is in nice.safetensors"]
+    cli.succeed("export", "a/fedper-seed0", "--client", "1", "--out", "one.safetensors", cwd=compared)
+    assert (compared / "nice.safetensors").read_bytes() == (compared / "one.safetensors").read_bytes()
+    with safe_open(compared / "nice.safetensors", "pt") as file:
+        assert (file.metadata()["client"], file.metadata()["name"]) == ("1", "nice")
+    cli.succeed("export", "a/fedper-seed0", "--client", "all", "--out", "all", cwd=compared)
+    assert {path.name for path in (compared / "all").iterdir()} == {
+        f"client-000{i}-{name}.safetensors" for i, name in enumerate(SITES)
+    }
+    names = ("there is no client rome: choose one of mayo, nice, oslo, pisa, or a number from 0 to 3, or all",)
+    cli.refuse("export", "a/fedper-seed0", "--client", "rome", "--out", "x.safetensors", cwd=compared, names=names)
+
+
+def test_sentences_name_the_site(cli: Cli, tmp_path: Path) -> None:
+    """Who diverges, who holds what is no number, and who has too few samples to give some away."""
+    given = arrays()
+    typed = ("--data", write(tmp_path), "--partition", "natural", "--model", "logreg", "--rounds", "2", "--quiet")
+    names = ("of mayo is not finite any more in round 1",)
+    cli.refuse("run", "fedavg", *typed, "--set", "lr=1e38", cwd=tmp_path, names=names)
+    wrong = given["x"].copy()
+    wrong[given["client"] == "oslo"] = np.nan
+    np.savez(tmp_path / "sites.npz", **{**given, "x": wrong})
+    cli.refuse("run", "fedavg", *typed, cwd=tmp_path, names=("the train samples (oslo) contain NaN",))
+    few = np.r_[np.flatnonzero(given["client"] != "pisa"), np.flatnonzero(given["client"] == "pisa")[:1]]
+    kept = {k: v if k.startswith("test") else v[few] for k, v in given.items()}
+    np.savez(tmp_path / "sites.npz", **kept)
+    done = cli.succeed("run", "fedavg", *typed, "--validation", "0.2", cwd=tmp_path)
+    assert "pisa has fewer than" in done.err
+
+
+def test_names_in_python() -> None:
+    pair = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    fed = ct.data.from_tensors([pair] * 2, [pair] * 2, names=["mayo", "nice"])
+    assert fed.names == ("mayo", "nice")
+    for names, said in ((["mayo"], "2 clients and 1 names"), (["mayo", "mayo"], "two clients are called mayo")):
+        with pytest.raises(ct.UserError, match=said):
+            ct.data.from_tensors([pair] * 2, [pair] * 2, names=names)
+    other = torch.zeros(4, 3), pair[1]
+    with pytest.raises(ct.UserError, match=r"train samples of nice are .* but those of mayo"):
+        ct.data.from_tensors([pair, other], [pair] * 2, names=["mayo", "nice"])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import rng
+from ..core.clients import client_name
 from ..core.errors import DivergedError
 from ..core.tensors import Tensors, Tree, finite, floating
 from ..data.batches import Amount, Batches, Integers, Samples
@@ -163,9 +164,9 @@ class Trained(NamedTuple):
         bad = lost | ~finite(models)
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
-            what = "loss" if bool(lost[first]) else "model"
+            what, who = "loss" if bool(lost[first]) else "model", client_name(r.samples.names, int(r.cohort[first]))
             raise DivergedError(
-                f"the {what} of client {int(r.cohort[first])} is not finite any more in round {r.index + 1}: "
+                f"the {what} of {who} is not finite any more in round {r.index + 1}: "
                 "lower lr, or set clip; every round before it is kept"
             )
 

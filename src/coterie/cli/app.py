@@ -231,7 +231,7 @@ def bench(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    client: Annotated[str, typer.Option(help="Whose model: its number, counted from 0, or all.")],
+    client: Annotated[str, typer.Option(help="Whose model: its name, or its number, counted from 0, or all.")],
     out: Annotated[Path, typer.Option(help="The file to write; with --client all a folder, one file per client.")],
     format: Annotated[
         str | None,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import cast
 
-from ..core.errors import UserError
+from ..core.spec import whole_number
 from ..export import Form, FormatName, save, save_all
 
 EVERYBODY = "all"
@@ -16,8 +16,5 @@ def export_models(run: Path, client: str, format: str | None, out: Path, form: s
         written = sum(1 for _ in save_all(run, out, *how))
         print(f"{written} models are in {out}")
         return
-    try:
-        number = int(client)
-    except ValueError:
-        raise UserError(f"--client {client} is no client: give its number, counted from 0, or all") from None
-    print(f"client {number} of {run} is in {save(run, number, out, *how)}")
+    file = save(run, client, out, *how)
+    print(f"{client if whole_number(client) is None else f'client {client}'} of {run} is in {file}")

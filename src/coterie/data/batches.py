@@ -21,13 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core import rng
+from ..core.clients import client_list
 from ..core.tensors import Tensors
 from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
 DRAWN = 6  # whole numbers for every sample of every batch, those of steps on the way included
 ANSWERS = 256  # the number of answers that are evaluated together
-NAMED = 8  # clients that an error names
 
 
 class Batch(NamedTuple):
@@ -58,6 +58,7 @@ class Samples:
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor per client
     transform: Transform | Masking | None = None  # makes inputs of the samples; None: they are inputs
     pooled: bool = False  # whether the owners are no clients, but parts of what all clients have
+    names: tuple[str, ...] = ()  # of the clients, where the data name them
 
     @cached_property
     def flat(self) -> Integers:
@@ -211,11 +212,8 @@ class Batches:
         """Say whose batches those at the places ``which`` are."""
         if self.samples.pooled:
             return "all clients"
-        names = [str(client) for client in self.clients[which]]
-        if len(names) == 1:
-            return f"client {names[0]}"
-        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
-        return f"one of the clients {', '.join(names[:NAMED])}{more}, which run side by side"
+        who = client_list(self.samples.names, self.clients[which].tolist())
+        return who if len(which) == 1 else f"one of {who}, which run side by side"
 
     def counts(self, which: Integers) -> tuple[Integers, Integers, Integers]:
         """Return, for each step of the clients at the places ``which``, its pass, the samples before it, its own.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
+from ..core.clients import client_name
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.tensors import as_bytes
@@ -53,15 +55,15 @@ class Federation:
         if not self.train or len(self.train) != len(self.test):
             n, m = len(self.train), len(self.test)
             raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
-        if self.names and len(self.names) != len(self.train):
-            raise UserError(f"there are {len(self.train)} clients and {len(self.names)} names: give one name a client")
-        for kind, x, y, parts in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
-            _check_parts(kind, parts, len(x))
+        check_names(self.names, len(self.train))
+        for kind, x, y, rows in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
+            parts = OwnedRows(rows, self.names)
+            parts.check(kind, len(x))
             _check_samples(kind, x, y, parts)
             _check_targets(kind, y, self.classes, parts)
         if self.validation and len(self.validation) != self.clients:
             raise UserError(f"give every client validation rows or none, not {len(self.validation)} lists of rows")
-        _check_parts("validation", self.validation, len(self.x))
+        OwnedRows(self.validation, self.names).check("validation", len(self.x))
         _check_alike("test samples", self.test_x, "train samples", self.x)
         _check_alike("test targets", self.test_y, "train targets", self.y)
         _check_transform(self.x, self.y, self.transform)
@@ -151,55 +153,70 @@ class Federation:
 
 @checked("function", own=("train", "test"))
 def from_tensors(
-    train: Sequence[Pair], test: Sequence[Pair], classes: PositiveInt | None = None, transform: Transform | None = None
+    train: Sequence[Pair],
+    test: Sequence[Pair],
+    classes: PositiveInt | None = None,
+    transform: Transform | None = None,
+    names: Sequence[str] = (),
 ) -> Federation:
     """Make a federation of one pair (samples, targets) per client: tensors, arrays, tables of pandas, lists of numbers.
 
     Samples and floating targets keep their dtype; whole-number targets are class labels and become int64. ``classes``
     is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
-    how a batch of them becomes what the model sees.
+    how a batch of them becomes what the model sees. ``names``: what the clients are called in tables and sentences.
 
     >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
     >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
     >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
     ([4, 1], 3, torch.float64)
     """
-    x, y, parts = _concatenated("train", train)
-    test_x, test_y, test_parts = _concatenated("test", test)
+    x, y, parts = _concatenated("train", train, names)
+    test_x, test_y, test_parts = _concatenated("test", test, names)
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
         if classes > max(MOST_CLASSES, len(y) + len(test_y)):
             raise UserError(f"the largest label is {classes - 1}: number the classes from 0, or say how many there are")
-    return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform)
+    return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform, names=tuple(names))
 
 
-def _concatenated(kind: str, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def check_names(names: Sequence[str], clients: int) -> None:
+    """Refuse names that do not tell every client from the others."""
+    if names and len(names) != clients:
+        raise UserError(f"there are {clients} clients and {len(names)} names: give one name per client")
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise UserError(f"two clients are called {twice}: give every client a name of its own")
+
+
+def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Return all pairs end to end, and the rows of each client."""
     if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
         raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
     if not pairs:
         raise UserError(f"{kind} is empty: give one pair (samples, targets) a client")
-    tensors = [_pair(kind, client, pair) for client, pair in enumerate(pairs)]
-    for client, pair in enumerate(tensors):
+    check_names(names, len(pairs))
+    called = [client_name(names, client) for client in range(len(pairs))]
+    tensors = [_pair(kind, who, pair) for who, pair in zip(called, pairs, strict=True)]
+    for who, pair in zip(called, tensors, strict=True):
         for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
-            _check_alike(f"{kind} {what} of client {client}", mine, "those of client 0", first)
+            _check_alike(f"{kind} {what} of {who}", mine, f"those of {called[0]}", first)
     xs, ys = zip(*tensors, strict=True)
     rows = torch.arange(sum(map(len, xs)), device=xs[0].device)
     return torch.cat(xs), torch.cat(ys), torch.split(rows, [len(x) for x in xs])
 
 
-def _pair(kind: str, client: int, pair: Pair) -> tuple[Tensor, Tensor]:
+def _pair(kind: str, who: str, pair: Pair) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(
-            f"{kind} of client {client} must be a pair (samples, targets), not a {type(pair).__name__}: a Dataset "
+            f"{kind} of {who} must be a pair (samples, targets), not a {type(pair).__name__}: a Dataset "
             "becomes one by next(iter(DataLoader(dataset, len(dataset))))"
         )
-    x = as_tensor(f"the {kind} samples of client {client}", pair[0])
-    y = as_labels(f"the {kind} targets of client {client}", pair[1])
+    x = as_tensor(f"the {kind} samples of {who}", pair[0])
+    y = as_labels(f"the {kind} targets of {who}", pair[1])
     if not x.ndim or not y.ndim or len(x) != len(y):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-        raise UserError(f"{kind} of client {client} needs as many samples as targets, not shapes {shapes}")
+        raise UserError(f"{kind} of {who} needs as many samples as targets, not shapes {shapes}")
     return x, y
 
 
@@ -209,40 +226,48 @@ def _check_alike(what: str, these: Tensor, others: str, those: Tensor) -> None:
         raise UserError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
 
 
-def _owner(wrong: Tensor, parts: Sequence[Tensor]) -> str:
-    """Name the first client that holds a wrong sample, if somebody does; ``wrong``: whether each number is."""
-    rows = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
-    return next((f" (client {client})" for client, part in enumerate(parts) if rows[part].any()), "")
+class OwnedRows(NamedTuple):
+    """The rows of every client, and what the clients are called."""
+
+    rows: Sequence[Tensor]
+    names: Sequence[str]
+
+    def owner(self, wrong: Tensor) -> str:
+        """Name the first client that holds a wrong sample, if somebody does; ``wrong``: whether each number is."""
+        marked = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+        held = (client for client, part in enumerate(self.rows) if marked[part].any())
+        return next((f" ({client_name(self.names, client)})" for client in held), "")
+
+    def check(self, kind: str, samples: int) -> None:
+        """Refuse what are no rows of so many samples."""
+        for client, part in enumerate(self.rows):
+            if part.dtype != torch.int64 or part.ndim != 1:
+                who = client_name(self.names, client)
+                raise UserError(f"the {kind} rows of {who} must be one list of int64 row numbers")
+        rows = torch.cat(list(self.rows)) if self.rows else torch.empty(0)
+        if len(rows) and (rows.min() < 0 or rows.max() >= samples):
+            client = next(i for i, part in enumerate(self.rows) if ((part < 0) | (part >= samples)).any())
+            raise UserError(f"{client_name(self.names, client)} points outside the {samples} {kind} samples")
 
 
-def _check_samples(kind: str, x: Tensor, y: Tensor, parts: Sequence[Tensor]) -> None:
+def _check_samples(kind: str, x: Tensor, y: Tensor, parts: "OwnedRows") -> None:
     if len(x) != len(y):
         raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
     for what, values in (("samples", x), ("targets", y)):
         as_tensor(f"the {kind} {what}", values)  # refuses what has no numbers in memory
         # The extremes show any NaN or infinity without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
-            whose = _owner(~values.isfinite(), parts)
+            whose = parts.owner(~values.isfinite())
             raise UserError(f"the {kind} {what}{whose} contain NaN or infinity: clean them first")
 
 
-def _check_parts(kind: str, parts: Sequence[Tensor], samples: int) -> None:
-    for client, part in enumerate(parts):
-        if part.dtype != torch.int64 or part.ndim != 1:
-            raise UserError(f"the {kind} rows of client {client} must be one list of int64 row numbers")
-    rows = torch.cat(list(parts)) if parts else torch.empty(0)
-    if len(rows) and (rows.min() < 0 or rows.max() >= samples):
-        client = next(i for i, part in enumerate(parts) if ((part < 0) | (part >= samples)).any())
-        raise UserError(f"client {client} points outside the {samples} {kind} samples")
-
-
-def _check_targets(kind: str, y: Tensor, classes: int | None, parts: Sequence[Tensor]) -> None:
+def _check_targets(kind: str, y: Tensor, classes: int | None, parts: "OwnedRows") -> None:
     if y.is_floating_point() != (classes is None):
         fix = "leave classes out or give whole-number labels" if classes else "say how many classes"
         raise UserError(f"the {kind} targets are {name_of(y)}: {fix}")
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())
-        whose = _owner((y < 0) | (y >= classes), parts)
+        whose = parts.owner((y < 0) | (y >= classes))
         raise UserError(f"{kind} labels run from {low} to {high}{whose}: {classes} classes are 0 to {classes - 1}")
 
 

@@ -173,8 +173,8 @@ def natural_split(natural: Natural | None, source: str, clients: int | None) -> 
         raise UserError(f"{source} knows {known} clients, not {clients}: ask for 1 to {known}, or for no number")
     if natural.test is None:
         raise UserError(
-            f"{source} says whose the training samples are, but not whose the test samples are: save test_client beside "
-            "test_x and test_y, or leave these two out, and a quarter of every client's own samples is for testing"
+            f"{source} says whose the training samples are, but not whose the test samples are: save test_client "
+            "beside test_x and test_y, or leave these two out, and a quarter of every client's samples is for testing"
         )
     return list(natural.train[:clients]), list(natural.test[:clients])
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from ..core import rng
+from ..core.clients import client_list
 from ..core.errors import UserError
-from .batches import NAMED
 from .federation import Federation
 from .pool import rows_by_label
 
@@ -87,8 +87,8 @@ def shares(sizes: Sequence[int], count: int, draw: np.random.Generator) -> list[
 
 def without_validation(federation: Federation) -> str | None:
     """Say which clients have no validation samples although others do; None if all have some, or nobody does."""
-    none = [str(i) for i, own in enumerate(federation.validation) if not len(own)]
+    none = [i for i, own in enumerate(federation.validation) if not len(own)]
     if not none:
         return None
-    who = f"client {none[0]} has" if len(none) == 1 else f"clients {', '.join(none[:NAMED])} ({len(none)} in all) have"
+    who = f"{client_list(federation.names, none)} {'has' if len(none) == 1 else 'have'}"
     return f"{who} fewer than {FEWEST} training samples and so none for validation: what is chosen rests on the others"

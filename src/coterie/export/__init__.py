@@ -4,6 +4,7 @@ ONNX and TorchScript files hold the whole model, normalization included: they ta
 Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that are held as numbers go in as they are.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ __all__ = ["Form", "FormatName", "Personalized", "load", "personalize", "save", 
 @checked("function")
 def save(
     run: Run | str | Path,
-    client: int,
+    client: int | str,
     path: str | Path,
     format: FormatName | None = None,
     form: Form = "recovered",
@@ -31,7 +32,7 @@ def save(
 
     Args:
         run: A finished run or its folder.
-        client: The number of the client, counted from 0.
+        client: Its name, where the data name the clients, or its number, counted from 0.
         path: The file.
         format: Its kind, by default what its name ends with (.safetensors, .onnx, .pt).
         form: Of a model of low rank, "recovered" (ordinary layers) or "factorized".
@@ -49,7 +50,7 @@ def save(
     chosen = _format(format, path)
     opened = Opened.of(run)
     _check_absent(path, force)
-    chosen.write(opened.deployed(client, form), path)
+    chosen.write(opened.deployed(opened.number(client), form), path)
     return path
 
 
@@ -61,10 +62,11 @@ def save_all(
     form: Form = "recovered",
     force: bool = False,
 ) -> Iterator[Path]:
-    """Write every client's model into a folder, as client-0003.onnx; yield the files as they get there."""
+    """Write every client's model into a folder, as client-0003.onnx or client-0003-mayo.onnx; yield file by file."""
     chosen = _format(format or "safetensors", Path(folder))
     opened = Opened.of(run)
-    files = [Path(folder) / f"client-{i:04d}{chosen.suffix}" for i in range(opened.clients)]
+    names = ["-" + re.sub(r"[^\w.-]", "_", name[:80]) for name in opened.names] or [""] * opened.clients
+    files = [Path(folder) / f"client-{i:04d}{name}{chosen.suffix}" for i, name in enumerate(names)]
     for file in files:  # before the first one is written
         _check_absent(file, force)
     for i, file in enumerate(files):

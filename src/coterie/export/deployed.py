@@ -13,9 +13,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ..core.clients import NAMED
 from ..core.errors import UserError, unknown
 from ..core.schema import FINETUNED, ClientSummary, Config
 from ..core.schema_parts import SavedColumns
+from ..core.spec import whole_number
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
@@ -165,13 +167,25 @@ class Opened:
         """The number of clients."""
         return int(self.config["data"]["clients"])
 
+    @property
+    def names(self) -> list[str]:
+        """What the clients are called, where the data name them."""
+        return self.client_summary.get("names", [])
+
+    def number(self, client: int | str) -> int:
+        """Return the number of a client, which is given by its name or by that number."""
+        if client in self.names:
+            return self.names.index(str(client))
+        number = client if isinstance(client, int) else whole_number(client)
+        if number is None or not 0 <= number < self.clients:
+            named = f"one of {', '.join(self.names[:NAMED])}, or " if self.names else ""
+            raise UserError(f"there is no client {client}: choose {named}a number from 0 to {self.clients - 1}, or all")
+        return number
+
     def deployed(self, client: int, form: Form) -> Deployed:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""
-        if not 0 <= client < self.clients:
-            raise UserError(f"there is no client {client}: choose one from 0 to {self.clients - 1}, or all")
-        return self.of_site(
-            self.client(client), form, {"client": client, **self._chosen(client), **self._metrics(client)}
-        )
+        who = {"client": client, "name": self.names[client] if self.names else None}
+        return self.of_site(self.client(client), form, {**who, **self._chosen(client), **self._metrics(client)})
 
     def of_site(self, client: Client, form: Form, known: dict[str, Any]) -> Deployed:
         """Return the model of a client of the run, or of a site that came later; ``known``: what is known of it."""

@@ -11,12 +11,13 @@ from torch import Tensor
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
 from ..core import memory
+from ..core.clients import client_list, client_name
 from ..core.errors import UserError, noted
 from ..core.memory import check_fits
 from ..core.tensors import size_in_bytes
 from ..data import Federation
 from ..data.arrays import name_of
-from ..data.batches import NAMED, Amount, Batches
+from ..data.batches import Amount, Batches
 from ..models.model import Loss, Model, cross_entropy
 from ..models.trials import check_stateless, needs_company
 from ..store import flatten
@@ -75,7 +76,7 @@ def _check_small_batches(e: "Experiment") -> None:
     if e.measurable and needs_company(e.model, fed.sample(1), fed.y[:1], training=False):
         alone = np.flatnonzero(tests.sizes % tests.evaluation_batch == 1)
         if len(alone) or tests.dealt.sizes[-1] == 1:
-            whose = f"of client {alone[0]}" if len(alone) else "of all clients together"
+            whose = f"of {client_name(fed.names, int(alone[0]))}" if len(alone) else "of all clients together"
             raise UserError(
                 f"a test sample {whose} is evaluated alone, which this model cannot do: give its batch normalization "
                 "running statistics (track_running_stats=True), or the client another test sample"
@@ -84,10 +85,10 @@ def _check_small_batches(e: "Experiment") -> None:
 
 def idle_clients(e: "Experiment") -> str | None:
     """Say which clients do not train, because a step needs more samples than they have; None if all do."""
-    idle = [str(i) for i in np.flatnonzero((e.train.sizes > 0) & (e.train.sizes < e.smallest_batch))]
+    idle = np.flatnonzero((e.train.sizes > 0) & (e.train.sizes < e.smallest_batch)).tolist()
     if not idle:
         return None
-    who = f"client {idle[0]} has" if len(idle) == 1 else f"clients {', '.join(idle[:NAMED])} ({len(idle)} in all) have"
+    who = f"{client_list(e.federation.names, idle)} {'has' if len(idle) == 1 else 'have'}"
     return f"{who} one sample, on which alone this model cannot train: no training there, only mixing and evaluation"
 
 

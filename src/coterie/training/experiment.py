@@ -91,13 +91,13 @@ class Experiment:
     def train(self) -> Samples:
         """The training samples."""
         fed = self.federation
-        return Samples(fed.x, fed.y, fed.train, fed.transform)
+        return Samples(fed.x, fed.y, fed.train, fed.transform, names=fed.names)
 
     @cached_property
     def tests(self) -> Samples:
         """The clients' own test samples."""
         fed = self.federation
-        return Samples(fed.test_x, fed.test_y, fed.test, fed.transform)
+        return Samples(fed.test_x, fed.test_y, fed.test, fed.transform, names=fed.names)
 
     @cached_property
     def validation(self) -> Samples:
