@@ -12,6 +12,7 @@ from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
 from coterie.measure.compare import Comparison, MethodRuns, RunData, gains
+from coterie.measure.compare.gains import gain_sentences
 from coterie.measure.metric import BUILT_IN, Metric
 from coterie.measure.resample import DRAWS, resample
 from coterie.measure.task import task_of
@@ -50,7 +51,7 @@ def told(values: list[float], drawn: list[list[float | None]], method: str, **ch
     summary: Any = {"bytes_sent": 0 if method == "local" else 8, "consensus_distance": None}
     own = [5 if method == "local" else 2] * len(values)
     clients: Any = {changed.get("metric", ACCURACY)["column"]: {"after_mix": values}, "resampled": drawn}
-    clients |= {"parameters": [5] * len(values), "personal_parameters": own}
+    clients |= {"parameters": [5] * len(values), "personal_parameters": own, "train_samples": [9] * len(values)}
     config |= {"metrics": [changed.get("metric", ACCURACY)]} | changed.get("config", {})
     return MethodRuns(method, [RunData(config, [], summary, clients | changed.get("clients", {}))])  # type: ignore[typeddict-item]
 
@@ -65,9 +66,22 @@ def test_a_client_gains_whose_interval_lies_above_zero() -> None:
     assert [(g.client, g.verdict) for g in found.each] == [(0, "helps"), (1, "unclear"), (2, "harms")]
     assert found.each[0].difference == pytest.approx(40)
     assert found.each[0].low == pytest.approx(40)
-    assert found.said.startswith(
-        "fedper against training alone (local): helps 1, harms 1, no clear difference for 1 of 3 clients; most"
-    )
+    assert gain_sentences([found]) == [
+        "Against training alone (local), of 3 clients: fedper helps 1, harms 1.",
+        "fedper against local, client by client: most client 0 +40 (+40 to +40), least client 2 -40 (-40 to -40).",
+    ]
+
+
+def test_the_best_method_comes_first_and_sites_have_their_names() -> None:
+    """One line per method that the others are compared with, however many these are."""
+    better = told([0.9, 0.9], [[0.9, 0.9]] * 2, "ditto")
+    worse = told([0.2, 0.6], [[0.2, 0.2], [0.6, 0.6]], "fedper")
+    alone = told([0.5, 0.5], [[0.5, 0.5]] * 2, "local")
+    for one in (alone, worse, better):
+        one.runs[0].client_summary["names"] = ["north", "south"]
+    first, second = gain_sentences(gains([alone, worse, better]))
+    assert first == "Against training alone (local), of 2 clients: ditto helps 2, harms 0; fedper helps 1, harms 1."
+    assert "most north +40" in second
 
 
 def test_less_is_a_gain_where_lower_is_better() -> None:
@@ -115,6 +129,6 @@ def test_the_page_begins_with_it(tmp_path: Path) -> None:
     assert all(g.low <= g.difference <= g.high for g in found.each)
     drawn = np.array(records[0].client_summary["resampled"])
     assert drawn.mean(axis=1) == pytest.approx(np.array(records[0].client_summary["accuracy"]["after_mix"]), abs=0.03)
-    assert found.said in comparison.verdict
+    assert set(gain_sentences(comparison.gains)) <= set(comparison.verdict)
     page = ct.report.html([tmp_path])
     assert page.index("Who gains") < page.index('<ul class="verdict">')

@@ -17,6 +17,7 @@ import coterie as ct
 from coterie.cli import main
 from coterie.core.errors import UserError
 from coterie.measure.compare import Comparison
+from coterie.report.clients import heat_map
 from coterie.report.collect import Record, collect
 from coterie.report.graph import gap_of
 from coterie.report.groups import setups
@@ -24,6 +25,7 @@ from coterie.report.landscape import TOGETHER, slice_of
 from coterie.report.library import MISSING, compressed_library, pack_json
 from coterie.report.page import page
 from coterie.report.recipe_charts import exchanges
+from coterie.report.titles import page_title
 from coterie.topology import spectral_gap
 from helpers_cli import DATA, Cli
 from pages import Page, number, value
@@ -132,7 +134,7 @@ def test_the_protocol_is_stated(shown: Page) -> None:
         "right after the exchange",
         "before the exchange",
         "without evaluation",
-        "digits, 6 clients, divided by dirichlet:0.1, model small-cnn",
+        "digits, 6 clients, partition dirichlet:0.1, model small-cnn",
     ):
         assert words in said
 
@@ -192,6 +194,54 @@ def test_the_heat_map_counts_the_labels(shown: Page) -> None:
         assert [[v or 0 for v in row] for row in trace["z"]] == fed.class_counts().T.tolist()
 
 
+@pytest.mark.parametrize(("clients", "step"), [(1, 1), (4, 1), (20, 1), (21, 2), (100, 5), (900, 50), (9000, 9000)])
+def test_an_axis_of_clients_has_whole_numbers(clients: int, step: int) -> None:
+    assert heat_map([[1, 2]] * clients)["layout"]["xaxis"]["dtick"] == step
+
+
+def test_clients_with_names_are_called_by_them() -> None:
+    figure = heat_map([[1, 2], [3, 4]], ["north", "south"])
+    assert figure["data"][0]["x"] == ["north", "south"]
+    assert figure["layout"]["xaxis"]["type"] == "category"
+
+
+def test_the_title_is_the_data_and_the_question(shown: Page) -> None:
+    assert shown.root.one("h1").text == "digits, 6 clients: is fedavg, dfedalt or dfedsam better than local?"
+    assert shown.root.all("h2")[0].text == "digits, 6 clients, partition dirichlet:0.1, model small-cnn"
+
+
+@pytest.mark.parametrize(
+    ("data", "methods", "alone", "title"),
+    [
+        (["digits (renamed=4), 20 clients"], ["dfedalt"], None, "digits (renamed=4), 20 clients: how good is dfedalt?"),
+        (["d, 2 clients"] * 2, ["a", "b"], None, "d, 2 clients: which is best, a or b?"),
+        (["d, 2 clients", "e"], list("abcdef"), "a", "d, 2 clients; e: which of 6 methods is best?"),
+        (list("abcde"), ["a", "local"], "local", "5 data sets: is a better than local?"),
+    ],
+)
+def test_titles(data: list[str], methods: list[str], alone: str | None, title: str) -> None:
+    assert page_title(data, methods, alone) == title
+
+
+def test_terminal_and_page_have_the_same_numbers(cli: Cli, compared: Path, shown: Page) -> None:
+    """Every cell of the table, its worst client, its target and its spread; the sentences below it, too."""
+    done = cli.succeed(
+        "compare", *METHODS, *DIGITS, *WANTED, "--out", "c", "--resume", "--format", "markdown", cwd=compared.parent
+    )
+    lines = [line.strip("| ").split(" | ") for line in done.out.splitlines() if line.startswith("|")]
+    headings = [re.sub(r" \(%\)$", "", text) for text in lines[0]]
+    assert "rounds to 50 %" in headings
+    rows = {row[0]: dict(zip(headings, (c.strip("*") for c in row), strict=True)) for row in lines[2:]}
+    for method, cells in shown.table().items():
+        for title, cell in cells.items():
+            text, _, spread = rows[method][title].partition(" ± ")
+            assert number(cell) == text
+            assert f"±{spread} seeds" in cell.text or not spread
+    said = [line[2:].replace("\\", "") for line in done.out.splitlines() if line.startswith("* ")]
+    on_page = [item.text.replace("\xa0", " ") for item in shown.root.one("ul", **{"class": "verdict"}).all("li")]
+    assert on_page == said[: len(on_page)]
+
+
 def test_the_graph_is_the_last_rounds(compared: Path, shown: Page) -> None:
     W = ct.topology.build("random:3", 6, seed=0)(1)
     graph = json.loads((compared / "dfedalt-seed0" / "clients.json").read_text())["graph"]
@@ -203,7 +253,12 @@ def test_the_graph_is_the_last_rounds(compared: Path, shown: Page) -> None:
     assert f"spectral gap of this one alone {spectral_gap(W):.4f}" in caption
     assert "round 2" in caption
     assert "local, fedavg" in caption
-    (view,) = shown.charts["s1-topology"]["views"].values()  # two methods, one graph
+    views = shown.charts["s1-topology"]["views"]
+    for method, view in views.items():  # two methods on one graph: the colors are those of the one that is shown
+        accuracy = json.loads((compared / f"{method}-seed0" / "clients.json").read_text())["accuracy"]["after_mix"]
+        assert view["data"][-1]["marker"]["color"] == pytest.approx([100 * v for v in accuracy], rel=1e-5)
+        assert view["data"][-1]["marker"]["colorbar"]["title"]["text"] == f"accuracy of {method}, %"
+    assert list(views) == ["dfedalt", "dfedsam"]
     handles = next(t for t in view["data"] if "weight" in str(t.get("text")))
     assert len(handles["text"]) == len(graph["edges"]) / 2
     told = re.fullmatch(r"(\d) → (\d): weight ([\d.]+)<br>\2 → \1: weight ([\d.]+)", handles["text"][0])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -142,6 +143,25 @@ def test_the_page_never_scrolls_sideways(browser: Any, report: Path, width: int)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for chart in page.locator(".plot .main-svg").all():
             assert chart.bounding_box()["width"] <= width
+
+
+def test_a_figure_is_saved_as_svg_for_white_paper(browser: Any, report: Path, tmp_path: Path) -> None:
+    with opened(browser, report, scheme="dark") as page:
+        with page.expect_download() as saved:
+            page.get_by_role("button", name="Download as SVG: Accuracy over rounds").click()
+        assert saved.value.suggested_filename == "s1-rounds.svg"
+        saved.value.save_as(tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(text)
+    assert "rgb(255, 255, 255)" in text
+    assert all(name in text for name in ("local", "fedavg", "dfedavg", "accuracy, %"))
+
+
+def test_the_toolbar_is_out_of_the_way_on_phones(browser: Any, report: Path) -> None:
+    """A mouse brings it up; a finger would find it above the legend."""
+    for width, bars in ((PHONE, 0), (DESK, 1)):
+        with opened(browser, report, width) as page:
+            assert page.locator("#s1-rounds .modebar").count() == bars
 
 
 def test_by_night_the_ink_is_light(browser: Any, report: Path) -> None:

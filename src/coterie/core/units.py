@@ -76,6 +76,15 @@ def of_clients(summary: ClientSummary, metric: MetricInfo) -> dict[str, list[flo
     return found or {}
 
 
+def client_names(summary: ClientSummary) -> list[str]:
+    """Return what the clients are called: by their sites, or by their numbers.
+
+    >>> client_names({"train_samples": [8, 9]})
+    ['client 0', 'client 1']
+    """
+    return summary.get("names") or [f"client {i}" for i in range(len(summary.get("train_samples", [])))]
+
+
 def summary_metrics(config: Config) -> Any:
     """Return the type of what summary.json says of the run's metrics, whose names no written type knows."""
     return _typed(tuple(m["column"] for m in metrics_of(config)), of_clients=False)

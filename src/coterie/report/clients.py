@@ -1,10 +1,10 @@
-"""The clients: what they hold and how they fare."""
+"""The clients: their labels and their metric, method by method."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..core.schema import MetricInfo
-from ..core.units import of_clients, scale, unit, words
+from ..core.units import client_names, of_clients, scale, unit, words
 from ..measure.compare import POINTS
 from .charts import SCALE, Chart, Figure, LineStyle, axis, color_bar, line_style, titled
 from .collect import Record
@@ -24,10 +24,10 @@ def distribution(setup: Setup) -> Chart | None:
     side = "left" if metric["higher_is_better"] else "right"
     many = " of all seeds" if setup.seeds > 1 else ""
     caption = (
-        f"A mark is a client{many}: its own model on its own test samples after the last round. A box spans the middle "
-        f"half of the clients, its line is the median; whoever lies far to the {side} is left behind."
+        f"One mark per client{many}: its own model on its own test samples after the last round. A box spans the "
+        f"middle half of the clients, and its line is the median; clients far to the {side} are the worst off."
     )
-    return Chart("clients", "The clients, one by one", caption, views, height=120 + ROW * len(setup.methods))
+    return Chart("clients", "Distribution over clients", caption, views, height=120 + ROW * len(setup.methods))
 
 
 def _strips(setup: Setup, metric: MetricInfo, point: str) -> Figure:
@@ -64,7 +64,7 @@ def _strip(method: Method, style: LineStyle, metric: MetricInfo, point: str) -> 
 
 
 def _describe(run: Record, client: int, several: bool) -> str:
-    """Describe a client in few words: its number, and what it holds."""
+    """Describe a client in few words: its name, and what it holds."""
     seed = f", seed {run.seed}" if several else ""
     labels = run.client_summary.get("labels")
     mostly = ""
@@ -73,7 +73,8 @@ def _describe(run: Record, client: int, several: bool) -> str:
         mostly = f", {100 * labels[client][most] / sum(labels[client]):.0f} % of class {most}"
     sizes = run.client_summary.get("parameters", [])
     size = f", a model of {sizes[client]:,} parameters" if len(set(sizes)) > 1 else ""
-    return f"client {client}{seed}: {run.client_summary['train_samples'][client]} samples{mostly}{size}"
+    name, samples = client_names(run.client_summary)[client], run.client_summary["train_samples"][client]
+    return f"{name}{seed}: {samples} samples{mostly}{size}"
 
 
 def labels(setup: Setup) -> Chart | None:
@@ -81,22 +82,23 @@ def labels(setup: Setup) -> Chart | None:
     views: dict[str, Figure] = {}
     for run in (run for m in setup.methods for run in m.runs):
         if counts := run.client_summary.get("labels"):
-            views.setdefault(f"seed {run.seed}", heat_map(counts))
+            views.setdefault(f"seed {run.seed}", heat_map(counts, run.client_summary.get("names")))
     if not views:
         return None
     caption = (
-        "Training samples of every class a client holds; where there is no color, it holds none. All methods see the "
+        "Training samples of each class that a client has; where there is no color, it has none. All methods see the "
         "same clients with the same seed."
     )
     classes = max(len(view["data"][0]["y"]) for view in views.values())
-    return Chart("labels", "What the clients hold", caption, views, height=160 + max(200, min(600, 22 * classes)))
+    height = 160 + max(200, min(600, 22 * classes))
+    return Chart("labels", "Label distribution per client", caption, views, height)
 
 
-def heat_map(counts: Sequence[Sequence[int]]) -> Figure:
-    """Draw the training samples [clients][classes], clients across."""
+def heat_map(counts: Sequence[Sequence[int]], names: Sequence[str] | None = None) -> Figure:
+    """Draw the training samples [clients][classes], clients across, by name where they have names."""
     trace = {
         "type": "heatmap",
-        "x": list(range(len(counts))),
+        "x": list(names or range(len(counts))),
         "y": list(range(len(counts[0]))),
         "z": [[row[c] or None for row in counts] for c in range(len(counts[0]))],
         "zmin": 0,
@@ -105,8 +107,14 @@ def heat_map(counts: Sequence[Sequence[int]]) -> Figure:
         "xgap": 1 if len(counts) <= 60 else 0,
         "ygap": 1 if len(counts[0]) <= 40 else 0,
         "colorbar": color_bar("samples"),
-        "hovertemplate": "client %{x}, class %{y}: %{z} samples<extra></extra>",
+        "hovertemplate": f"{'' if names else 'client '}%{{x}}, class %{{y}}: %{{z}} samples<extra></extra>",
     }
-    plain = {"tickformat": "d", "showgrid": False, "zeroline": False}
-    along = axis("class", **plain, **({"dtick": 1} if len(counts[0]) <= 20 else {}))
-    return {"data": [trace], "layout": {"xaxis": axis("client", **plain), "yaxis": along}}
+    across = {"type": "category"} if names else _whole(len(counts))
+    axes = {"xaxis": axis("client", showgrid=False, zeroline=False, **across)}
+    axes |= {"yaxis": axis("class", showgrid=False, zeroline=False, **_whole(len(counts[0])))}
+    return {"data": [trace], "layout": axes}
+
+
+def _whole(count: int) -> dict[str, Any]:
+    """Return the ticks of an axis of numbers from 0: every one where there is room, and never a fraction."""
+    return {"tickformat": "d", "dtick": next(step for step in (1, 2, 5, 10, 20, 50, 100, count) if count <= 20 * step)}

@@ -1,5 +1,6 @@
 """Who gains: the picture at the top of the page, one line per client."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.schema import MetricInfo
@@ -20,36 +21,39 @@ def who_gains(comparison: Comparison) -> Chart | None:
     metric, found = comparison.methods[0].metric, comparison.gains
     if metric is None or not found:
         return None
-    best = max(found, key=lambda one: (one.means == found[0].means, sum(g.difference for g in one.each)))
-    views = {f"{one.label} against {one.reference}": _figure(one, metric) for one in (best, *found)}
+    best = max(found, key=lambda one: (one.means == found[0].means, one.total))
+    samples = comparison.methods[0].runs[0].client_summary["train_samples"]
+    views = {f"{one.label} against {one.reference}": _figure(one, metric, samples) for one in (best, *found)}
     better = "" if metric["higher_is_better"] else " A lower value counts as a gain."
     caption = (
-        "A line is a client: how much better its model is, on its own test samples, than its model of the other "
-        "method, and an interval of 95 % by drawing its test samples again; whose interval holds 0 shows no clear "
-        "difference. "
+        "One line per client, with its training samples in parentheses: how much better its model is, on its own test "
+        "samples, than its model of the other method, and a 95 % interval from resampling its test samples. An "
+        "interval that contains 0 shows no clear difference. "
         f"The intervals are not corrected for the number of clients.{better}"
     )
     most = max(len(one.each) for one in found)
     return Chart("gains", "Who gains", caption, views, height=130 + ROW * most)
 
 
-def _figure(one: Gains, metric: MetricInfo) -> Figure:
-    traces = [_trace(one, verdict, *VERDICTS.get(verdict, UNCLEAR)) for verdict in ("helps", "unclear", "harms")]
-    order = [gain.name for gain in one.each]
+def _figure(one: Gains, metric: MetricInfo, samples: Sequence[int]) -> Figure:
+    named = {gain.client: f"{gain.name} ({samples[gain.client]:,})" for gain in one.each}
+    traces = [_trace(one, verdict, named, *VERDICTS.get(verdict, UNCLEAR)) for verdict in ("helps", "unclear", "harms")]
+    order = list(named.values())
     along = {"categoryorder": "array", "categoryarray": order[::-1], "automargin": True, "ticksuffix": " "}
-    across = axis(titled(f"{one.label} minus {one.reference}, {words(metric)}", unit(metric).replace("%", "points")))
-    layout = {"xaxis": across | {"zeroline": True}, "yaxis": along, "legend": {"orientation": "h", "y": 1.08}}
+    across = axis(titled(f"gain in {words(metric)}", unit(metric).replace("%", "points")), zerolinecolor=INK)
+    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+    layout = {"xaxis": across, "yaxis": along, "legend": legend, "showlegend": True}
     return {"data": [t for t in traces if t["x"]], "layout": layout}
 
 
-def _trace(one: Gains, verdict: str, name: str, color: str, symbol: str) -> dict[str, Any]:
+def _trace(one: Gains, verdict: str, named: Mapping[int, str], name: str, color: str, symbol: str) -> dict[str, Any]:
     mine = [gain for gain in one.each if gain.verdict == verdict]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": f"{name}: {len(mine)}",
         "x": [gain.difference for gain in mine],
-        "y": [gain.name for gain in mine],
+        "y": [named[gain.client] for gain in mine],
         "error_x": {
             "type": "data",
             "symmetric": False,

@@ -1,14 +1,13 @@
-"""Who mixes with whom: the last round's graph on a circle, its weights to be read by pointing at a link."""
+"""The communication graph: the last round's graph on a circle, its weights to be read by pointing at a link."""
 
 from collections.abc import Sequence
 from math import cos, pi, sin
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
 from ..core.schema import ACCURACY, Graph
-from ..core.units import of_clients, scale, unit, with_unit, words
+from ..core.units import client_names, of_clients, scale, unit, with_unit, words
 from ..topology import spectral_gap
 from .charts import INK, SCALE, Chart, Figure, color_bar, titled
 from .groups import Method, Setup
@@ -30,25 +29,30 @@ class Edge(NamedTuple):
 
 
 def topology(setup: Setup) -> Chart | None:
-    """Draw every graph that occurs in a view of its own, with the methods that use it."""
-    alike: dict[str, tuple[Graph, list[Method]]] = {}
-    others = []
+    """Draw the graph of every method in a view of its own, the clients colored by that method's metric."""
+    graphs: dict[Method, Graph] = {}
     for m in setup.methods:
         graph = m.first.client_summary.get("graph")
         if graph is not None and graph["edges"]:
-            alike.setdefault(repr(graph), (graph, []))[1].append(m)
-        else:
-            others.append(m.label)
-    if not alike:
+            graphs[m] = graph
+    if not graphs:
         return None
-    views = {", ".join(m.label for m in methods): _figure(graph, methods) for graph, methods in alike.values()}
-    captions = dict.fromkeys(_describe(graph, _clients(methods[0])) for graph, methods in alike.values())
-    apart = f" No links: {', '.join(others)} (around a server, or alone)." if others else ""
-    metric = setup.methods[0].metric
-    at_client = "" if metric is None else f", at a client for its {words(metric)} after mixing"
-    point = f" Point at a link for its weights{at_client}."
-    caption = " ".join(captions) + point + apart
-    return Chart("topology", "Who mixes with whom", caption, views, height=560, square=True)
+    captions = dict.fromkeys(_describe(graph, _clients(m)) for m, graph in graphs.items())
+    others = [m.label for m in setup.methods if m not in graphs]
+    apart = f" No links: {', '.join(others)} (with a server, or alone)." if others else ""
+    caption = " ".join(captions) + _colors(next(iter(graphs))) + apart
+    views = {m.label: _figure(graph, m) for m, graph in graphs.items()}
+    return Chart("topology", "Communication graph", caption, views, height=560, square=True)
+
+
+def _colors(method: Method) -> str:
+    """Say what the colors of the clients are, and what there is to point at."""
+    metric, run = method.metric, method.first
+    point = " Point at a link for its weights"
+    if metric is None:
+        return f"{point}."
+    number = f"{words(metric)} after mixing with the method shown, seed {run.seed}, round {run.evaluated}"
+    return f" The color of a client is its {number}.{point}, at a client for its {words(metric)}."
 
 
 def _clients(method: Method) -> int:
@@ -62,7 +66,7 @@ def _describe(graph: Graph, n: int) -> str:
     gap = f", spectral gap{alone} {gap_of(graph, n):.4f}" if 1 < n <= SOLVED else ""
     few = f"; only the links of client 0 are drawn, of {graph['messages']:,} messages" if _crowded(graph) else ""
     ways = " One-way links are dotted on the sender's half." if any(k.back is None for k in _edges(graph)) else ""
-    return f"{graph['name']}: {when}{gap}, {graph['messages']:,} messages a round{few}.{ways}"
+    return f"{graph['name']}: {when}{gap}, {graph['messages']:,} messages per round{few}.{ways}"
 
 
 def gap_of(graph: Graph, n: int) -> float:
@@ -84,8 +88,8 @@ def _crowded(graph: Graph) -> bool:
     return len(graph["edges"] or ()) > 2 * DRAWN
 
 
-def _figure(graph: Graph, methods: Sequence[Method]) -> Figure:
-    n = _clients(methods[0])
+def _figure(graph: Graph, method: Method) -> Figure:
+    n = _clients(method)
     places = [(sin(2 * pi * i / n), cos(2 * pi * i / n)) for i in range(n)]
     edges = [k for k in _edges(graph) if not _crowded(graph) or 0 in k[:2]]
     square = {"visible": False, "range": [-1.15, 1.15]}
@@ -96,7 +100,7 @@ def _figure(graph: Graph, methods: Sequence[Method]) -> Figure:
         "hovermode": "closest",
         "margin": {"l": 24, "r": 24, "t": 10, "b": 10},
     }
-    return {"data": [*_lines(edges, places), _handles(edges, places), _nodes(methods, places)], "layout": layout}
+    return {"data": [*_lines(edges, places), _handles(edges, places), _nodes(method, places)], "layout": layout}
 
 
 def _lines(edges: Sequence[Edge], places: Sequence[Point]) -> list[dict[str, Any]]:
@@ -146,27 +150,25 @@ def _weights(link: Edge) -> str:
     return to if link.back is None else f"{to}<br>{link.receiver} → {link.sender}: weight {link.back:.4g}"
 
 
-def _nodes(methods: Sequence[Method], places: Sequence[Point]) -> dict[str, Any]:
-    """Draw the clients, colored by the metric where there is one."""
-    n, metric = len(places), methods[0].metric or ACCURACY
-    mixed = {m.label: of_clients(m.first.client_summary, metric).get("after_mix") for m in methods}
-    each = [{m: a for m, v in mixed.items() if v and (a := v[i]) is not None} for i in range(n)]
-    texts = [
-        "<br>".join([f"client {i}", *(f"{m}: {with_unit(metric, v)}" for m, v in e.items())])
-        for i, e in enumerate(each)
-    ]
+def _nodes(method: Method, places: Sequence[Point]) -> dict[str, Any]:
+    """Draw the clients, colored by the method's metric where there is one."""
+    n, metric, known = len(places), method.metric or ACCURACY, method.first.client_summary
+    mixed = of_clients(known, metric).get("after_mix") or [None] * n
+    names = client_names(known)
+    texts = [f"{name}<br>{'-' if v is None else with_unit(metric, v)}" for name, v in zip(names, mixed, strict=True)]
     numbered = next(step for step in (1, 2, 5, 10, 20, 50, n) if n / step <= NUMBERED)
     marker = {"size": max(6, min(26, 700 / n)), "line": {"color": INK, "width": 1}, "symbol": "circle"}
-    if any(each):
-        means = [scale(metric) * fmean(of_client.values()) if of_client else None for of_client in each]
-        bar = color_bar(titled(words(metric), unit(metric)), len=0.6)
-        marker |= {"color": means, "colorscale": SCALE, "colorbar": bar}
+    if any(v is not None for v in mixed):
+        bar = color_bar(titled(f"{words(metric)} of {method.label}", unit(metric)), len=0.6)
+        marker |= {"color": [None if v is None else scale(metric) * v for v in mixed], "colorscale": SCALE}
+        marker |= {"colorbar": bar}
+    shown = known.get("names") or [str(i) for i in range(n)]
     return {
         "type": "scatter",
         "mode": "markers+text",
         "x": [round(x, 3) for x, _ in places],
         "y": [round(y, 3) for _, y in places],
-        "text": ["" if i % numbered else str(i) for i in range(n)],
+        "text": ["" if i % numbered else shown[i] for i in range(n)],
         "textposition": [_outside(x, y) for x, y in places],
         "cliponaxis": False,
         "customdata": texts,

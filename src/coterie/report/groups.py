@@ -11,6 +11,7 @@ from ..core.schema import Config, Row
 from ..core.units import metrics_of
 from ..measure.compare import MethodRuns
 from .collect import Record
+from .titles import setup_title
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class Setup:
 def setups(records: Sequence[Record]) -> list[Setup]:
     """Return the records by set-up and method, in the order in which they come."""
     return [
-        Setup((f"case {same[0].case}: " if same[0].case else "") + _title(same[0].config), _methods(same))
+        Setup((f"case {same[0].case}: " if same[0].case else "") + setup_title(same[0].config), _methods(same))
         for same in group_by(records, lambda r: _key(_common(r))).values()
     ]
 
@@ -160,14 +161,6 @@ def _own(record: Record) -> dict[str, Any]:
     around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
     missing = {"drop_messages": c.get("drop_messages", 0.0), "offline": c.get("offline", 0.0)}
     return {"method": c["method"], **c["settings"], **around, **missing}
-
-
-def _title(config: Config) -> str:
-    """Describe the set-up in words."""
-    data, model = config["data"], config["model"]
-    name = data.get("source", "data of its own")
-    division = f", divided by {data['partition']}" if "partition" in data else ""
-    return f"{name}, {data['clients']} clients{division}, model {model.get('name', model.get('module', '?'))}"
 
 
 def _key(value: Any) -> str:

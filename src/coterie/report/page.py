@@ -13,7 +13,7 @@ from .. import __version__
 from ..core.custom import trust_options
 from ..core.errors import UserError
 from ..core.schema import Config
-from ..measure.compare import Comparison
+from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
 from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
@@ -26,6 +26,7 @@ from .landscape import landscapes
 from .library import pack_json
 from .recipe_charts import LANDSCAPE, recipe_charts
 from .tables import headline_table, published_tables
+from .titles import data_title, page_title
 
 _FILES = files(__package__).joinpath("files")
 
@@ -46,7 +47,7 @@ def page(
     late = None if reload else say
     compared = [Comparison(s.methods, target, collected.notes) for s in every]
     bodies = [_setup(s, f"s{i}", charts, late, together, compared[i - 1]) for i, s in enumerate(every, 1)]
-    title = _title(every) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
+    title = _title(every, compared) or ", ".join(recipe["recipe"] for recipe in collected.recipes)
     parts = {
         "live": _live(collected.records, reload) + _left_out(collected.left_out),
         "contents": _contents(every),
@@ -81,9 +82,11 @@ def _recipes(collected: Collected, charts: dict[str, Any]) -> str:
     return "".join(place_chart(chart, chart.name, charts) for chart in drawn) + published_tables(recipes, records)
 
 
-def _title(every: Sequence[Setup]) -> str:
+def _title(every: Sequence[Setup], compared: Sequence[Comparison]) -> str:
+    data = [data_title(s.config["data"]) for s in every]
     methods = list(dict.fromkeys(m.label for s in every for m in s.methods))
-    return ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods compared"
+    alone = next((one.reference for c in compared for one in c.gains if one.means == ALONE), None)
+    return page_title(data, methods, alone) if every else ""
 
 
 def _live(records: Sequence[Record], reload: float | None) -> str:
@@ -186,9 +189,10 @@ def place_chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
         )
         choices = f'<fieldset><legend class="unseen">{escape(chart.title)}: what is shown</legend>{buttons}</fieldset>'
     title, caption = escape(chart.title), escape(chart.caption)
+    button = f'<button type="button" class="download" aria-label="Download as SVG: {title}">Download SVG</button>'
     return f"""<figure id="{name}"><h3>{title}</h3>{choices}
 <div class="plot" role="img" aria-label="{title}. {caption}" style="height:{chart.height}px"></div>
-<figcaption class="caption">{caption}</figcaption></figure>"""
+<figcaption class="caption">{caption} {button}</figcaption></figure>"""
 
 
 def _configuration(method: Method) -> str:

@@ -26,11 +26,11 @@ def _changes(recipe: Mapping[str, Any]) -> str:
 
 
 def _splits(recipe: Mapping[str, Any]) -> list[Chart]:
-    caption = "Training samples of every class a client holds; where there is no color, it holds none."
+    caption = "Training samples of each class that a client has; where there is no color, it has none."
     return [
         Chart(
             f"{recipe['recipe']}-split-{i}",
-            f"Who holds what: {split['case']}",
+            f"Label distribution per client: {split['case']}",
             caption + _changes(recipe),
             {"": heat_map(split["labels"])},
             height=360,

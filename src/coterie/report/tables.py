@@ -39,7 +39,7 @@ def _hint(comparison: Comparison) -> str:
     """Say how to read the table, where it has more than the protocol explains."""
     both = "± clients: standard deviation over the clients, mean over the seeds. "
     several = any(len(m.runs) > 1 for m in comparison.methods)
-    sorts = "A heading sorts by it, once more the other way round."
+    sorts = "Click a heading to sort by it, and again to reverse the order."
     return (both if several else "") + (sorts if len(comparison.methods) > 1 else "")
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
-from .gains import GAINS, Gains, gains
+from .gains import ALONE, GAINS, Gains, gain_sentences, gains
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 
 __all__ = [
+    "ALONE",
     "POINTS",
     "TARGET",
     "Cell",
@@ -45,7 +46,7 @@ class Comparison:
     @cached_property
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
-        return [*verdict(self.methods), *(one.said for one in self.gains), *newcomer_sentences(self.methods)]
+        return [*verdict(self.methods), *gain_sentences(self.gains), *newcomer_sentences(self.methods)]
 
     @cached_property
     def rows(self) -> list[tuple[str, list[Cell]]]:

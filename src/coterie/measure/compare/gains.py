@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ...core.schema import FINETUNED, MetricInfo
-from ...core.units import of_clients, scale
+from ...core.units import client_names, of_clients, scale
 from ..paired import Numbers
 from .columns import MethodRuns, RunData
 
@@ -49,14 +49,31 @@ class Gains(NamedTuple):
         return sum(gain.verdict == verdict for gain in self.each)
 
     @property
-    def said(self) -> str:
-        """The counts in words, and who has most and least of it."""
-        helps, harms, unclear = (self.count(v) for v in VERDICTS)
-        who = f"helps {helps}, harms {harms}, no clear difference for {unclear} of {len(self.each)} clients"
-        most, least = (
-            f"{g.name} {g.difference:+.3g} ({g.low:+.3g} to {g.high:+.3g})" for g in (self.each[0], self.each[-1])
-        )
-        return f"{self.label} against {self.means} ({self.reference}): {who}; most {most}, least {least}."
+    def total(self) -> float:
+        """The sum of all differences, by which methods are ranked."""
+        return sum(gain.difference for gain in self.each)
+
+
+def gain_sentences(found: Sequence[Gains]) -> list[str]:
+    """Say whom every method helps and harms, one line per method they are compared with, the best method first.
+
+    Against training alone, a second line says who has most and least of the best method.
+    """
+    said = []
+    for means in dict.fromkeys(one.means for one in found):
+        ranked = sorted((one for one in found if one.means == means), key=lambda one: -one.total)
+        clients = len(ranked[0].each)
+        counts = (f"{one.label} helps {one.count('helps')}, harms {one.count('harms')}" for one in ranked)
+        said.append(f"Against {means} ({ranked[0].reference}), of {clients} clients: {'; '.join(counts)}.")
+        if means == ALONE:
+            said.append(_ends(ranked[0]))
+    return said
+
+
+def _ends(one: Gains) -> str:
+    """Say who has most and least of a method."""
+    most, least = (f"{g.name} {g.difference:+.3g} ({g.low:+.3g} to {g.high:+.3g})" for g in (one.each[0], one.each[-1]))
+    return f"{one.label} against {one.reference}, client by client: most {most}, least {least}."
 
 
 def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
@@ -93,7 +110,7 @@ def _each(method: MethodRuns, other: MethodRuns) -> list[Gain]:
     sign = scale(metric) * (1 if metric["higher_is_better"] else -1)
     mean: Numbers = sign * np.mean([_values(a, metric) - _values(b, metric) for a, b in pairs], axis=0)
     drawn: Numbers = sign * np.mean([_drawn(a) - _drawn(b) for a, b in pairs], axis=0)
-    names = method.runs[0].client_summary.get("names") or [f"client {i}" for i in range(len(mean))]
+    names = client_names(method.runs[0].client_summary)
     found = []
     for i in np.flatnonzero(~np.isnan(mean) & (~np.isnan(drawn)).any(axis=1)):
         low, high = np.nanquantile(drawn[i], [(1 - SURE) / 2, (1 + SURE) / 2])

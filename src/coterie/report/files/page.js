@@ -54,7 +54,7 @@ async function unpack(id) {
   return new Response(stream).text();
 }
 
-// Fills in what depends on day and night: the color of the text, and a scale from pale to strong.
+// Fills in what depends on light and dark: the color of the text, and a scale from pale to strong.
 function inked(value, theme) {
   if (value === "ink" || value === "scale") return theme[value];
   if (value === "faint ink") return theme.ink + "26";
@@ -90,15 +90,35 @@ function layout(given, theme) {
   };
 }
 
+const few = window.matchMedia("(hover: none), (max-width: 48rem)"); // where a toolbar would lie over the chart
+
+function shownView(figure, chart) {
+  const chosen = figure.querySelector("input:checked");
+  return chart.views[chosen ? chosen.value : Object.keys(chart.views)[0]];
+}
+
 function draw(name, chart) {
   const figure = document.getElementById(name), place = figure.querySelector(".plot");
-  const chosen = figure.querySelector("input:checked");
-  const view = chart.views[chosen ? chosen.value : Object.keys(chart.views)[0]];
+  const view = shownView(figure, chart);
   const theme = dark.matches && !printing ? DARK : LIGHT;
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const options = {
+    responsive: true, displaylogo: false, displayModeBar: few.matches ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"],
+  };
   const sized = size(place, chart);
   place.style.height = `${sized.height}px`;
-  return Plotly.react(place, inked(view.data, theme), { ...layout(view.layout, theme), ...sized }, options);
+  return Plotly.react(place, inked(view.data, theme), { ...layout(inked(view.layout, theme), theme), ...sized }, options);
+}
+
+// As on white paper, whatever the page looks like; vectors, which a paper can take at any size.
+async function download(name, chart) {
+  const figure = document.getElementById(name), view = shownView(figure, chart);
+  const drawn = { data: inked(view.data, LIGHT), layout: { ...layout(inked(view.layout, LIGHT), LIGHT), paper_bgcolor: LIGHT.paper } };
+  const paper = { format: "svg", width: PRINTED.page, height: PRINTED.lower * chart.height };
+  const link = document.createElement("a");
+  link.href = await Plotly.toImage(drawn, paper);
+  link.download = `${name}.svg`;
+  link.click();
 }
 
 async function start() {
@@ -109,9 +129,12 @@ async function start() {
   const charts = Object.entries(JSON.parse(data));
   const all = () => Promise.all(charts.map(([name, chart]) => draw(name, chart)));
   for (const [name, chart] of charts) {
-    document.getElementById(name).addEventListener("change", () => draw(name, chart));
+    const figure = document.getElementById(name);
+    figure.addEventListener("change", () => draw(name, chart));
+    figure.querySelector(".download").addEventListener("click", () => download(name, chart));
   }
   dark.addEventListener("change", all);
+  few.addEventListener("change", all);
   window.addEventListener("beforeprint", () => { printing = true; all(); });
   window.addEventListener("afterprint", () => { printing = false; all(); });
   await all();
