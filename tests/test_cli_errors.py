@@ -169,7 +169,7 @@ def test_a_wrong_request_names_the_fix(cli: Cli, tmp_path: Path, typed: str, nam
         ("run fedavg --evaluate-every 0", "--evaluate-every"),
         ("compare local --seeds 0", "--seeds"),
         ("run fedavg --color red", "--color"),
-        ("run", "method"),
+        ("run", "METHOD"),
     ],
 )
 def test_a_wrong_option_shows_the_usage(cli: Cli, tmp_path: Path, typed: str, name: str) -> None:

@@ -8,7 +8,9 @@ from coterie import algorithms
 from coterie.algorithms.about import About, default
 from coterie.algorithms.method import facts
 from coterie.algorithms.settings import describe_settings, settings_of
-from coterie.cli.presets import PRESETS
+from coterie.cli.listing import command_settings
+from coterie.cli.presets import DATA, PRESETS
+from coterie.cli.request import own_settings
 from docstrings import about, formula
 from drawing import picture
 from method_round import AT, CLIENTS, MODEL, MethodRound, graph, method_round
@@ -144,7 +146,7 @@ def small(method: str) -> str:
     """Return arguments that suit six clients with few samples."""
     build, preset = algorithms.builder(method), PRESETS["digits"]
     known = settings_of(build)
-    suited = {**preset.settings, "personal_epochs": 1, **preset.own(build), "epochs": 1}
+    suited = {**preset.settings, "personal_epochs": 1, **own_settings(preset, build), "epochs": 1}
     wanted = ("lr", "personal_lr", "batch_size", "epochs", "personal_epochs", "rho", "participation", "outer_lr")
     others = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *others) if k in known and k in suited}
@@ -184,9 +186,13 @@ def settings(method: str, a: About) -> str:
     builder = algorithms.builder(method)
     values, known = algorithms.build(method).settings, describe_settings(builder)
     says = {**a.args, "topology": f"{a.args.get('topology')} See [topologies](../own-topology.md)."}
-    rows = [[f"`{k}`", f"`{default(values[k])}`", known[k], says[k]] for k in known]
-    columns = ["setting", "default", "takes", "meaning"]
-    say = "On the command line, type `--set NAME=VALUE`. The defaults are those of the method's published experiments."
+    commands = command_settings(method)
+    rows = [[f"`{k}`", f"`{default(values[k])}`", f"`{default(commands[k])}`", known[k], says[k]] for k in known]
+    columns = ["setting", "in Python", f"`coterie run {method}`", "takes", "meaning"]
+    say = (
+        "On the command line, type `--set NAME=VALUE`. The defaults in Python are those of the method's published "
+        f"experiments; the commands have a [preset](../commands.md#presets) for every data set, here that of {DATA}."
+    )
     return "\n\n".join([*a.notes, say, tables.table(columns, rows)])
 
 

@@ -8,19 +8,10 @@ import typer
 from .. import __version__
 from ..core.annotations import MOST
 from .data_group import data_sets
-from .options import (
-    DAY,
-    SEEDS,
-    DataDir,
-    Output,
-    RunOptions,
-    Settings,
-    TopologyText,
-    TrainingCommand,
-    TuneTexts,
-    with_options,
-)
+from .fields import with_options
+from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TuneTexts
 from .recipe import recipe
+from .training_command import TrainingCommand
 from .tune import tune
 from .typed import Commands
 
@@ -65,7 +56,9 @@ def run(
     output: Output,
     trust: Annotated[
         list[str] | None,
-        typer.Option(help="Code of your own that a saved config.json names and may run: module:function."),
+        typer.Option(
+            help="Code of your own that a saved config.json names and may run: module:function.", show_default="none"
+        ),
     ] = None,
 ) -> None:
     """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
@@ -77,9 +70,7 @@ def run(
 @app.command(cls=TrainingCommand)
 @with_options
 def compare(
-    methods: Annotated[
-        list[str], typer.Argument(help="Two or more methods (see `coterie list`), or module:function of your own.")
-    ],
+    methods: Annotated[list[str], typer.Argument(help="Methods (see `coterie list`), or module:function of your own.")],
     options: RunOptions,
     output: Output,
     seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1, max=SEEDS)] = 1,
@@ -88,7 +79,10 @@ def compare(
     ] = "table",
     target: Annotated[
         float | None,
-        typer.Option(help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %."),
+        typer.Option(
+            help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %.",
+            show_default="80 where it is in %, else none",
+        ),
     ] = None,
     tune: TuneTexts = [],  # noqa: B006
 ) -> None:
@@ -154,14 +148,20 @@ def pack(
 
 @app.command(name="list")
 def list_names(
-    method: Annotated[
-        str | None, typer.Argument(help="Show this one with its recurrence and settings; module:function of your own.")
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A method, to show its recurrence and settings, or module:function of your own; presets, for what "
+            "commands assume where nothing is typed.",
+            show_default="all names",
+        ),
     ] = None,
 ) -> None:
-    """Show the methods, data, partitions, topologies and models there are, or one method and its settings."""
+    """Show the methods, data, partitions, topologies and models there are, or one of them in detail."""
     from .listing import show_list, show_method
+    from .preset_list import PRESET_LIST, show_presets
 
-    show_list() if method is None else show_method(method)
+    show_list() if what is None else show_presets() if what == PRESET_LIST else show_method(what)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from ..core.errors import UserError
-from ..core.spec import parse, scaled
+from ..core.spec import counted, parse, scaled
 from ..data import Federation, federate
 from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
@@ -107,7 +107,7 @@ def show_split(
         clients = CLIENTS
     federation = federate(source, clients, partition, seed, folder)
     counts, clients = split_counts(federation), federation.clients
-    divided = f"divided by {federation.origin['partition']} among {clients} client{'' if clients == 1 else 's'}"
+    divided = f"divided by {federation.origin['partition']} among {counted(clients, 'client')}"
     title = f"{source}, {divided}, seed {seed}"
     print_split(plain_console(), counts, title, drawn=png is None)
     if png is not None:

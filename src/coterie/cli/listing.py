@@ -1,6 +1,7 @@
 """``coterie list``: what there is, taken from the tables the program itself uses."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -14,17 +15,34 @@ from ..data.partition import NATURAL
 from ..measure import BUILT_IN
 from ..models.losses import LOSSES
 from .console import plain_console, table, wide_console
+from .kinds import ALONE, UNEQUAL, method_kind
+from .options import RunOptions
+from .presets import DATA
+from .request import RunPlan
+
+PERSONAL = 18  # characters of a column, so that those of all groups are below each other
+GROUPS = (
+    "Personalized, between peers",
+    "Personalized, with a server",
+    "One model, between peers",
+    "One model, with a server",
+    UNEQUAL,
+    ALONE,
+)
 
 
 def show_list() -> None:
-    """Print the methods with their one-line descriptions, then the other names."""
+    """Print the methods by what they are, with their one-line descriptions, then the other names."""
     console = plain_console()
-    methods = Table(title="Methods", title_justify="left")
-    methods.add_column("name", style="bold", no_wrap=True)
-    methods.add_column("what it does")
-    for name, build in BUILDERS.items():
-        methods.add_row(name, about(build).what)
-    console.print(methods)
+    for group in GROUPS:
+        console.print(f"Methods: {group}", style="bold")
+        made = table("name", "personal", "what it does")
+        for column, width in zip(made.columns, (max(map(len, BUILDERS)), PERSONAL), strict=False):
+            column.no_wrap, column.min_width = True, width
+        for name in (name for name in BUILDERS if method_kind(name).group == group):
+            made.add_row(name, method_kind(name).personal, about(BUILDERS[name]).what)
+        console.print(made)
+        console.print()
     others: dict[str, Iterable[str]] = {
         "data": data.SOURCES,
         "partitions": (*PARTITIONS, NATURAL),
@@ -36,23 +54,47 @@ def show_list() -> None:
     for kind, names in others.items():
         console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
     console.print(
-        "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own"
+        "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own; what "
+        "commands assume: coterie list presets"
     )
 
 
 def show_method(name: str) -> None:
     """Print what a method is, its recurrence, its settings with their defaults, and where it comes from."""
-    build = builder(name)
-    a, values = about(build), build().settings
+    a = about(builder(name))
     console = wide_console()
-    settings = table("setting", "default", "takes", "what it is")
-    for key, kinds in describe_settings(build).items():
-        settings.add_row(key, default(values.get(key)), kinds, a.args.get(key, ""))
     console.print(f"{a.title or name}: {a.what}", style="bold")
     for text in filter(None, (a.recurrence, *a.notes)):
         console.print(f"\n{text}")
-    console.print("\nsettings, as in --set NAME=VALUE", style="bold")
-    console.print(settings)
+    console.print()
+    show_settings(name)
     for title, text in ((REFERENCE, a.reference), (DIFFERS, a.differs)):
         if text:
             console.print(f"\n{title} {text}")
+
+
+def show_settings(name: str) -> None:
+    """Print the settings of a method: both defaults, the type, and the meaning of each."""
+    console = wide_console()
+    console.print(f"Settings of {name}, as in --set NAME=VALUE", style="bold")
+    console.print(settings_table(name))
+    console.print(
+        f"in Python: the method's own default; run {DATA}: what `coterie run {name}` takes, whose preset suits small "
+        "data (coterie list presets)",
+        style="dim",
+    )
+
+
+def settings_table(name: str) -> Table:
+    """Return one row per setting."""
+    build = builder(name)
+    own, commands, says = build().settings, command_settings(name), about(build).args
+    rows = table("setting", "in Python", f"run {DATA}", "type", "meaning")
+    for key, kinds in describe_settings(build).items():
+        rows.add_row(key, default(own.get(key)), default(commands.get(key)), kinds, says.get(key, ""))
+    return rows
+
+
+def command_settings(name: str) -> dict[str, Any]:
+    """Return the settings that ``coterie run`` takes where nothing is typed."""
+    return dict(RunPlan.of(RunOptions()).algorithm(name, [name]).settings)

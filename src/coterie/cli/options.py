@@ -2,20 +2,17 @@
 # ruff: noqa: RUF009 (option makes a field)
 
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
 
 from ..core.annotations import MOST
-from ..core.errors import UserError
 from ..core.settings_file import SettingsFile, read_settings
 from ..training.time_limit import TimeLimit
+from .fields import option
+from .presets import DATA, PRESETS
 
 if TYPE_CHECKING:
     from ..core.schema import Init, MeasureName, Precision, Select
@@ -25,30 +22,42 @@ else:  # Typer reads these types. What is no such name is refused later, in a se
     Init = MeasureName = Precision = ReadingName = Select = str
 
 SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
+VALIDATION = 0.2  # of the training samples, where settings are chosen and nobody says
 DAY = 86_400.0  # seconds, the most that anything waits
+TOPOLOGY = f"that of the method; for {DATA}, {PRESETS[DATA].settings['topology']} unless it has another kind of graph"
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="The folder of the data sets; by default COTERIE_DATA, else that of `coterie data dir`."),
+    typer.Option(help="The folder of the data sets.", show_default="COTERIE_DATA, else that of `coterie data dir`"),
 ]
 TopologyText = Annotated[
-    str | None, typer.Option(help="Who mixes with whom, where there is no server: ring, grid, random:5, ...")
+    str | None,
+    typer.Option(
+        help="Who mixes with whom, where there is no server: ring, grid, random:5, ...", show_default=TOPOLOGY
+    ),
 ]
 Settings = Annotated[
-    list[str], typer.Option(metavar="KEY=VALUE", help="A setting of the method, such as lr=0.05; repeat for more.")
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A setting of the method, such as lr=0.05; repeat for more.",
+        show_default="those of the preset, see coterie list METHOD",
+    ),
 ]
 TuneTexts = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE,VALUE",
         help="Choose a setting of every method first, on validation samples; repeat for more.",
+        show_default="none",
     ),
 ]
 Metrics = Annotated[
     list[MeasureName],
     typer.Option(
         help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
-        "constants; repeat for more."
+        "constants; repeat for more.",
+        show_default="none",
     ),
 ]
 
@@ -56,27 +65,15 @@ MetricNames = Annotated[
     list[str],
     typer.Option(
         help="What is measured: accuracy, balanced-accuracy, macro-f1, auroc, average-precision, mse, mae, r2, "
-        "perplexity, dice, iou, or module:function of your own; repeat for more, the first one decides. By default "
-        "that of the task."
+        "perplexity, dice, iou, or module:function of your own; repeat for more, the first one decides.",
+        show_default="that of the task",
     ),
 ]
 
 
-def option(help: str, *names: str, default: Any = None, read: Callable[[str], Any] | None = None, **more: Any) -> Any:
-    """Return a field with its help; ``names``: how it is typed, where its own name and a value is not all.
-
-    ``read`` makes the value of the text that was typed, as soon as the command begins.
-    """
-    return field(default=default, metadata={"option": typer.Option(*names, help=help, **more), "read": read})
-
-
-def flag(name: str) -> str:
-    """Return the option of a field as it is typed.
-
-    >>> flag("evaluate_every"), flag("for_")
-    ('--evaluate-every', '--for')
-    """
-    return "--" + name.rstrip("_").replace("_", "-")
+def of_preset(name: str) -> str:
+    """Say what the help shows of something that depends on the data."""
+    return f"{getattr(PRESETS[DATA], name)} for {DATA}; for other data see coterie list presets"
 
 
 @dataclass(frozen=True)
@@ -84,41 +81,51 @@ class TrainingOptions:
     """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
 
     data: str | None = option(
-        "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`)."
+        "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`).",
+        usual=DATA,
     )
     data_dir: DataDir = None
     model: str | None = option(
-        "The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own."
+        "The model: logreg, small-cnn, resnet8-gn, ... (see `coterie list`), or module:function of your own.",
+        shows=of_preset("model"),
     )
     partition: str | None = option(
-        "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`)."
+        "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`).",
+        shows=of_preset("partition"),
     )
-    clients: int | None = option(
-        "How many clients; by default as many as suit the data, or are published.", min=1, max=MOST
-    )
-    rounds: int | None = option(
-        "How many rounds; by default as many as suit the data, or are published.", min=1, max=MOST
-    )
+    clients: int | None = option("How many clients.", min=1, max=MOST, shows=of_preset("clients"))
+    rounds: int | None = option("How many rounds.", min=1, max=MOST, shows=of_preset("rounds"))
     set: Settings = field(default_factory=list)
     evaluate_every: int | None = option(
-        "Rounds between two evaluations; by default as many as keep them under a tenth of the time, for a recipe 1.",
+        "Rounds between two evaluations.",
         min=1,
         max=MOST,
+        shows="as many as keep them under a tenth of the time",
     )
     record: Metrics = field(default_factory=list)
     engine: str | None = option(
-        "auto, serial, vectorized, vectorized:16 for 16 clients at once, graphed, or ray for a cluster."
+        "Where clients run: auto, serial (one after another), vectorized (side by side), vectorized:16 (16 at once), "
+        "graphed (CUDA graphs, on a GPU), or ray (a cluster).",
+        usual="auto",
     )
-    device: str | None = option("auto, cpu or cuda.")
-    precision: Precision | None = option("fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.")
-    out: Path | None = option("The folder for the results; by default a new one under runs/.")
+    device: str | None = option("auto, cpu or cuda.", usual="auto")
+    precision: Precision | None = option(
+        "fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.", usual="fp32"
+    )
+    out: Path | None = option("The folder for the results.", shows="a new one under runs/")
     resume: bool = option("Continue what an interruption left in --out.", "--resume", default=False)
     for_: TimeLimit | None = option(
         "Stop in time, all runs together: 90s, 25m, 1.5h. Saves, prints the command that continues, exits with 75.",
         "--for",
         read=TimeLimit,
         metavar="TIME",
+        shows="no limit",
     )
+
+    def given(self, name: str) -> Any:
+        """Return what was typed, or what holds where nothing was."""
+        typed = getattr(self, name)
+        return self.__dataclass_fields__[name].metadata["usual"] if typed is None else typed
 
 
 @dataclass(frozen=True)
@@ -130,50 +137,69 @@ class RunOptions(TrainingOptions):
         "--settings",
         read=read_settings,
         metavar="FILE",
+        shows="none",
     )
     holdout_clients: float | None = option(
         "How many clients come only after training, such as 0.2 or 3: what they get is measured then.",
         min=0,
+        usual=0.0,
     )
     loss: str | None = option(
-        "What is minimized: cross-entropy (classes, tokens, pixels; the default), bce (several labels, masks), mse, "
-        "mae or huber (numbers), dice (pixels, masks)."
+        "What is minimized: cross-entropy (classes, tokens, pixels), bce (several labels, masks), mse, mae or huber "
+        "(numbers), dice (pixels, masks).",
+        usual="cross-entropy",
     )
     metric: MetricNames = field(default_factory=list)
     validation: float | None = option(
-        "Keep this part of every client's training samples out of training, to choose by, such as 0.2; by default none."
+        "Keep this part of every client's training samples out of training, to choose by, such as 0.2.",
+        usual=0.0,
+        shows=f"0; to tune, {VALIDATION:g}",
     )
     select: Select | None = option(
         "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
-        "is optimistic."
+        "is optimistic.",
+        usual="last",
     )
     patience: int | None = option(
-        "Stop after so many evaluations in a row that were no better on validation samples.", min=1, max=MOST
+        "Stop after so many evaluations in a row that were no better on validation samples.",
+        min=1,
+        max=MOST,
+        shows="run all rounds",
     )
     topology: TopologyText = None
-    seed: int | None = option("Of everything random: data, first model, batches, graphs.")
-    init: Init | None = option("What clients begin with: common for one model, per-client for draws of their own.")
-    drop_messages: float | None = option("How likely a message between clients is dropped, such as 0.2.")
-    offline: float | None = option("How likely a client is not there for a whole round, such as 0.2.")
+    seed: int | None = option("Of everything random: data, first model, batches, graphs.", usual=0)
+    init: Init | None = option(
+        "What clients begin with: common for one model, per-client for draws of their own.", usual="common"
+    )
+    drop_messages: float | None = option("How likely a message between clients is dropped, such as 0.2.", usual=0.0)
+    offline: float | None = option("How likely a client is not there for a whole round, such as 0.2.", usual=0.0)
     capacities: str | None = option(
-        "What clients can carry, in equal shares: b4-b3-b2, 1-0.5, or b4x15-b2x5; "
-        "or all of them one after the other: b1@250-b4 (rounds), b1@0.25-b4 (shares of all rounds)."
+        "How large a model clients carry: b4 is the whole one, b3, b2 and b1 are ever smaller, down to a quarter of "
+        "all widths, one of four stages or the lowest rank (`coterie capacity` counts them). b4-b3-b2 are equal "
+        "shares of the clients, b4x15-b2x5 groups of 15 and 5, 1-0.5 ratios; b1@250-b4 (rounds) and b1@0.25-b4 (shares "
+        "of all rounds) are for all clients, one after the other.",
+        shows="that of the method",
     )
-    ray_address: str | None = option(
-        "Of the Ray cluster, auto for this machine's; by default one is started for the run."
-    )
-    workers: int | None = option("Of --engine ray; by default as many as there are cores.", min=1, max=WORKERS)
-    gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5; by default none.", min=0, max=WORKERS)
+    ray_address: str | None = option("Of the Ray cluster, auto for this machine's.", shows="one is started for the run")
+    workers: int | None = option("Of --engine ray.", min=1, max=WORKERS, shows="as many as there are cores")
+    gpus_per_worker: float | None = option("Of --engine ray, such as 1 or 0.5.", min=0, max=WORKERS, usual=0.0)
 
 
 @dataclass(frozen=True)
 class RecipeOptions(TrainingOptions):
     """The options of ``recipe run``."""
 
-    methods: str | None = option("Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.")
-    case: str | None = option("Only this case: its number, or a part of its label.")
-    seeds: int | None = option("Other than the published number of seeds.", min=1, max=SEEDS)
-    reading: ReadingName | None = option("paper or code, where they differ; by default our choice (see show).")
+    shows: ClassVar[dict[str, str]] = {  # in place of what commands without a recipe have
+        **dict.fromkeys(("data", "model", "partition", "clients", "rounds"), "that of the recipe"),
+        **dict.fromkeys(("set", "record"), "those of the recipe"),
+        "evaluate_every": "1",
+    }
+    methods: str | None = option(
+        "Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.", shows="those of the recipe"
+    )
+    case: str | None = option("Only this case: its number, or a part of its label.", shows="all")
+    seeds: int | None = option("How many seeds.", min=1, max=SEEDS, shows="the published number")
+    reading: ReadingName | None = option("paper or code, where they differ.", shows="our choice, see recipe show")
 
 
 @dataclass(frozen=True)
@@ -217,43 +243,3 @@ class Output:
     def titled(self, name: str, number: int, of: int) -> str | bool:
         """Return the title of the progress of one of several runs; False where no progress is shown."""
         return not self.quiet and f"{name} ({number} of {of})"
-
-
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per field of each dataclass among its parameters, and hand it those dataclasses."""
-    parameters = signature(command).parameters
-    groups: dict[str, Any] = {p.name: p.annotation for p in parameters.values() if is_dataclass(p.annotation)}
-
-    @wraps(command)
-    def called(**typed: Any) -> None:
-        values = {n: kind(**{f.name: _value(f, typed.pop(f.name)) for f in fields(kind)}) for n, kind in groups.items()}
-        command(**typed, **values)
-
-    each = ([_parameter(f) for f in fields(groups[n])] if n in groups else [p] for n, p in parameters.items())
-    named = [p.replace(kind=Parameter.KEYWORD_ONLY) for some in each for p in some]
-    called.__signature__ = Signature(named)  # type: ignore[attr-defined]  # which Typer reads
-    return called
-
-
-def _value(f: "Field[Any]", typed: Any) -> Any:
-    read = f.metadata.get("read")
-    return typed if read is None or typed is None else read(typed)
-
-
-def _parameter(f: "Field[Any]") -> Parameter:
-    default = f.default if f.default_factory is MISSING else f.default_factory()
-    typed = str | None if f.metadata.get("read") else f.type
-    kind = Annotated[typed, f.metadata["option"]] if "option" in f.metadata else typed
-    return Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-class TrainingCommand(TyperCommand):
-    """A command that trains. It knows what those may mean who type an option as other programs have it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse ``--silent``, whose nearest names would mislead, then parse."""
-        if any(word.partition("=")[0] == "--silent" for word in args):
-            raise UserError(
-                "there is no --silent: messages are dropped by --drop-messages 0.2, and --quiet prints no progress"
-            )
-        return super().parse_args(ctx, args)

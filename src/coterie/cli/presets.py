@@ -1,12 +1,17 @@
 """What the command line assumes where nothing is said: small set-ups for the data that ships with the package.
 
 The builders' own defaults are those of the papers (100 clients, ResNet-18, CIFAR), far too large for 1,797 digits.
+Helps show some of it, so nothing here waits for torch.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..algorithms.method import Kind, facts
+if TYPE_CHECKING:
+    from ..algorithms.method import Kind
+
+DATA = "digits"  # what is trained on where nothing is said
+SMALLEST_IMAGE = 4  # pixels of a side, below which small-cnn pools everything away
 
 
 class Preset(NamedTuple):
@@ -17,13 +22,9 @@ class Preset(NamedTuple):
     clients: int
     rounds: int
     settings: Mapping[str, Any]  # a method takes those it has
-    kinds: tuple[Kind, ...]  # whose settings of a method's own take the place of those, the last one first
+    kinds: "tuple[Kind, ...]"  # whose settings of a method's own take the place of those, the last one first
     staged: str  # the model, where a method needs one that is built in stages
-
-    def own(self, builder: Callable[..., Any]) -> dict[str, Any]:
-        """Return what the method itself asks for in such a set-up."""
-        asked = facts(builder).presets
-        return {name: value for kind in self.kinds for name, value in asked.get(kind, {}).items()}
+    images: str | None = None  # the data source whose models suit samples that turn out to be images
 
 
 _SMALL = {
@@ -79,8 +80,16 @@ PRESETS = {
     "svhn": _papers("resnet18-gn", "resnet18-bn"),
     "tiny-imagenet": _papers("resnet18-gn", "resnet18-bn"),
     "image-folder": Preset("small-cnn", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "resnet8-bn"),
-    "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp"),
-    "csv": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp"),
+    "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp", "image-folder"),
+    "csv": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp", "image-folder"),
 }
 PRESETS["parquet"] = PRESETS["huggingface"] = PRESETS["csv"]
 PRESETS["wikitext2"] = PRESETS["text"]
+
+
+def models_for(preset: Preset, shape: Sequence[int]) -> Preset:
+    """Return the preset with models that suit samples of this shape: convolutional ones for images."""
+    if preset.images is None or len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE:
+        return preset
+    suited = PRESETS[preset.images]
+    return preset._replace(model=suited.model, staged=suited.staged)

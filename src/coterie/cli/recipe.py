@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Output, RecipeOptions, with_options
+from .fields import with_options
+from .options import Output, RecipeOptions
+from .training_command import TrainingCommand
 from .typed import Commands
 
 recipe = Commands(
@@ -36,7 +38,7 @@ def show_facts(name: Name) -> None:
     show_recipe(name)
 
 
-@recipe.command(name="run")
+@recipe.command(name="run", cls=TrainingCommand)
 @with_options
 def run_published(name: Name, options: RecipeOptions, output: Output) -> None:
     """Run a recipe and print published, ours and the difference; a shortened run says that it is one."""

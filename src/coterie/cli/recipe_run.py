@@ -26,8 +26,9 @@ from ..training.first import PER_CLIENT, first_models
 from ..training.fit import fit
 from .console import wide_console
 from .data import draw_split, print_split, split_counts
+from .fields import flag
 from .interrupted import interruptible
-from .options import Output, RecipeOptions, flag
+from .options import Output, RecipeOptions
 from .recipe_show import results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .report import leave_report
@@ -135,14 +136,14 @@ class RecipePlan:
             self.recipe.algorithm(method, number),
             rounds=self.recipe.cases[number - 1].rounds,
             seed=seed,
-            engine=self.options.engine or "auto",
-            device=self.options.device or "auto",
+            engine=self.options.given("engine"),
+            device=self.options.given("device"),
             out=folder,
             resume=self.options.resume,
             evaluate_every=self.options.evaluate_every or 1,
             init=self.recipe.init(method, number),
             record=self.record,
-            precision=self.options.precision or "fp32",
+            precision=self.options.given("precision"),
             progress=shown,
             trackers=trackers,
             time_limit=self.options.for_,

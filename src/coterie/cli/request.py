@@ -1,6 +1,6 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ..core.arguments import accept
 from ..core.custom import display_name, is_own
 from ..core.errors import UserError
 from ..core.schema import Config, Init
-from ..core.spec import parse
+from ..core.spec import counted, parse
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
@@ -28,8 +28,9 @@ from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
 from ..training.first import COMMON, PER_CLIENT, first_models
-from .options import RunOptions, flag
-from .presets import PRESETS, Preset
+from .fields import flag
+from .options import RunOptions
+from .presets import PRESETS, Preset, models_for
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
 
@@ -53,7 +54,7 @@ class RunPlan:
     @classmethod
     def of(cls, options: RunOptions) -> "RunPlan":
         """Fill the gaps of the options with the preset of the data."""
-        source = options.data or "digits"
+        source = options.given("data")
         name = parse(source).name
         if name not in data.SOURCES:
             data.federate(source)  # says what is wrong with the name
@@ -61,7 +62,7 @@ class RunPlan:
         partition = options.partition or plan.preset.partition
         if partition is not None and (partition != NATURAL or options.clients is not None):
             return plan
-        known = plan.federation(options.seed or 0)  # the data know how they are divided
+        known = plan.federation(options.given("seed"))  # the data know how they are divided
         told = replace(options, clients=known.clients, partition=str(known.origin["partition"]))
         return replace(plan, options=told)
 
@@ -82,7 +83,7 @@ class RunPlan:
     @property
     def holdout(self) -> float | int:
         """The clients that come after training: a fraction of all, or their number."""
-        asked = self.options.holdout_clients or 0.0
+        asked: float = self.options.given("holdout_clients")
         if asked >= 1 and asked != int(asked):
             raise UserError(f"--holdout-clients {asked:g} is no number of clients: give a whole one, or a fraction")
         return asked if asked < 1 else int(asked)
@@ -90,7 +91,7 @@ class RunPlan:
     @property
     def loss(self) -> Loss:
         """The loss by its name."""
-        return loss_named(self.options.loss or "cross-entropy")
+        return loss_named(self.options.given("loss"))
 
     def notes(self, seed: int) -> tuple[str, ...]:
         """Return what was done to the columns of a table, for the person to see."""
@@ -99,16 +100,20 @@ class RunPlan:
 
     def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
         """Return the model everybody starts from, one that all methods of this command can train."""
+        return models.build(self.model_name(federation, among), federation, seed=seed)
+
+    def model_name(self, federation: Federation, among: Sequence[str]) -> str:
+        """Return the model as it would be typed."""
         staged = any(facts(algorithms.builder(m)).staged for m in among)
-        suits = self.preset.staged if staged else self.preset.model
-        return models.build(self.options.model or suits, federation, seed=seed)
+        suited = models_for(self.preset, federation.input_shape)
+        return self.options.model or (suited.staged if staged else suited.model)
 
     def algorithm(self, method: str, among: Sequence[str]) -> Algorithm:
         """Return the method with the preset's settings and the typed ones; ``among``: all methods of this command."""
         builder = algorithms.builder(method)
         known = settings_of(builder)
         chosen = {k: v for k, v in self.preset.settings.items() if k in known and suitable(method, k)}
-        chosen |= self.preset.own(builder)
+        chosen |= own_settings(self.preset, builder)
         if NoneType in known.get("topology", ()):  # around a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:
@@ -129,7 +134,7 @@ class RunPlan:
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
         """Return what clients begin with; beside others, a method whose clients begin with the server's model does."""
-        wanted = self.options.init or COMMON
+        wanted: Init = self.options.given("init")
         if wanted != PER_CLIENT or len(among) == 1:
             return wanted
         first = first_models(module, Model(module, self.loss), algorithm, 0)
@@ -139,13 +144,13 @@ class RunPlan:
     def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
         """Refuse first models of their own where clients of no method have a use for them."""
         names = [a.name for a in chosen]
-        wanted = accept("the command", "init", self.options.init or COMMON, Init)
+        wanted = accept("the command", "init", self.options.given("init"), Init)
         if wanted not in [self.init(module, federation, a, names) for a in chosen]:
             raise UserError(f"with {', '.join(names)} all begin with the server's model: leave --init out")
 
     def missing(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Missing:
         """Return what is asked for between peers; beside others, a method with a server has none of it."""
-        asked = Missing(self.options.drop_messages or 0.0, self.options.offline or 0.0)
+        asked = Missing(self.options.given("drop_messages"), self.options.given("offline"))
         if len(among) == 1 or asked == Missing():
             return asked
         served = self._bound(module, federation, algorithm).program.topology is None
@@ -161,6 +166,16 @@ class RunPlan:
         """Return the method, bound to the clients, to be asked what it does."""
         return Experiment.of(Model(module, self.loss), federation, algorithm, Serial(), 0, self.rounds)
 
+    def remark(self, methods: Sequence[str], federation: Federation) -> str:
+        """Return what is going to be trained on what, for the person to see before it begins."""
+        what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
+        size = sum(p.numel() for p in self.module(federation, 0, methods).parameters())
+        clients, rounds = counted(federation.clients, "client"), counted(self.rounds, "round")
+        return (
+            f"{what} on {self.source}: {clients}, {federation.origin['partition']}, {rounds}, "
+            f"{self.model_name(federation, methods)} with {size:,} parameters, engine {self.options.given('engine')}"
+        )
+
     def file_text(self, methods: Sequence[str]) -> list[str]:
         """Return what to say of a file of settings: whose tables are used, and whose are not."""
         file = self.options.settings
@@ -174,6 +189,12 @@ class RunPlan:
     def preset_text(self, algorithm: Algorithm) -> str:
         """Return what the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
+
+
+def own_settings(preset: Preset, builder: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a method itself asks for in such a set-up."""
+    asked = facts(builder).presets
+    return {name: value for kind in preset.kinds for name, value in asked.get(kind, {}).items()}
 
 
 def _displaced(suggested: str, asked: Mapping[str, Any]) -> bool:

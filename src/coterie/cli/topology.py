@@ -9,7 +9,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..core.errors import UserError
-from ..core.spec import scaled
+from ..core.spec import counted, scaled
 from ..topology import Topology, build, degree, diameter, edges, in_neighbors, spectral_gap
 from ..topology.facts import check_dense
 from .console import INK, picture, plain_console
@@ -58,7 +58,7 @@ def show_topology(
         raise UserError(f"the round must be 0 or more, not {round}")
     W = topology(round)
     when = "the same every round" if topology.fixed else f"round {round}, another one every round"
-    title = f"{topology.name} · {clients} client{'' if clients == 1 else 's'} · {when}"
+    title = f"{topology.name} · {counted(clients, 'client')} · {when}"
     console = plain_console()
     console.print(title, style="bold")
     facts = Table.grid(padding=(0, 3))

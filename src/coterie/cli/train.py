@@ -16,7 +16,6 @@ from ..core.custom import folder_name, is_own
 from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
 from ..core.schema import Config, MetricInfo, Select
-from ..core.tensors import entries
 from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure import metrics_for
@@ -124,10 +123,12 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
     folder = options.out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
     algorithm = plan.algorithm(method, [method])
     trackers = output.trackers()
-    said = f"{method} on {plan.source}; settings of its preset: {plan.preset_text(algorithm)}"
-    output.say("\n".join([said, *plan.file_text([method]), *plan.notes(options.seed or 0)]))
+    seed = options.given("seed")
+    trained, _ = hold_out(plan.federation(seed), plan.holdout, seed)
+    remarks = [plan.remark([method], trained), f"  {plan.preset_text(algorithm)}"]
+    output.say("\n".join([*remarks, *plan.file_text([method]), *plan.notes(seed)]))
     with interruptible(folder, options, output):
-        return train_seed(plan, method, [method], options.seed or 0, folder, not output.quiet, trackers), folder
+        return train_seed(plan, method, [method], seed, folder, not output.quiet, trackers), folder
 
 
 def train_seed(
@@ -151,20 +152,20 @@ def train_seed(
         loss=plan.loss,
         metric=tuple(plan.options.metric),
         seed=seed,
-        engine=plan.options.engine or "auto",
-        device=plan.options.device or "auto",
+        engine=plan.options.given("engine"),
+        device=plan.options.given("device"),
         out=folder,
         resume=plan.options.resume,
         evaluate_every=plan.options.evaluate_every or "auto",
-        validation=plan.options.validation or 0.0,
+        validation=plan.options.given("validation"),
         holdout_clients=plan.holdout,
-        select=plan.options.select or LAST,
+        select=plan.options.given("select"),
         patience=plan.options.patience,
         init=plan.init(module, federation, algorithm, among),
         drop_messages=missing.drop_messages,
         offline=missing.offline,
         record=plan.options.record,
-        precision=plan.options.precision or "fp32",
+        precision=plan.options.given("precision"),
         cluster=cluster(plan.options),
         progress=progress,
         trackers=trackers,
@@ -174,7 +175,7 @@ def train_seed(
 
 def cluster(options: RunOptions) -> Cluster | None:
     """Return the cluster that was typed, if any."""
-    typed = Cluster(options.workers, options.ray_address, options.gpus_per_worker or 0.0)
+    typed = Cluster(options.workers, options.ray_address, options.given("gpus_per_worker"))
     return None if typed == Cluster() else typed
 
 
@@ -199,7 +200,7 @@ def compare_methods(
     target = check_target(style.target, metric)
     trackers = output.trackers()
     listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
-    first = options.seed or 0
+    first = options.given("seed")
     output.say("\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)]))
     runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
     with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, target):
@@ -218,9 +219,9 @@ def checked_plan(
 
     ``chosen``: what is going to be trained, methods with their settings.
     """
-    options, seed = plan.options, plan.options.seed or 0
+    options, seed = plan.options, plan.options.given("seed")
     federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
-    federation = with_validation(federation, options.validation or 0.0, seed)
+    federation = with_validation(federation, options.given("validation"), seed)
     model = Model(plan.module(federation, 0, methods), plan.loss)
     check_model(model, federation)
     metrics = metrics_for(model, federation.sample(2), federation.y, options.metric)
@@ -235,16 +236,12 @@ def checked_plan(
         for a, some in zip(chosen, missing, strict=True)
     ]
     for experiment in experiments:
-        check_selection(experiment, accept("the command", "select", options.select or LAST, Select), options.patience)
+        check_selection(experiment, accept("the command", "select", options.given("select"), Select), options.patience)
         experiment.check()
     plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
     every = options.evaluate_every or max(map(evaluation_interval, experiments))
-    size, often = entries(model.start.values()), f", evaluated every {every} rounds" if every > 1 else ""
-    remark = (
-        f"{len(methods)} method{'s' if len(methods) > 1 else ''} on {plan.source}: {federation.clients} clients, "
-        f"{federation.origin['partition']}, {plan.rounds} rounds, {size:,} parameters{often}"
-    )
+    remark = plan.remark(methods, federation) + (f", evaluated every {every} rounds" if every > 1 else "")
     metric = next(iter(metrics.infos), None)
     return replace(plan, options=replace(options, evaluate_every=every)), remark, metric
 

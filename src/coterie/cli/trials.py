@@ -22,11 +22,10 @@ from ..store.folder import CHECKPOINT, MODELS
 from ..track import Tracker
 from ..training.run import Run
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
-from .options import Output, RunOptions
+from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan
 
 TUNING = "tune.json"
-VALIDATION = 0.2  # of the training samples, where nobody says
 TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path, bool | str, Sequence[Tracker]], Run]
 
 
@@ -74,7 +73,7 @@ class Tuning:
     @property
     def first_seed(self) -> int:
         """The seed of every trial's first training."""
-        return self.plan.options.seed or 0
+        return int(self.plan.options.given("seed"))
 
     def search(self) -> Search:
         """Return the search from its beginning."""
@@ -109,7 +108,7 @@ class Tuning:
             "sampler": self.sampler,
             "seeds": self.seeds,
             "first_seed": self.first_seed,
-            "validation": self.plan.options.validation or 0.0,
+            "validation": self.plan.options.given("validation"),
             "metric": "",
             "higher_is_better": True,
             "trials": [],
@@ -244,7 +243,7 @@ def tuned_plan(
 def _said_alike(trials: Sequence[Tuning], said: Sequence[str]) -> str:
     """Say that all methods had the same chance, and what each of them chose of how many trainings."""
     grid = {key: ",".join(values) for t in trials for key, values in t.grid.items()}
-    kept, seed = trials[0].plan.options.validation or 0.0, trials[0].first_seed
+    kept, seed = trials[0].plan.options.given("validation"), trials[0].first_seed
     return (
         f"Every method was tuned alike, one training for each of {'; '.join(f'{k}={v}' for k, v in grid.items())} as "
         f"far as it has these settings, chosen on validation samples ({kept:g} of every client's training samples, "

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from ..core.annotations import MOST
-from .options import SEEDS, Output, RunOptions, with_options
+from .fields import with_options
+from .options import SEEDS, Output, RunOptions
 
 
 @with_options
@@ -21,7 +22,10 @@ def tune(
         int, typer.Option(help="How many seeds of every trial, counted up from --seed.", min=1, max=SEEDS)
     ] = 1,
     budget: Annotated[
-        int | None, typer.Option(help="The most trainings, all seeds counted; by default the grid.", min=1, max=MOST)
+        int | None,
+        typer.Option(
+            help="The most trainings, all seeds counted.", min=1, max=MOST, show_default="as many as the grid has"
+        ),
     ] = None,
     sampler: Annotated[
         str, typer.Option(help="grid for all, random for a part, tpe of Optuna; pip install 'coterie\\[tune]'.")

@@ -17,11 +17,11 @@ from ..report.tuning import write_tuning
 from ..training.search import SamplerName, combinations
 from .console import table, wide_console
 from .interrupted import interruptible
-from .options import Output, RunOptions
+from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan, check_settings
 from .several import folder_of_several, several_runs
 from .train import checked_plan, train_seed
-from .trials import VALIDATION, Tuning, best_trial, run_name, trial_score, typed_grid
+from .trials import Tuning, best_trial, run_name, trial_score, typed_grid
 
 SETTINGS, PAGE = "settings.toml", "tune.html"
 
@@ -64,7 +64,7 @@ def trials_of(budget: int | None, seeds: int) -> int | None:
 def said_how(tuning: Tuning) -> str:
     """Say what decides."""
     seeds = f"the mean of {tuning.seeds} seeds" if tuning.seeds > 1 else f"seed {tuning.first_seed}"
-    kept = tuning.plan.options.validation or 0.0
+    kept = tuning.plan.options.given("validation")
     return f"chosen on validation samples ({kept:g} of every client's training samples, {seeds}), never on test samples"
 
 

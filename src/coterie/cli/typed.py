@@ -8,12 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from ..core.errors import UserError
 from ..core.files import path_problem
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _EMPTY = re.compile(r"(--[a-z-]+)=\s*")
+
+
+class Command(TyperCommand):
+    """A command whose help shows arguments in capital letters, and no value behind an option that takes none."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with what the help writes behind their names."""
+        found: list[Any] = super().get_params(ctx)
+        for one in found:
+            if one.param_type_name == "argument":
+                one.metavar = one.metavar or one.name.upper()
+            elif one.is_flag:
+                one.metavar = ""
+        return found
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the line of the usage: braces would look like a choice."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
 class Commands(typer.Typer):
@@ -23,7 +42,7 @@ class Commands(typer.Typer):
         self, name: str | None = None, **settings: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register a function as ``typer.Typer.command`` does, with its arguments checked."""
-        register = super().command(name, **settings)
+        register = super().command(name, **{"cls": Command, **settings})
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             register(_checked(function))

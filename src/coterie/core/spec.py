@@ -180,3 +180,12 @@ def scaled(value: float, unit: str) -> str:
         if value >= 0.9995 * 10**power:  # what would be written as 1000
             return f"{value / 10**power:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def counted(number: int, word: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "round"), counted(1200, "client")
+    ('1 round', '1,200 clients')
+    """
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,148 @@
+"""What a command shows before it is trusted: every default, what it will train, and the answer to habits."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import methods as method_pages
+from coterie.algorithms import BUILDERS
+from coterie.algorithms.settings import settings_of
+from coterie.cli.kinds import ALONE, UNEQUAL, method_kind
+from coterie.cli.listing import GROUPS, command_settings
+from coterie.cli.options import RunOptions
+from coterie.cli.presets import PRESETS
+from coterie.cli.request import RunPlan
+from docstrings import about
+from in_process import answer
+from published import images
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that cuts no line of a help."""
+    monkeypatch.setenv("COLUMNS", "600")
+    monkeypatch.setenv("TERMINAL_WIDTH", "600")
+
+
+def commands() -> dict[str, Any]:
+    made: Any = typer.main.get_command(import_module("coterie.cli.app").app)
+    return dict(made.commands)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
+def test_every_option_shows_its_default(command: str, wide: None, tmp_path: Path) -> None:
+    shown = answer(command, "--help", cwd=tmp_path).out
+    for option in commands()[command].params:
+        if option.param_type_name == "option" and not option.is_flag:
+            line = next(line for line in shown.splitlines() if line.startswith(f"│ {option.opts[0]} "))
+            required = option.name == "grid"
+            assert ("[default: " in line) is not required, line
+    assert "<bool>" not in shown
+    assert "{" not in shown
+    assert re.search(rf"coterie {command} \[OPTIONS\] METHODS?(\.\.\.)?\s", shown)
+
+
+def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
+    """Of a run for which nothing is typed; what the help shows is compared with what the plan trains."""
+    shown = {o.name: o.show_default for o in commands()["run"].params if o.param_type_name == "option"}
+    plan = RunPlan.of(RunOptions())
+    fed = plan.federation(0)
+    held = {
+        "data": fed.origin["source"],
+        "model": plan.module(fed, 0, ["dfedalt"]).origin["name"],  # type: ignore[index]
+        "partition": fed.origin["partition"],
+        "clients": fed.clients,
+        "rounds": plan.rounds,
+        "topology": plan.algorithm("dfedalt", ["dfedalt"]).settings["topology"],
+    }
+    assert {k: str(v) in shown[k] for k, v in held.items()} == dict.fromkeys(held, True)
+    usual = {f.name: f.metadata["usual"] for f in RunOptions.__dataclass_fields__.values() if f.metadata.get("usual")}
+    assert usual.keys() >= {"data", "engine", "device", "precision", "loss", "select", "init"}
+    for name, value in usual.items():
+        assert (shown[name], RunOptions().given(name)) == (str(value), value)
+
+
+@pytest.mark.parametrize("method", ["dfedalt", "fedavg"])
+def test_the_settings_of_a_method_have_type_both_defaults_and_meaning(method: str, wide: None, tmp_path: Path) -> None:
+    listed, helped = (answer(*words, cwd=tmp_path).out for words in (("list", method), ("run", method, "--help")))
+    assert listed.splitlines()[0].startswith(about(BUILDERS[method]).title)
+    rows = {line.split()[0]: line for line in listed.splitlines() if line.split()[:1]}
+    for key in settings_of(BUILDERS[method]):
+        assert rows[key] in helped.splitlines(), key
+    assert re.search(r"lr +0\.1 +0\.02 +a number +The learning rate of the main phase\.", rows["lr"])
+    assert "--rounds" in helped
+    assert command_settings(method)["lr"] == 0.02
+
+
+def test_the_page_of_a_method_has_both_defaults() -> None:
+    page = method_pages.settings("dfedalt", about(BUILDERS["dfedalt"]))
+    assert "| setting | in Python | `coterie run dfedalt` | takes | meaning |" in page
+    assert "| `topology` | `random-pull:10` | `random:5` |" in page
+    assert "commands.md#presets" in page
+
+
+def test_methods_are_listed_by_what_they_are(wide: None, tmp_path: Path) -> None:
+    """The groups are read off programs; the pages of the site, which run a round, come to the same."""
+    out = answer("list", cwd=tmp_path).out
+    places = [out.index(f"Methods: {group}\n") for group in GROUPS]
+    assert places == sorted(places)
+    for method in BUILDERS:
+        kind = method_kind(method)
+        where = out.index(f"\n{method} ")
+        assert max(p for p in places if p < where) == places[GROUPS.index(kind.group)], method
+    assert re.search(r"\ndfedalt +the head +first the personal part", out)
+    shown = {"local": ALONE, "heterofl": UNEQUAL, **{m: method_kind(m).group for m in ("fedavg", "dispfl", "ditto")}}
+    for method, group in shown.items():
+        pages = method_pages.kind(method).replace("Personal,", "Personalized,").replace("around", "with")
+        assert method_kind(method).group == group == pages, method
+
+
+def test_presets_are_listed(wide: None, tmp_path: Path) -> None:
+    rows = {line.split()[0]: line for line in answer("list", "presets", cwd=tmp_path).out.splitlines() if line.strip()}
+    for name, preset in PRESETS.items():
+        assert preset.model.partition(",")[0] in rows[name], name
+        assert f" {preset.rounds}" in rows[name], name
+    assert "small-cnn for images" in rows["npz"]
+
+
+def test_a_run_says_what_it_trains_before_it_begins(tmp_path: Path) -> None:
+    words = ("--rounds", "1", "--clients", "4", "--out", "o")
+    said = answer("run", "dfedalt", *words, cwd=tmp_path).err.splitlines()
+    plan = "on digits: 4 clients, dirichlet:0.1, 1 round, small-cnn with 13,706 parameters, engine auto"
+    assert said[0] == f"dfedalt {plan}"
+    assert said[1].startswith("  lr=0.02, personal_lr=0.02")
+    assert answer("run", "dfedalt", *words, "--quiet", cwd=tmp_path / "o").err == ""
+    compared = answer("compare", "local", "fedavg", *words[:4], "--out", "c", cwd=tmp_path).err.splitlines()
+    assert compared[0] == f"2 methods {plan}"
+
+
+@pytest.mark.parametrize(("shape", "model"), [((32, 32, 3), "small-cnn"), ((3, 3), "mlp"), ((12,), "mlp")])
+def test_images_of_ones_own_get_a_convolutional_model(shape: tuple[int, ...], model: str, tmp_path: Path) -> None:
+    x = images(24, *shape[:2], *shape[2:]) if len(shape) > 1 else np.random.default_rng(0).normal(size=(24, *shape))
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(24) % 2)
+    plan = RunPlan.of(RunOptions(data=f"npz:{tmp_path / 'own.npz'}", clients=2))
+    fed = plan.federation(0)
+    assert plan.module(fed, 0, ["fedavg"]).origin["name"] == model  # type: ignore[index]
+    assert f"{model} with " in plan.remark(["fedavg"], fed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        (("--lr", "0.1"), "--set lr=0.1"),
+        (("--batch-size=8",), "--set batch_size=8"),
+        (("--weight-decay", "--quiet"), "--set weight_decay=VALUE"),
+        (("--mu", "1"), "--set mu=1"),
+    ],
+)
+def test_a_setting_that_is_typed_as_an_option_is_answered(typed: tuple[str, ...], instead: str, tmp_path: Path) -> None:
+    for words in (("run", "fedprox"), ("compare", "local", "fedprox"), ("recipe", "run", "dfedalt-t1")):
+        done = answer(*words, *typed, cwd=tmp_path)
+        assert (done.status, done.out) == (2, "")
+        assert done.err.count("\n") == 1
+        assert done.err.endswith(f"so type {instead}\n")
