@@ -108,11 +108,23 @@ def report(
         float | None,
         typer.Option(help="The personal metric that rounds are counted to; else that of the comparison, or 80 %."),
     ] = None,
+    format: Annotated[
+        str,
+        typer.Option(
+            help="html, or table, markdown or latex, which are printed; folders of several data sets give a table of "
+            "methods by data sets."
+        ),
+    ] = "html",
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Which columns of a printed table, by title, as in 'after mixing,worst client,sent'."),
+    ] = None,
 ) -> None:
-    """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network."""
+    """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network. `--format latex` prints
+    their table instead."""
     from .report import show_report
 
-    show_report(runs, out, landscape, target)
+    show_report(runs, out, landscape, target, format, columns)
 
 
 @app.command()

@@ -1,6 +1,5 @@
-"""The results of runs: a table for a terminal, or Markdown or LaTeX alone on the standard output, to be redirected."""
+"""The results of runs: a table for a terminal, or a text in another format alone on the standard output."""
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +10,12 @@ from rich.text import Text
 
 from ..core.errors import unknown
 from ..measure.compare import Cell, Column, Comparison
+from ..report.texts import WRITERS, ResultTable, comparison_table, find_column
 from .console import plain_console, table, wide_console
 
 TABLE = "table"
 BEST = "*"  # beside bold type, which does not survive a pipe
 FEWEST = 2  # columns of numbers that stay, however little room there is
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "<": "$<$",
-    "*": "$*$",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-}
 
 
 @dataclass(frozen=True)
@@ -42,26 +33,38 @@ class TableStyle:
 def show_comparison(comparison: Comparison, folder: Path, format: str = TABLE) -> None:
     """Print the results in the chosen format, and where the files are."""
     if format == TABLE:
-        _print_table(comparison)
+        print_table(comparison)
         wide_console().print(f"results: {folder}", soft_wrap=True)
         return
-    print(WRITERS[format](comparison))
+    print(WRITERS[format](comparison_table(comparison)))
     print(f"results: {folder}", file=sys.stderr)
 
 
-def _print_table(comparison: Comparison) -> None:
-    """Print as many columns as have room, the verdict, and what the numbers are."""
+def print_table(comparison: Comparison, wanted: Sequence[str] = ()) -> None:
+    """Print the wanted columns, or as many as have room, the verdict, and what the numbers are."""
     console = wide_console()
-    shown = columns_with_room(comparison, console.width)
+    chosen = [find_column(comparison, name) for name in wanted]
+    shown = chosen or columns_with_room(comparison, console.width)
     made = results_table(comparison, shown)
     console.print(made, width=width_of(made), crop=False)
     for sentence in comparison.verdict:
         console.print(sentence, soft_wrap=True)
     notes = comparison.protocol(shown, BEST)
-    left_out = [c.title for c in comparison.columns if c not in shown]
+    left_out = [] if chosen else [c.title for c in comparison.columns if c not in shown]
     if left_out:
         notes.append(f"no room in {console.width} characters for: {', '.join(left_out)} (a wider terminal shows them)")
     for note in notes:
+        console.print(note, style="dim", soft_wrap=True)
+
+
+def print_data_table(found: ResultTable) -> None:
+    """Print one number of all methods, one column per data set."""
+    console = wide_console()
+    made = table("method", *(f">{heading}" for heading in found.headings), no_wrap=True)
+    for label, cells in found.rows:
+        made.add_row(Text(label, "bold"), *(_cell(cell, marked=True) for cell in cells))
+    console.print(made, width=width_of(made), crop=False)
+    for note in (found.caption.replace("Bold:", f"{BEST}:"), *found.sentences):
         console.print(note, style="dim", soft_wrap=True)
 
 
@@ -94,67 +97,3 @@ def columns_with_room(comparison: Comparison, width: int) -> list[Column]:
 def width_of(made: Table) -> int:
     """Return how many characters a table is wide if nothing is cut."""
     return plain_console(width=10_000).measure(made).maximum
-
-
-def markdown(comparison: Comparison) -> str:
-    """Return a table in GitHub's Markdown; the best of every column is bold, then come verdict and protocol."""
-
-    def write(cell: Cell) -> str:
-        text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread}"
-        return f"**{text}**" if cell.best else text
-
-    def escaped(text: str) -> str:
-        return re.sub(r"([\\`*_|<\[\]])", r"\\\1", text)
-
-    headings = _headings(comparison)
-    lines = [["method", *headings], ["---", *["---:"] * len(headings)]]
-    lines += [[escaped(name), *map(write, cells)] for name, cells in comparison.rows]
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([rows, "", *(f"* {escaped(s)}" for s in _sentences(comparison))])
-
-
-def latex(comparison: Comparison) -> str:
-    """Return a table for booktabs; the best of every column is bold, verdict and protocol are in its caption."""
-
-    def write(cell: Cell) -> str:
-        text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread)}"
-        return rf"\textbf{{{text}}}" if cell.best else text
-
-    headings = _headings(comparison)
-    caption = " ".join(tex(s if s.endswith(".") else f"{s}.") for s in _sentences(comparison))
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering\small",
-            rf"\begin{{tabular}}{{l{'r' * len(headings)}}}",
-            r"\toprule",
-            " & ".join(("method", *map(tex, headings))) + r" \\",
-            r"\midrule",
-            *(" & ".join((tex(name), *map(write, cells))) + r" \\" for name, cells in comparison.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-            rf"\caption{{{caption}}}",
-            r"\end{table}",
-        ]
-    )
-
-
-WRITERS = {"markdown": markdown, "latex": latex}
-
-
-def tex(text: str) -> str:
-    r"""Return a text as LaTeX prints it.
-
-    >>> print(tex("a_b: 5 %, p < 0.1"))
-    a\_b: 5 \%, p $<$ 0.1
-    """
-    return "".join(_LATEX.get(c, c) for c in text)
-
-
-def _headings(comparison: Comparison) -> list[str]:
-    return [f"{c.title} ({c.unit})" if c.unit else c.title for c in comparison.columns]
-
-
-def _sentences(comparison: Comparison) -> list[str]:
-    return [*comparison.verdict, *comparison.protocol(comparison.columns, "Bold:")]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, TypedDict
 
+from .clients import client_name
 from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Protocols, Summary
 
 _WORDS = {
@@ -82,7 +83,7 @@ def client_names(summary: ClientSummary) -> list[str]:
     >>> client_names({"train_samples": [8, 9]})
     ['client 0', 'client 1']
     """
-    return summary.get("names") or [f"client {i}" for i in range(len(summary.get("train_samples", [])))]
+    return [client_name(summary.get("names", ()), i) for i in range(len(summary.get("train_samples", ())))]
 
 
 def summary_metrics(config: Config) -> Any:

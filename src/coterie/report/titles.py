@@ -23,19 +23,24 @@ def setup_title(config: Config) -> str:
 
 
 def data_title(data: Mapping[str, Any]) -> str:
-    """Name the data, with the options that are not as usual, and how many clients have them.
+    """Name the data, and say how many clients have them.
 
     >>> data_title({"source": "digits", "clients": 20, "noise": 0.0, "renamed": 4})
     'digits (renamed=4), 20 clients'
     >>> data_title({"source": "npz", "clients": 1, "path": "/files/sites.npz"})
     'sites.npz, 1 client'
     """
+    clients = data["clients"]
+    return f"{data_name(data)}, {clients} client{'' if clients == 1 else 's'}"
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """Name the data: the file, or the source with the options that are not as usual."""
     source = data.get("source")
     name = Path(str(data["path"])).name if "path" in data else source or "data of its own"
     usual = {k: p.default for k, p in parameters(SOURCES[source]).items()} if source in SOURCES else {}
     given = [f"{k}={v}" for k, v in data.items() if k in usual and k not in _APART and v != usual[k] and _short(v)]
-    options = f" ({', '.join(given)})" if given else ""
-    return f"{name}{options}, {data['clients']} client{'' if data['clients'] == 1 else 's'}"
+    return f"{name} ({', '.join(given)})" if given else str(name)
 
 
 def _short(value: Any) -> bool:

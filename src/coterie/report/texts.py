@@ -1,0 +1,184 @@
+"""Results as text: a table of one comparison, or of methods by data sets, in Markdown or LaTeX."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..algorithms import BUILDERS
+from ..algorithms.about import about
+from ..core.errors import UserError, unknown
+from ..core.schema import Config
+from ..measure.compare import Cell, Column, Comparison
+from .titles import data_name, data_title, setup_title
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "<": "$<$",
+    "*": "$*$",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+}
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Numbers of methods, as every format writes them."""
+
+    name: str  # of what, in a few words
+    headings: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]  # a method's label and its numbers
+    caption: str
+    sentences: Sequence[str]  # all that is to be said of them
+
+
+def comparison_table(comparison: Comparison, wanted: Sequence[str] = ()) -> ResultTable:
+    """Return the table of one comparison; ``wanted``: the titles of its columns, by default all of them."""
+    shown = [find_column(comparison, name) for name in wanted] or comparison.columns
+    config = _config(comparison)
+    return ResultTable(
+        data_title(config["data"]),
+        [_heading(column) for column in shown],
+        [(m.label, [column.cells[i] for column in shown]) for i, m in enumerate(comparison.methods)],
+        f"{setup_title(config)}{_round(comparison)}. {_spread([comparison])}",
+        [*comparison.verdict, *comparison.protocol(shown, "Bold:")],
+    )
+
+
+def data_table(comparisons: Sequence[Comparison], wanted: Sequence[str] = ()) -> ResultTable:
+    """Return one number of all methods, one column per comparison: that of each method's own models unless asked."""
+    if len(wanted) > 1:
+        raise UserError(f"a table of {len(comparisons)} data sets has one number: name one of {', '.join(wanted)}")
+    shown = [find_column(c, wanted[0]) if wanted else c.columns[0] for c in comparisons]
+    labels = dict.fromkeys(m.label for c in comparisons for m in c.methods)
+    known = [
+        {m.label: cell for m, cell in zip(c.methods, column.cells, strict=True)}
+        for c, column in zip(comparisons, shown, strict=True)
+    ]
+    of = ", ".join(filter(None, (shown[0].title, shown[0].of, shown[0].unit)))
+    about_each = [f"{setup_title(_config(c))}{_round(c)}." for c in comparisons]
+    return ResultTable(
+        f"{shown[0].title} by data set",
+        _data_names([_config(c) for c in comparisons]),
+        [(label, [each.get(label, Cell(None, "-")) for each in known]) for label in labels],
+        f"{of[0].upper()}{of[1:]}, by data set. {_spread(comparisons)}",
+        about_each,
+    )
+
+
+def find_column(comparison: Comparison, name: str) -> Column:
+    """Return the column of this title, or the only one that begins with it; hyphens count as spaces."""
+    key = name.strip().lower().replace("-", " ")
+    titles = {c.title.lower(): c for c in comparison.columns}
+    near = [c for title, c in titles.items() if title.startswith(key)] if key else []
+    if key not in titles and len(near) != 1:
+        raise unknown("column", name, [c.title for c in comparison.columns])
+    return titles.get(key) or near[0]
+
+
+def _config(comparison: Comparison) -> Config:
+    return comparison.methods[0].runs[0].config
+
+
+def _heading(column: Column) -> str:
+    return f"{column.title} ({column.unit})" if column.unit else column.title
+
+
+def _round(comparison: Comparison) -> str:
+    rounds = sorted({run.evaluated for m in comparison.methods for run in m.runs})
+    return f", round {rounds[0]}" if len(rounds) == 1 else f", rounds {rounds[0]} to {rounds[-1]}"
+
+
+def _spread(comparisons: Sequence[Comparison]) -> str:
+    """Say what the numbers are means of; of one seed the spread is that of the clients."""
+    counts = sorted({len(m.runs) for c in comparisons for m in c.methods})
+    if counts == [1]:
+        return "One seed, ± standard deviation over clients. Bold: best."
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    alone = " (over clients where there is one seed)" if counts[0] == 1 else ""
+    return f"Mean ± standard deviation over {seeds} seeds{alone}. Bold: best."
+
+
+def _data_names(configs: Sequence[Config]) -> list[str]:
+    """Return the shortest names that tell the data sets apart."""
+    partitions = [str(c["data"].get("partition", "")) for c in configs]
+    short = [data_name(c["data"]) for c in configs]
+    ways = (
+        short,
+        [f"{name}, {partition}" for name, partition in zip(short, partitions, strict=True)],
+        [data_title(c["data"]) for c in configs],
+        [setup_title(c) for c in configs],
+    )
+    numbered = [f"{title} ({i})" for i, title in enumerate(ways[-1], 1)]
+    return next((names for names in ways if len(set(names)) == len(configs)), numbered)
+
+
+def markdown(table: ResultTable) -> str:
+    """Return a table in GitHub's Markdown; the best of every column is bold, then come all sentences."""
+
+    def write(cell: Cell) -> str:
+        text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread}"
+        return f"**{text}**" if cell.best else text
+
+    def escaped(text: str) -> str:
+        return re.sub(r"([\\`*_|<\[\]])", r"\\\1", text)
+
+    lines = [["method", *map(escaped, table.headings)], ["---", *["---:"] * len(table.headings)]]
+    lines += [[escaped(label), *map(write, cells)] for label, cells in table.rows]
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([rows, "", *(f"* {escaped(s)}" for s in table.sentences)])
+
+
+def latex(table: ResultTable) -> str:
+    """Return a table for booktabs with the methods' names as papers write them, a short caption and a label.
+
+    What else is to be said of the numbers follows as comments.
+    """
+
+    def write(cell: Cell) -> str:
+        text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread)}"
+        return rf"\textbf{{{text}}}" if cell.best else text
+
+    label = re.sub(r"[^a-z0-9]+", "-", table.name.lower()).strip("-")
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering\small",
+            rf"\begin{{tabular}}{{l{'r' * len(table.headings)}}}",
+            r"\toprule",
+            " & ".join(("Method", *map(tex, table.headings))) + r" \\",
+            r"\midrule",
+            *(" & ".join((tex(printed_name(name)), *map(write, cells))) + r" \\" for name, cells in table.rows),
+            r"\bottomrule",
+            r"\end{tabular}",
+            rf"\caption{{{tex(table.caption)}}}",
+            rf"\label{{tab:{label}}}",
+            r"\end{table}",
+            *(f"% {sentence}" for sentence in table.sentences),
+        ]
+    )
+
+
+WRITERS = {"markdown": markdown, "latex": latex}
+
+
+def printed_name(label: str) -> str:
+    """Return a method's label with its name as its authors write it.
+
+    >>> printed_name("dfedalt lr=0.05"), printed_name("fedper"), printed_name("mine:fedfoo")
+    ('DFedAlt lr=0.05', 'FedPer', 'mine:fedfoo')
+    """
+    name, *rest = label.split(" ", 1)
+    title = about(BUILDERS[name]).title.partition(" (")[0] if name in BUILDERS else name
+    return " ".join([title, *rest])
+
+
+def tex(text: str) -> str:
+    r"""Return a text as LaTeX prints it.
+
+    >>> print(tex("a_b: 5 %, p < 0.1"))
+    a\_b: 5 \%, p $<$ 0.1
+    """
+    return "".join(_LATEX.get(c, c) for c in text)

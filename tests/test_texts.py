@@ -1,0 +1,111 @@
+"""Tables as text: LaTeX that compiles, chosen columns, and methods by data sets from several comparisons."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.report.texts import printed_name, tex
+from helpers_cli import DATA, Cli
+
+pytest.importorskip("plotly", reason="a comparison leaves a report: pip install 'coterie[report]'")
+
+TINY = (*DATA, "--model", "mlp", "--clients", "3", "--rounds", "2", "--set", "steps=1")
+
+
+@pytest.fixture(scope="module")
+def folder(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small comparisons on data of different difficulty; one method is in the first alone."""
+    cwd = tmp_path_factory.mktemp("texts")
+    cli.succeed("compare", "local", "fedavg-p", "dfedalt", *TINY, "--seeds", "2", "--out", "c1", cwd=cwd)
+    noisy = ("--data", "synthetic:size=400,classes=4,noise=3", *TINY[2:])
+    cli.succeed("compare", "local", "dfedalt", *noisy, "--seeds", "2", "--out", "c2", cwd=cwd)
+    return cwd
+
+
+def read_latex(text: str) -> tuple[list[list[str]], str, str]:
+    """Read a table as LaTeX would: rows of cells, caption and label. What would stop LaTeX stops this."""
+    code = [re.sub(r"(?<!\\)%.*", "", line) for line in text.splitlines()]
+    body = "\n".join(line for line in code if line)
+    opened: list[str] = []
+    for verb, name in re.findall(r"\\(begin|end)\{(\w+)\}", body):
+        if verb == "begin":
+            opened.append(name)
+        else:
+            assert opened.pop() == name
+    assert not opened
+    bare = re.sub(r"\\[&%$#_{}]", "", body)
+    assert bare.count("{") == bare.count("}")
+    assert all(line.count("$") % 2 == 0 for line in bare.splitlines())
+    outside = re.sub(r"\$[^$]*\$", "", bare)
+    assert not re.search(r"[#_^~<>±]", outside.replace("tab:", ""))
+    known = {"begin", "end", "centering", "small", "toprule", "midrule", "bottomrule", "caption", "label", "textbf"}
+    assert set(re.findall(r"\\([a-z]+)", outside)) <= known
+    (columns,) = re.findall(r"\\begin\{tabular\}\{(l(?:r)*)\}", body)
+    inside = body[body.index(r"\toprule") : body.index(r"\bottomrule")]
+    lines = [line.removesuffix(r" \\") for line in inside.splitlines() if line.endswith(r" \\")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)&", line)] for line in lines]
+    assert all(len(row) == len(columns) for row in rows)
+    (caption,), (label,) = re.findall(r"\\caption\{(.*)\}", body), re.findall(r"\\label\{(.*)\}", body)
+    return rows, caption, label
+
+
+def test_a_paper_gets_names_a_label_and_a_short_caption(cli: Cli, folder: Path) -> None:
+    chosen = ("--format", "latex", "--columns", "worst client,AFTER-mixing,sent")
+    text = cli.succeed("report", "c1", *chosen, cwd=folder).out
+    rows, caption, label = read_latex(text)
+    assert rows[0] == ["Method", r"worst client (\%)", r"after mixing (\%)", "sent"]
+    assert [row[0] for row in rows[1:]] == ["Local", "FedAvg-P", "DFedAlt"]
+    assert rows[1][3] == r"\textbf{0 B}"
+    assert label == "tab:synthetic-size-400-classes-4-3-clients"
+    assert len(caption) < 200
+    assert r"over 2 seeds" in caption
+    assert "% Worst client: the lowest accuracy" in text  # what the numbers are is kept, as comments
+    assert "seconds" not in text
+
+
+def test_compare_prints_the_same_table(cli: Cli, folder: Path) -> None:
+    command = ("compare", "local", "dfedalt", "--data", "synthetic:size=400,classes=4,noise=3", *TINY[2:])
+    again = cli.succeed(*command, "--seeds", "2", "--out", "c2", "--resume", "--format", "latex", cwd=folder).out
+    assert read_latex(again) == read_latex(cli.succeed("report", "c2", "--format", "latex", cwd=folder).out)
+
+
+def test_methods_by_data_sets(cli: Cli, folder: Path) -> None:
+    """Every cell is that of the comparison it comes from, and a method that was not run there has none."""
+    text = cli.succeed("report", "c1", "c2", "--format", "latex", "--columns", "global", cwd=folder).out
+    rows, caption, label = read_latex(text)
+    names = [r"synthetic (size=400, classes=4)", r"synthetic (size=400, classes=4, noise=3.0)"]
+    assert rows[0] == ["Method", *names]
+    assert (caption.split(",")[0], label) == ("Global", "tab:global-by-data-set")
+    for place, name in enumerate(("c1", "c2"), 1):
+        alone, _, _ = read_latex(
+            cli.succeed("report", name, "--format", "latex", "--columns", "global", cwd=folder).out
+        )
+        known = {row[0]: row[1] for row in alone[1:]}
+        assert {row[0]: row[place] for row in rows[1:] if row[place] != "-"} == known
+    assert rows[2][2] == "-"
+    printed = cli.succeed("report", "c1", "c2", "--format", "table", cwd=folder).out
+    assert printed.splitlines()[2].startswith("local")
+    assert "After mixing, personal accuracy, %, by data set" in printed
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("c1 --format latex --columns wrost", ("unknown column 'wrost'", "worst client")),
+        ("c1 --format latex --columns a", ("unknown column 'a'", "after mixing, after training")),
+        ("c1 c2 --format latex --columns global,sent", ("2 data sets has one number", "global, sent")),
+        ("c1 --columns global", ("the page has all columns", "--format")),
+        ("c1 --format latex --out t.tex", ("--out is for the page", "> FILE")),
+        ("c1 --format pdf", ("unknown format 'pdf'", "html, latex, markdown, table")),
+    ],
+)
+def test_what_is_refused(cli: Cli, folder: Path, typed: str, told: tuple[str, ...]) -> None:
+    cli.refuse("report", *typed.split(), cwd=folder, names=told)
+
+
+def test_names_and_signs() -> None:
+    assert [printed_name(n) for n in ("dfedsam-mgs", "local", "fedrod lr=0.1 (2)", "mine:net")] == [
+        "DFedSAM-MGS", "Local", "Fed-RoD lr=0.1 (2)", "mine:net",
+    ]  # fmt: skip
+    assert tex("50 % of a_b & {c} ±1 <2") == r"50 \% of a\_b \& \{c\} $\pm$1 $<$2"
