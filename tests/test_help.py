@@ -18,6 +18,7 @@ from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunPlan
 from docstrings import about
+from helpers_cli import assert_same_run
 from in_process import answer
 from published import images
 
@@ -146,3 +147,25 @@ def test_a_setting_that_is_typed_as_an_option_is_answered(typed: tuple[str, ...]
         assert (done.status, done.out) == (2, "")
         assert done.err.count("\n") == 1
         assert done.err.endswith(f"so type {instead}\n")
+
+
+def test_names_ignore_case(tmp_path: Path) -> None:
+    """Capitals and underscores change nothing: the same command is trained, and its files are the same."""
+    usual = "--data synthetic:size=400,classes=4 --model mlp --partition dirichlet:1 --topology ring --metric macro-f1"
+    typed = "--data Synthetic:size=400,classes=4 --model MLP --partition Dirichlet:1 --topology Ring --metric Macro_F1"
+    rest = ("--clients", "4", "--rounds", "1", "--engine", "Serial", "--precision", "FP32", "--select", "Last")
+    plain = answer("run", "dfedalt", *usual.split(), *rest, "--out", "a", cwd=tmp_path)
+    loud = answer("run", "DFedAlt", *typed.split(), *rest, "--set", "DFEDALT.lr=0.02", "--out", "b", cwd=tmp_path)
+    assert (plain.status, loud.status) == (0, 0), loud.err
+    assert [line for line in loud.err.splitlines() if "took" not in line and "report" not in line] == [
+        line for line in plain.err.splitlines() if "took" not in line and "report" not in line
+    ]
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("data", ["CIFAR10", "Fashion_MNIST"])
+def test_published_data_are_found_whatever_their_case(data: str, tmp_path: Path) -> None:
+    name = data.lower().replace("_", "-")
+    for words in (("run", "fedavg", "--data", data), ("data", "show", data)):
+        done = answer(*words, "--data-dir", ".", cwd=tmp_path)
+        assert (done.status, f"coterie data fetch {name}" in done.err) == (2, True), done.err

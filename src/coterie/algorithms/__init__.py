@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.arguments import checked
 from ..core.errors import UserError, did_you_mean, unknown
-from ..core.custom import is_own
+from ..core.custom import display_name, is_own
 from ..core.settings_file import SettingsFile, read_settings
 from .custom import custom_builder
 from .settings import file_settings
@@ -69,24 +69,24 @@ def __dir__() -> list[str]:
 
 
 def is_method(name: str) -> bool:
-    """Tell whether this is one of these methods; ``-`` and ``_`` are the same."""
-    return name.replace("_", "-") in BUILDERS
+    """Tell whether this is one of these methods; case, ``-`` and ``_`` do not matter."""
+    return display_name(name) in BUILDERS
 
 
 @checked("function")
 def builder(name: str) -> Callable[..., Algorithm]:
-    """Return the builder of that name; ``-`` and ``_`` are the same.
+    """Return the builder of that name; case, ``-`` and ``_`` do not matter.
 
     ``module:function`` names a function of your own that returns an ``Algorithm``.
 
-    >>> builder("dfedalt") is dfedalt
+    >>> builder("DFedAlt") is dfedalt
     True
     """
     if is_own(name):
         return custom_builder(name)
     if not is_method(name):
         raise unknown("method", name, BUILDERS)
-    return BUILDERS[name.replace("_", "-")]
+    return BUILDERS[display_name(name)]
 
 
 @checked("function")

@@ -5,6 +5,7 @@ from inspect import Parameter
 from typing import Any, get_type_hints
 
 from ..core.annotations import in_words, plain_types
+from ..core.custom import display_name
 from ..core.errors import UserError, no_option
 from ..core.settings_file import SettingsFile
 from ..core.spec import Spec, bind, given_twice, parameters
@@ -52,7 +53,8 @@ def parse_settings(items: Sequence[str], builders: Mapping[str, Builder]) -> dic
     """
     known = {m: settings_of(builder) for m, builder in builders.items()}
     texts: dict[str, dict[str, str]] = {}
-    for method, key, text in map(split_setting, items):
+    for typed, key, text in map(split_setting, items):
+        method = display_name(typed)
         if method and method not in builders:
             raise UserError(f"--set {method}.{key}={text} is for {method}, which is not among {', '.join(builders)}")
         asked = [method] if method else list(builders)
@@ -71,11 +73,11 @@ def parse_settings(items: Sequence[str], builders: Mapping[str, Builder]) -> dic
 def file_settings(file: SettingsFile, builders: Mapping[str, Builder]) -> dict[str, dict[str, Any]]:
     """Return what a file sets, by method: those of ``builders``, whose tables must fit them.
 
-    ``-`` and ``_`` are the same in the name of a method. A text is read as a typed one is, so that "none" is None.
+    Case, ``-`` and ``_`` do not matter in the name of a method. A text is read as a typed one, so that "none" is None.
     """
     values: dict[str, dict[str, Any]] = {}
     for name, table in file.tables.items():
-        method = next((m for m in builders if m.replace("_", "-") == name.replace("_", "-")), None)
+        method = next((m for m in builders if display_name(m) == display_name(name)), None)
         if method in values:
             raise UserError(f"{file.path} has two tables for {method}: make one of them")
         if method is None:

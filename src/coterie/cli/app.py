@@ -173,7 +173,7 @@ def list_names(
     from .listing import show_list, show_method
     from .preset_list import PRESET_LIST, show_presets
 
-    show_list() if what is None else show_presets() if what == PRESET_LIST else show_method(what)
+    show_list() if what is None else show_presets() if what.lower() == PRESET_LIST else show_method(what)
 
 
 @app.command()

@@ -18,8 +18,8 @@ from rich.progress import (
 from rich.table import Table
 
 from ..core.errors import UserError
-from ..core.spec import counted, parse, scaled
-from ..data import Federation, federate
+from ..core.spec import counted, parse, scaled, spelled
+from ..data import SOURCES, Federation, federate
 from ..data.catalog import CATALOG, present
 from ..data.fetch import Patience, fetch
 from ..data.partition import NATURAL
@@ -100,6 +100,7 @@ def show_split(
     source: str, clients: int | None, partition: str | None, seed: int, folder: Path | None, png: Path | None
 ) -> None:
     """Print what every client holds, or draw it to a file."""
+    source = spelled(source, SOURCES)
     suits = PRESETS.get(parse(source).name)
     if partition is None and suits is not None and suits.partition is not None:  # tables know it themselves
         partition = PARTITION

@@ -1,13 +1,13 @@
 """From what was typed to what is trained: presets filled in, settings checked, nothing started yet."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from .. import algorithms, data, models
+from .. import algorithms, data, models, topology
 from ..algorithms import Algorithm
 from ..algorithms.custom import suitable
 from ..algorithms.method import facts
@@ -18,7 +18,7 @@ from ..core.arguments import accept
 from ..core.custom import display_name, is_own
 from ..core.errors import UserError
 from ..core.schema import Config, Init
-from ..core.spec import counted, parse
+from ..core.spec import counted, parse, spelled
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
@@ -33,6 +33,7 @@ from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
+LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
 
 
 class Missing(NamedTuple):
@@ -54,6 +55,7 @@ class RunPlan:
     @classmethod
     def of(cls, options: RunOptions) -> "RunPlan":
         """Fill the gaps of the options with the preset of the data."""
+        options = spelled_options(options)
         source = options.given("data")
         name = parse(source).name
         if name not in data.SOURCES:
@@ -189,6 +191,20 @@ class RunPlan:
     def preset_text(self, algorithm: Algorithm) -> str:
         """Return what the preset set, for the person to see."""
         return ", ".join(f"{k}={algorithm.settings[k]}" for k in self.preset.settings if k in algorithm.settings)
+
+
+def spelled_options(options: RunOptions) -> RunOptions:
+    """Return the options with all names as the tables spell them, whatever their case was."""
+    known: dict[str, Iterable[str]] = {
+        "data": data.SOURCES,
+        "model": models.BUILDERS,
+        "partition": (*data.PARTITIONS, NATURAL),
+        "topology": topology.BUILDERS,
+    }
+    texts: dict[str, Any] = {k: spelled(v, n) for k, n in known.items() if (v := getattr(options, k)) is not None}
+    texts |= {k: v.lower() for k in LOWERED if (v := getattr(options, k)) is not None}
+    texts["record"] = [name.lower() for name in options.record]
+    return replace(options, **texts)
 
 
 def own_settings(preset: Preset, builder: Callable[..., Any]) -> dict[str, Any]:

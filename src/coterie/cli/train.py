@@ -12,7 +12,7 @@ from .. import algorithms
 from ..algorithms import Algorithm
 from ..core.arguments import accept
 from ..core.checked_json import read_json
-from ..core.custom import folder_name, is_own
+from ..core.custom import display_name, folder_name, is_own
 from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem, write_json
 from ..core.schema import Config, MetricInfo, Select
@@ -58,7 +58,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
     elif trusted:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
-        run, folder = _run_new(method, options, output)
+        run, folder = _run_new(display_name(method), options, output)
     show_comparison(Comparison([MethodRuns(run.summary["method"], [_without_models(run)])]), folder)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
@@ -188,6 +188,7 @@ def compare_methods(
     tune: Sequence[str] = (),
 ) -> None:
     """Train all methods on the same clients, seed by seed, and print one table; ``tune``: what is chosen before."""
+    methods = list(map(display_name, methods))
     if len(set(methods)) != len(methods):
         raise UserError("a method is named twice: name each once")
     check_settings(methods, options)

@@ -30,6 +30,7 @@ def tune_method(
     method: str, items: Sequence[str], seeds: int, budget: int | None, sampler: str, options: RunOptions, output: Output
 ) -> None:
     """Try settings of one method, print a table of them, and leave the best ones in a file."""
+    method = display_name(method)
     options = replace(options, validation=VALIDATION if options.validation is None else options.validation)
     if not options.validation:
         raise UserError("tune chooses on validation samples, and --validation 0 keeps none: leave it out")

@@ -29,12 +29,12 @@ def is_own(name: str) -> bool:
 
 
 def display_name(method: str) -> str:
-    """Return a method's name as tables have it, with ``-`` for ``_`` except in names of Python.
+    """Return a method's name as tables have it: small letters, and ``-`` for ``_``, except in names of Python.
 
-    >>> display_name("dfedsam_mgs"), display_name("mine:fed_foo")
+    >>> display_name("DFedSAM_MGS"), display_name("mine:fed_foo")
     ('dfedsam-mgs', 'mine:fed_foo')
     """
-    return method if is_own(method) else method.replace("_", "-")
+    return method if is_own(method) else method.replace("_", "-").lower()
 
 
 def folder_name(method: str) -> str:

@@ -6,7 +6,7 @@ same mistake has the same words everywhere.
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from inspect import Parameter
 from types import NoneType
@@ -58,6 +58,17 @@ def parse(text: str) -> Spec:
         else:
             spec = spec._replace(args=(*spec.args, item))
     return spec
+
+
+def spelled(text: str, known: Iterable[str]) -> str:
+    """Return a typed text whose name is spelled as one of the known ones is: case, ``-`` and ``_`` do not matter.
+
+    >>> spelled("CIFAR10", ["cifar10"]), spelled("Random_Pull:10", ["random-pull"]), spelled("Mine:Net", ["mlp"])
+    ('cifar10', 'random-pull:10', 'Mine:Net')
+    """
+    name, colon, rest = text.strip().partition(":")
+    alike = {one.lower().replace("_", "-"): one for one in known}
+    return f"{alike.get(name.lower().replace('_', '-'), name)}{colon}{rest}"
 
 
 class SharePart(NamedTuple):

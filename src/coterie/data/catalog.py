@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.errors import UserError, unknown
+from ..core.spec import spelled
 
 
 class Remote(NamedTuple):
@@ -118,6 +119,7 @@ CATALOG = {
 
 def entry(name: str) -> CatalogEntry:
     """Return the data set of that name."""
+    name = spelled(name, CATALOG)
     if name not in CATALOG:
         raise unknown("data set", name, CATALOG)
     return CATALOG[name]

@@ -11,13 +11,13 @@ from ..core.annotations import PositiveInt
 from ..core.arguments import checked
 from ..core.errors import UserError, unknown
 from ..core.schema_parts import SavedColumns
-from ..core.spec import Spec, bind, parameters, parse
+from ..core.spec import Spec, bind, parameters, parse, spelled
 from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
 from .encoding import Columns
 from .federation import Federation
-from .partition import IID, NATURAL, natural_split, split, test_parts
+from .partition import IID, NATURAL, PARTITIONS, natural_split, split, test_parts
 from .place import data_dir as found_data_dir
 from .pool import Pool
 from .readers.arrow import csv, parquet
@@ -73,7 +73,7 @@ def federate(
     >>> federate("synthetic:classes=4", clients=3, partition="iid", size=400).sizes.tolist()
     [100, 100, 100]
     """
-    spec = parse(source).with_options(options)
+    spec = parse(spelled(source, SOURCES)).with_options(options)
     if spec.name not in SOURCES:
         raise _unknown(source, spec)
     pool, chosen = _loaded(spec, seed, data_dir)
@@ -119,6 +119,7 @@ def divided(
     pool: Pool, source: str, clients: int | None, partition: str, seed: int, origin: dict[str, Any]
 ) -> Federation:
     """Return the samples of a source, divided among clients; ``origin``: what they were loaded with."""
+    partition = spelled(partition, (*PARTITIONS, NATURAL))
     parts, test = _parts(pool, source, clients, partition, seed)
     natural = pool.natural if parse(partition).name == NATURAL else None
     federation = Federation(

@@ -17,6 +17,7 @@ from ..core.arguments import checked, checked_class
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, noted
 from ..core.schema import ClientSummary, MetricInfo
+from ..core.spec import spelled
 from ..data.batches import Integers
 from . import formulas as f
 from .task import KINDS, Kind, LearningTask
@@ -192,6 +193,7 @@ def resolve(given: MetricLike, task: LearningTask) -> Metric:
         found = import_function(given, "metric")
         return replace(found if isinstance(found, OwnMetric) else metric(found), name=given).on(task)
     if isinstance(given, str):
+        given = spelled(given, BUILT_IN)
         if given not in BUILT_IN:
             known = ", ".join(BUILT_IN)
             raise UserError(f"there is no metric {given!r}: choose {known}, or module:function of your own")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import UserError, unknown
+from ..core.spec import spelled
 from .model import Loss, cross_entropy
 
 
@@ -89,7 +90,7 @@ def loss_named(name: str) -> Loss:
     >>> loss_named("cross_entropy") is loss_named("cross-entropy") is cross_entropy
     True
     """
-    found = LOSSES.get(name.replace("_", "-"))
+    found = LOSSES.get(spelled(name, LOSSES))
     if found is None:
         raise unknown("loss", name, LOSSES)
     return found

@@ -13,7 +13,7 @@ from ..core.annotations import Example, PositiveInt
 from ..core.arguments import checked
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
-from ..core.spec import Spec, bind, parameters, parse
+from ..core.spec import Spec, bind, parameters, parse, spelled
 from .allocation import AllocationCheck
 from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
@@ -130,7 +130,7 @@ def build(
     >>> build("torch.nn:Linear,in_features=3,out_features=2", classes=2, input_shape=(3,))
     Linear(in_features=3, out_features=2, bias=True)
     """
-    spec = parse(name).with_options(options)
+    spec = parse(spelled(name, BUILDERS)).with_options(options)
     if spec.name not in BUILDERS and not is_own(f"{spec.name}:{''.join(spec.args[:1])}"):
         raise unknown("model", spec.name, BUILDERS)
     if federation is not None:

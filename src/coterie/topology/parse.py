@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
 from ..core.errors import UserError, noted, unknown
-from ..core.spec import bind, parameters, parse
+from ..core.spec import bind, parameters, parse, spelled
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, TopologyLike, exponential, full, grid, none, ring, star
@@ -55,8 +55,7 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
 
 
 def _from_text(text: str, n: int, seed: int) -> Topology:
-    spec = parse(text)
-    spec = spec._replace(name=spec.name.replace("_", "-"))
+    spec = parse(spelled(text, BUILDERS))
     if spec.name not in BUILDERS:
         raise unknown("topology", spec.name, BUILDERS)
     make = BUILDERS[spec.name]
