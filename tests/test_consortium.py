@@ -1,6 +1,8 @@
 """A few sites, each with its own samples and its own name, from the file to the verdict."""
 
+import json
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,14 @@ from PIL import Image
 from safetensors import safe_open
 
 import coterie as ct
+from coterie.measure.compare import MethodRuns, RunData
+from coterie.measure.compare.sites import site_tests
+from coterie.measure.paired import holm, sign_flip
 from helpers_cli import Cli
 
 SITES = {"mayo": 24, "nice": 16, "oslo": 12, "pisa": 8}  # training samples; half as many for testing
+
+METHODS = ["local", "fedavg", "fedper"]
 
 
 @cache
@@ -39,7 +46,7 @@ def compared(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which three methods were compared at four sites."""
     folder = tmp_path_factory.mktemp("sites")
     typed = ("--data", write(folder), "--partition", "natural", "--model", "logreg", "--rounds", "2", "--seeds", "2")
-    done = cli.succeed("compare", "local", "fedavg", "fedper", *typed, "--out", "a", cwd=folder)
+    done = cli.succeed("compare", *METHODS, *typed, "--out", "a", cwd=folder)
     (folder / "said").write_text(done.out)
     return folder
 
@@ -117,3 +124,85 @@ def test_names_in_python() -> None:
     other = torch.zeros(4, 3), pair[1]
     with pytest.raises(ct.UserError, match=r"train samples of nice are .* but those of mayo"):
         ct.data.from_tensors([pair, other], [pair] * 2, names=["mayo", "nice"])
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_with_few_sites_their_own_test_samples_decide(compared: Path) -> None:
+    """McNemar's test anew from what each run says is right, site by site, corrected for all 4 x 3 comparisons."""
+    right = {m: [read(compared / f"a/{m}-seed{s}/clients.json")["right"] for s in (0, 1)] for m in METHODS}
+    saved = {entry["method"]: entry.get("sites") for entry in read(compared / "a/compare.json")}
+    (best,) = (method for method, sites in saved.items() if sites)
+    raw: dict[tuple[str, str, int], float] = {}
+    for one, other in combinations(METHODS, 2):
+        for site in range(4):
+            pairs = [zip(right[one][s][site], right[other][s][site], strict=True) for s in (0, 1)]
+            apart = np.sum([[int(a) - int(b) for a, b in each] for each in pairs], axis=0)
+            raw[one, other, site] = sign_flip(apart[apart != 0].astype(float)) if apart.any() else 1.0
+    expected = dict(zip(raw, holm([*raw.values()]), strict=True))
+    assert len(saved[best]) == 8
+    for told in saved[best]:
+        pair = tuple(sorted((best, told["against"]), key=METHODS.index))
+        assert told["p"] == pytest.approx(expected[pair[0], pair[1], told["client"]])
+        assert told["name"] == list(SITES)[told["client"]]
+        assert told["verdict"] == ("unclear" if told["p"] >= 0.05 else "better" if told["difference"] > 0 else "worse")
+        assert told["low"] <= told["difference"] <= told["high"]
+
+
+def test_the_sentences_and_the_page_name_the_sites(compared: Path) -> None:
+    said = (compared / "said").read_text()
+    assert "4 clients are too few for a test over clients: the test samples of each decide" in said
+    assert "exact sign-flip test of the right answers of 2 seeds, two-sided, Holm-corrected" in said
+    assert "too few for a paired test" not in said
+    page = (compared / "a/report.html").read_text()
+    assert all(name in page for name in SITES)
+    assert "4 clients are too few for a test over clients" in page
+
+
+def test_what_is_kept_of_the_answers_is_what_was_measured(compared: Path) -> None:
+    """The share of right answers is the accuracy, and the weighted mean is that of all samples together."""
+    for method in METHODS:
+        clients, summary = (read(compared / f"a/{method}-seed0/{name}.json") for name in ("clients", "summary"))
+        hits = [text.count("1") for text in clients["right"]]
+        assert [n / len(t) for n, t in zip(hits, clients["right"], strict=True)] == clients["accuracy"]["after_mix"]
+        weighted = sum(hits) / sum(clients["test_samples"])
+        assert summary["personal_accuracy"]["after_mix"]["weighted"] == pytest.approx(weighted)
+        lines = (compared / f"a/{method}-seed0/metrics.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["personal_accuracy_after_mix_weighted"] == pytest.approx(weighted)
+        assert weighted != pytest.approx(summary["personal_accuracy"]["after_mix"]["final"], abs=1e-4)
+    assert "weighted" in (compared / "a/report.html").read_text()
+
+
+def site_runs(label: str, right: list[str], **changed: Any) -> MethodRuns:
+    """Return one run of a method, as its files tell it; the draws are the accuracy itself."""
+    share = [text.count("1") / len(text) for text in right]
+    clients: Any = {"accuracy": {"after_mix": share}, "resampled": [[v, v] for v in share], "right": right, **changed}
+    clients["train_samples"] = [8] * len(right)
+    config: Any = {"seed": 0, "fingerprints": {"data": "d"}, "data": {"clients": len(right)}}
+    return MethodRuns(label, [RunData(config, [], {}, clients)])  # type: ignore[typeddict-item]
+
+
+def test_a_site_that_gains_is_told_so() -> None:
+    good, bad, even = "1" * 20, "0" * 12 + "1" * 8, "10" * 10
+    (found,) = site_tests([site_runs("a", [good, bad, even]), site_runs("b", [bad, good, even])])
+    assert [test.outcome for test in found.each] == ["better", "worse", "unclear"]
+    assert found.each[0].p == pytest.approx(3 * 2 / 2**12)
+    assert found.said == (
+        "a against b: better for client 0 (+60, p = 0.0015); worse for client 1 (-60, p = 0.0015); "
+        "no clear difference for client 2 (+0, p = 1.000)."
+    )
+    (apart,) = site_tests([site_runs("a", [good]), site_runs("b", [bad], names=["mayo"])])
+    assert apart.each[0].outcome == "better"
+
+
+def test_other_metrics_are_told_by_intervals_and_many_clients_not_at_all() -> None:
+    good, bad = ["1111"], ["1000"]
+    one, other = site_runs("a", good, names=["mayo"]), site_runs("b", bad)
+    for method in (one, other):
+        del method.runs[0].client_summary["right"]
+    (found,) = site_tests([one, other])
+    assert (found.each[0].p, found.said) == (None, "a against b: better for mayo (+75, +75 to +75).")
+    assert site_tests([site_runs("a", good * 6), site_runs("b", bad * 6)]) == []
+    assert site_tests([one]) == []

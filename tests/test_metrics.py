@@ -234,7 +234,7 @@ def test_several_metrics_of_clients_in_one_pass(engine: Any) -> None:
     assert row["personal_auroc_after_mix"] == pytest.approx(float(got[[0, 3], 0].mean()))
     assert row["personal_auroc_after_mix_undefined"] == 1  # who has no samples is not counted
     assert metric_row(ACCURACY, "after_mix", got[:, 1], tests.sizes).keys() == {
-        f"personal_accuracy_after_mix{end}" for end in ("", "_std", "_worst", "_p10")
+        f"personal_accuracy_after_mix{end}" for end in ("", "_std", "_worst", "_p10", "_weighted")
     }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.measure import paired
-from coterie.measure.paired import Numbers, against, holm, sign_flip
+from coterie.measure.paired import Numbers, against, exact_flips, holm, sign_flip
 
 # Accuracies are fractions: zeros, and sums that are equal but for rounding, are the rule.
 FRACTIONS = st.lists(st.integers(-7, 7).map(lambda k: k / 7), min_size=1, max_size=9)
@@ -30,6 +30,21 @@ def signs_of(differences: list[float]) -> list[tuple[int, ...]]:
 @given(FRACTIONS)
 def test_all_flips_are_counted(differences: list[float]) -> None:
     assert sign_flip(np.array(differences)) == pytest.approx(brute_force(differences), abs=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=9))
+def test_flips_of_whole_numbers_are_counted(differences: list[int]) -> None:
+    assert exact_flips(np.array(differences)) == pytest.approx(brute_force(differences), abs=1e-12)
+
+
+@pytest.mark.parametrize(("better", "worse"), [(0, 0), (6, 0), (9, 2), (2, 9), (40, 25), (300, 240)])
+def test_of_right_and_wrong_answers_it_is_mcnemars(better: int, worse: int) -> None:
+    """Twice the tail of a binomial distribution of those samples that only one of two methods gets right."""
+    n, most = better + worse, max(better, worse)
+    tail = sum(comb(n, k) for k in range(most, n + 1)) / 2**n
+    found = exact_flips(np.array([1] * better + [-1] * worse + [0] * 5))
+    assert found == pytest.approx(min(1.0, 2 * tail), rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [6, 13, paired.EXACT])

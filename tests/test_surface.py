@@ -163,7 +163,8 @@ class TestCommandLine:
         wanted += " consensus_distance bytes_sent parameters_sent flops seconds"
         assert set(wanted.split()) <= set(rows[0])
         summary = json.loads(Path("a/summary.json").read_text())
-        assert set(summary["personal_accuracy"]["after_train"]) == {"final", "best", "last_tenth", "worst", "std"}
+        told = {"final", "best", "last_tenth", "worst", "std", "weighted"}
+        assert set(summary["personal_accuracy"]["after_train"]) == told
 
     def test_set_reaches_the_method(self, capsys: Any, monkeypatch: Any) -> None:
         words = ["run", "dfedalt", *SMALL, "--topology", "full", "--out", "a"]

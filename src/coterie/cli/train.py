@@ -208,8 +208,9 @@ def compare_methods(
         plan, notes = tuned_plan(plan, trials, output, trackers)
         write_notes(folder, notes)
         trained = _train_all(plan, runs, folder, output, trackers)
-        write_json(folder / COMPARISON, [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in trained])
-        show_comparison(Comparison(trained, target, notes), folder, style.format)
+        comparison = Comparison(trained, target, notes)
+        write_json(folder / COMPARISON, comparison.saved)
+        show_comparison(comparison, folder, style.format)
         leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
 
 

@@ -37,6 +37,17 @@ class FolderName:
         return "the name of a folder in this one"
 
 
+class RightAnswers:
+    """The answers of a model to some samples, without what they were: 1 for a right one, 0 for a wrong one."""
+
+    def holds(self, text: str) -> bool:
+        """Return whether it says so of every sample."""
+        return set(text) <= {"0", "1"}
+
+    def __str__(self) -> str:
+        return "a text of 0 and 1"
+
+
 class EngineName:
     """The full name of an engine: with its clients side by side, and on a cluster that of its workers."""
 

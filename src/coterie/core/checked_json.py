@@ -33,7 +33,7 @@ T = TypeVar("T")
 DEEPEST = 32  # lists and objects inside each other
 SHOWN = 60  # characters of a value that a sentence repeats
 _WORDS = {**WORDS, NoneType: "null"}
-_TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"|[\[\]{}]')
+_TOKENS = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[\[\]{}]')
 # Control characters (escape sequences of terminals among them), marks that turn the direction of a text around, and
 # halves of characters, which no file can hold.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -78,13 +78,13 @@ def parse_json(text: str, kind: type[T], where: str) -> T:
 
 
 def _deepest(text: str) -> str:
-    """Return the last text before what is nested too deep, the field that it is in."""
+    """Return the last key before what is nested too deep, the field that it is in."""
     depth, last = 0, "it"
     for token in _TOKENS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         if depth > DEEPEST:
             break
-        last = _shown(token[1]) if token[1] else last
+        last = _shown(token[1]) if token[2] else last
     return last
 
 

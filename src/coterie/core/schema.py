@@ -7,7 +7,7 @@ included. A type behind that of a dict says which keys it always has.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
-from .bounds import Edges, EngineName, EqualRows
+from .bounds import Edges, EngineName, EqualRows, RightAnswers
 from .schema_parts import Count, Newcomers, NewcomerSummary, SavedColumns
 
 FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
@@ -47,23 +47,28 @@ class Row(TypedDict):
     """
 
     round: PositiveInt  # counted from 1
-    # The accuracy of each client's own model on its own test samples: mean, spread, lowest and 10th percentile.
+    # The accuracy of each client's own model on its own test samples: mean, spread, lowest, 10th percentile, and the
+    # mean in which each client counts as much as it has test samples.
     personal_accuracy_after_mix: NotRequired[Fraction | None]
     personal_accuracy_after_mix_std: NotRequired[Fraction | None]
     personal_accuracy_after_mix_worst: NotRequired[Fraction | None]
     personal_accuracy_after_mix_p10: NotRequired[Fraction | None]
+    personal_accuracy_after_mix_weighted: NotRequired[Fraction | None]
     personal_accuracy_after_train: NotRequired[Fraction | None]
     personal_accuracy_after_train_std: NotRequired[Fraction | None]
     personal_accuracy_after_train_worst: NotRequired[Fraction | None]
     personal_accuracy_after_train_p10: NotRequired[Fraction | None]
+    personal_accuracy_after_train_weighted: NotRequired[Fraction | None]
     personal_accuracy_after_finetune: NotRequired[Fraction | None]  # of methods that fine-tune for the measurement
     personal_accuracy_after_finetune_std: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_worst: NotRequired[Fraction | None]
     personal_accuracy_after_finetune_p10: NotRequired[Fraction | None]
+    personal_accuracy_after_finetune_weighted: NotRequired[Fraction | None]
     personal_accuracy_validation: NotRequired[Fraction | None]  # of what a client would deploy, on validation samples
     personal_accuracy_validation_std: NotRequired[Fraction | None]
     personal_accuracy_validation_worst: NotRequired[Fraction | None]
     personal_accuracy_validation_p10: NotRequired[Fraction | None]
+    personal_accuracy_validation_weighted: NotRequired[Fraction | None]
     global_accuracy: NotRequired[Fraction | None]  # of the one model that all agree on, on all test samples
     global_accuracy_local: NotRequired[Fraction | None]  # the same on each client's own, mean over the clients
     train_loss: float | None
@@ -112,6 +117,7 @@ class MetricSummary(TypedDict):
     last_tenth: float  # mean over the last tenth of them
     worst: float  # client of the last one
     std: NonNegative  # over the clients, in the last one
+    weighted: NotRequired[float]  # the mean of the last one, each client counting as much as it has samples
     undefined: NotRequired[Count]  # clients with test samples and no value, in the last one
 
 
@@ -122,6 +128,7 @@ class AccuracySummary(MetricSummary):
     best: Fraction
     last_tenth: Fraction
     worst: Fraction
+    weighted: NotRequired[Fraction]
 
 
 class SelectionSummary(TypedDict):
@@ -194,6 +201,9 @@ class ClientSummary(TypedDict, total=False):
     # [client][draw] the first metric of the model that it ends with, over test samples drawn again; only where
     # something is measured and the clients are not too many
     resampled: Annotated[list[list[float | None]], EqualRows()]
+    # of every client: which of its test samples that model gets right, as 1 and 0; only where clients are too few for a
+    # test over clients, and answers are right or wrong
+    right: list[Annotated[str, RightAnswers()]]
 
 
 class DataOrigin(TypedDict):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from .annotations import Fraction, PositiveInt
 from .bounds import FolderName
 from .schema import Labels, Summary
+from .schema_parts import Count
 
 
 class Plan(TypedDict):
@@ -15,11 +16,25 @@ class Plan(TypedDict):
     notes: NotRequired[list[str]]  # what is said beside the results
 
 
+class SiteVerdict(TypedDict):
+    """The best method against another at one client, by its own test samples, where clients are few."""
+
+    against: str
+    client: Count
+    name: str
+    verdict: Literal["better", "worse", "unclear"]
+    difference: float  # in the metric's unit, mean over the seeds; above 0 the best method is better
+    low: float  # the interval of 95 %, by drawing the test samples again
+    high: float
+    p: Fraction | None  # exact, corrected for all that was compared; None where answers are not right or wrong
+
+
 class ComparedMethod(TypedDict):
     """One entry of compare.json."""
 
     method: str
     runs: list[Summary]
+    sites: NotRequired[list[SiteVerdict]]  # of the best method, where clients are too few for a test over clients
 
 
 class SavedTrial(TypedDict):

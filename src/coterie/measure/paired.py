@@ -31,14 +31,14 @@ class Paired(NamedTuple):
         >>> Paired(9, 10, 0.0312).said
         'better for 9 of 10 clients (paired test over clients, p = 0.031)'
         """
-        over, p = f"better for {self.better} of {self.clients} clients", f"paired test over clients, {_p(self.p)}"
+        over, p = f"better for {self.better} of {self.clients} clients", f"paired test over clients, {said_p(self.p)}"
         return f"{over} ({p})" if self.p < CLEAR else f"no clear difference ({over}; {p})"
 
 
-def _p(p: float) -> str:
+def said_p(p: float) -> str:
     """Return p with as many digits as it takes to see on which side of 0.05 it is.
 
-    >>> _p(0.0312), _p(1.0), _p(1e-9)
+    >>> said_p(0.0312), said_p(1.0), said_p(1e-9)
     ('p = 0.031', 'p = 1.000', 'p < 0.0001')
     """
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
@@ -76,6 +76,24 @@ def _drawn(d: Numbers, reached: float) -> float:
         signs = 2 * draw.integers(0, 2, (AT_ONCE, len(d)), dtype=np.int8) - 1
         hits += int((np.abs(signs @ d) >= reached).sum())
     return (1 + hits) / (1 + FLIPS)
+
+
+def exact_flips(differences: NDArray[np.int64]) -> float:
+    """Return ``sign_flip`` of whole numbers, exactly, however many there are.
+
+    Of -1, 0 and 1, samples that one method, none or the other gets right, it is McNemar's exact test (Psychometrika
+    12, 1947): the distribution of all flips' sums, built up number by number.
+
+    >>> exact_flips(np.array([1, 1, 1, 1, 1, -1, 0]))  # 2 (1 + 6) of 2^6
+    0.21875
+    """
+    sizes = np.abs(differences[differences != 0])
+    most, reached = int(sizes.sum()), abs(int(differences.sum()))
+    share = np.zeros(2 * most + 1)
+    share[most] = 1.0
+    for size in sizes.tolist():
+        share = (np.roll(share, size) + np.roll(share, -size)) / 2
+    return min(1.0, float(share[np.abs(np.arange(-most, most + 1)) >= reached].sum()))
 
 
 def _sums(numbers: Numbers) -> Numbers:

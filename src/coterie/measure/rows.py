@@ -55,25 +55,27 @@ class ShardMeasures(NamedTuple):
 def metric_row(metric: MetricInfo, protocol: str, values: Tensor | None, sizes: Integers) -> Columns:
     """Return mean, spread, worst client and the bound of the worst tenth, over the clients that have a value.
 
-    ``sizes``: how many test samples each client has. Who has some and no value is counted, where there are any.
+    The weighted mean counts each as much as it has samples. ``sizes``: how many each client has. Who has some and no
+    value is counted, where there are any.
     """
     name = f"personal_{metric['column']}_{protocol}"
     known = None if values is None else values[~values.isnan()]
     if values is None or known is None or not len(known):
-        found = dict.fromkeys((name, f"{name}_std", f"{name}_worst", f"{name}_p10"))
+        found = dict.fromkeys(name + end for end in ("", "_std", "_worst", "_p10", "_weighted"))
     else:
         mean, std = known.mean(), known.std(correction=0)
+        weights = sizes[~values.isnan().numpy()]
+        share = torch.from_numpy(weights / weights.sum())
+        weighted = share @ known
         if metric["average"] == "samples":
-            weights = sizes[~values.isnan().numpy()]
-            share = torch.from_numpy(weights / weights.sum())
-            mean = share @ known
-            std = (share @ (known - mean).square()).sqrt()
+            mean, std = weighted, (share @ (known - weighted).square()).sqrt()
         higher = metric["higher_is_better"]
         found = {
             name: finite(mean),
             f"{name}_std": finite(std),
             f"{name}_worst": finite(known.min() if higher else known.max()),
             f"{name}_p10": finite(torch.quantile(known, 0.1 if higher else 0.9)),
+            f"{name}_weighted": finite(weighted),
         }
     undefined = 0 if values is None else int((values.isnan() & torch.from_numpy(sizes > 0)).sum())
     return found | ({f"{name}_undefined": undefined} if undefined else {})
@@ -224,6 +226,8 @@ def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen:
         "worst": worst,
         "std": std,
     }
+    if (weighted := _told(rows, f"{name}_weighted", chosen)) is not None:
+        found["weighted"] = weighted
     evaluated = next(row for row in (chosen, *reversed(rows)) if number(row, name) is not None)
     if undefined := number(evaluated, f"{name}_undefined"):
         found["undefined"] = int(undefined)

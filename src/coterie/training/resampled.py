@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..core.schema import ACCURACY, ClientSummary
 from ..engines import Serial
+from ..measure import Metrics
 from ..measure.evaluate import sample_statistics
+from ..measure.paired import FEWEST
 from ..measure.resample import draws, resample
 from ..measure.rows import finite
 from .experiment import Experiment
@@ -14,18 +17,30 @@ from .run import Client
 MOST = 100_000  # numbers that are written
 
 
-def resampled(experiment: Experiment, clients: Sequence[Client]) -> list[list[float | None]] | None:
-    """Return [n][draws] the first metric of the model that each client ends with, over test samples drawn again.
+def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummary:
+    """Return what ``clients.json`` keeps to compare methods client by client, of the model that each ends with.
 
-    None where nothing is measured, or where there are too many clients to write all of it.
+    That is the first metric over test samples drawn again, and of few clients also which samples are right: one bit
+    each, never the answer. Nothing where nothing is measured, or where there are too many clients to write all of it.
     """
     if not experiment.measurable or len(clients) * draws(experiment.metrics.each[0]) > MOST:
-        return None
+        return {}
     device, metrics, kept = experiment.tests.x.device, experiment.metrics, []
     for number, client in enumerate(clients):
         model = client.model or experiment.model
         one = {k: v.to(device)[None] for k, v in (client.shared | client.personal).items()}
-        found = sample_statistics(Serial(device), model, one, experiment.tests, np.array([number]), metrics)
-        kept.append(found[:, : metrics.widths[0]])
-    values = resample(metrics.each[0], kept, experiment.seed)
-    return [[finite(float(f"{value:.6g}")) for value in each] for each in values.tolist()]
+        each = sample_statistics(Serial(device), model, one, experiment.tests, np.array([number]), metrics)
+        kept.append(each[:, : metrics.widths[0]])
+    # The same draws for every seed of a run: where the seeds have the same test samples, they are not more samples.
+    values = resample(metrics.each[0], kept, seed=0)
+    found: ClientSummary = {
+        "resampled": [[finite(float(f"{value:.6g}")) for value in each] for each in values.tolist()]
+    }
+    if len(clients) < FEWEST and _right_or_wrong(metrics) and sum(map(len, kept)) <= MOST:
+        found["right"] = ["".join("01"[int(hit)] for hit in own[:, 0]) for own in kept]
+    return found
+
+
+def _right_or_wrong(metrics: Metrics) -> bool:
+    """Whether every test sample has one answer, which is right or wrong."""
+    return metrics.infos[0] == ACCURACY and metrics.task.kind == "classes"

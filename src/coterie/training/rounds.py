@@ -126,8 +126,7 @@ def _finished(
     summary = summarize(config, history, apart)
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
-    if (again := resampled(experiment, clients)) is not None:
-        known["resampled"] = again
+    known |= resampled(experiment, clients)
     run = Run(config, History(history), summary, clients, final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)

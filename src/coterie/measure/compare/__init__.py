@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...core.schema_several import ComparedMethod
 from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
 from .gains import ALONE, GAINS, Gains, gain_sentences, gains
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
+from .sites import site_tests
 
 __all__ = [
     "ALONE",
@@ -47,6 +49,15 @@ class Comparison:
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
         return [*verdict(self.methods), *gain_sentences(self.gains), *newcomer_sentences(self.methods)]
+
+    @property
+    def saved(self) -> list[ComparedMethod]:
+        """What compare.json says: the summaries of all runs, and of few clients how each fares."""
+        every: list[ComparedMethod] = [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in self.methods]
+        for tests in site_tests(self.methods):
+            best = next(method for method in every if method["method"] == tests.label)
+            best["sites"] = [*best.get("sites", []), *tests.saved]
+        return every
 
     @cached_property
     def rows(self) -> list[tuple[str, list[Cell]]]:

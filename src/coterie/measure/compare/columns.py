@@ -31,6 +31,7 @@ _MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: 
     FINETUNED: "tuned for the measurement only, for methods that do so",
     "worst": "the {worst} {metric} of all clients after mixing; over several seeds, the mean of each seed's {worst}",
     "p10": "the {metric} after mixing that a tenth of the clients {beyond}",
+    "weighted": "the mean {metric} after mixing, each client counting as much as it has test samples",
     "global": "the mean of all models, or the server's, on all test samples together, after mixing",
     "rounds": "the first evaluated round whose mean personal {metric} after mixing is that {good}; over several seeds, "
     "the mean if all of them get there; -: not reached (--target counts to another)",
@@ -192,17 +193,23 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         return Column(POINTS[point], f"personal {name}", of, best, keep, means[point], cells)
 
     tuned = any(FINETUNED in personal_summary(run.summary, metric) for m in methods for run in m.runs)
-    tenth = f"{10 if higher else 90}th percentile"
+    tenth, mixed = f"{10 if higher else 90}th percentile", f"personal_{column}_after_mix"
     return [
         point("after_mix", 10),
         point("after_train", 9),
         *([point(FINETUNED, 8)] if tuned else []),
-        made("worst client", "after mixing", 7, "worst", f"personal_{column}_after_mix_worst"),
-        made(tenth, "after mixing", 3, "p10", f"personal_{column}_after_mix_p10"),
+        made("worst client", "after mixing", 7, "worst", f"{mixed}_worst"),
+        made(tenth, "after mixing", 3, "p10", f"{mixed}_p10"),
+        *([made("weighted", "after mixing", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),
         made("global", name, 4, "global", f"global_{column}"),
         *(_further_column(methods, further) for further in metrics_of(methods[0].runs[0].config)[1:]),
         *_rounds_column(methods, metric, target, means["rounds"]),
     ]
+
+
+def _unequal(methods: Sequence[MethodRuns]) -> bool:
+    """Whether clients have different numbers of test samples, so that a weighted mean is another one."""
+    return any(len(set(run.client_summary.get("test_samples", ()))) > 1 for m in methods for run in m.runs)
 
 
 def _further_column(methods: Sequence[MethodRuns], metric: MetricInfo) -> Column:

@@ -84,7 +84,7 @@ def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
         Gains(m.label, other.label, means, each)
         for means, other in references
         for m in methods
-        if m is not other and kinds[m] != ALONE and (each := _each(m, other))
+        if m is not other and kinds[m] != ALONE and (each := client_gains(m, other))
     ]
 
 
@@ -100,7 +100,7 @@ def _kind(method: MethodRuns) -> str | None:
     return COMMON if together and not any(any(end["personal_parameters"]) for end in ends) else None
 
 
-def _each(method: MethodRuns, other: MethodRuns) -> list[Gain]:
+def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
     """Return every client's gain, mean over the seeds; [] unless both have the same clients, seeds and draws."""
     metric, pairs = method.metric, list(zip(method.runs, other.runs, strict=False))
     if metric is None or other.metric != metric or len(method.runs) != len(other.runs):

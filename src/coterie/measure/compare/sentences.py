@@ -10,6 +10,7 @@ from ...core.units import metrics_of, of_clients, personal_summary, unit, words,
 from ..paired import FEWEST, Numbers, against
 from ..selection import BEST_TEST, LAST, OPTIMISTIC, PER_CLIENT, WORDS
 from .columns import POINTS, Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
+from .sites import site_sentences, site_tests
 
 
 def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) -> list[str]:
@@ -131,7 +132,8 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
     values = _of_clients(methods, metric)
     clients, seeds = values.shape[1], len(methods[0].runs)
     if clients < FEWEST:
-        return [f"{clients} clients are too few for a paired test that tells which method is better: {FEWEST} needed."]
+        few = f"{clients} clients are too few for a paired test that tells which method is better: {FEWEST} needed."
+        return site_sentences(found, seeds) if (found := site_tests(methods)) else [few]
     gains = values if metric["higher_is_better"] else -values
     best, most = int(gains.mean(axis=1).argmax()), _most(metric)
     name, pairs = methods[best].label, len(methods) * (len(methods) - 1) // 2
