@@ -92,6 +92,13 @@ LAWS = (
         stateless=("fedavg",),
     ),
     Law(
+        "fedavg-ft",
+        {"fedavg-ft": {"epochs": 1, "finetune_epochs": 2, "finetune_lr": 0.05, **THREE}},
+        ClosedForm(EQUAL, each_round(lambda u, v: (mean(down_u(u)), mean(down_v(v))))),
+        (identity("without fine-tuning is fedavg", {"finetune_epochs": 0, **THREE}, ("fedavg", THREE)),),
+        stateless=("fedavg-ft",),
+    ),
+    Law(
         "fedprox",
         {"fedprox": {"epochs": 2, "mu": 0.3, **THREE}},
         ClosedForm(

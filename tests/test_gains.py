@@ -92,6 +92,19 @@ def test_less_is_a_gain_where_lower_is_better() -> None:
     assert found.each[0].difference == pytest.approx(0.3)
 
 
+def test_models_that_clients_fine_tune_are_not_one_for_all() -> None:
+    """FedAvg-FT shares one model, and every client ends with its own: what it gains is measured of that."""
+    one = told([0.5, 0.5], [[0.5, 0.5]] * 2, "fedavg", clients={"personal_parameters": [0, 0]})
+    tuned = {"accuracy": {"after_mix": [0.5, 0.5], "after_finetune": [0.9, 0.4]}, "personal_parameters": [0, 0]}
+    own = told([0.5, 0.5], [[0.9, 0.9], [0.4, 0.4]], "fedavg-ft", clients=tuned)
+    for method in (one, own):
+        method.runs[0].summary["consensus_distance"] = 0.0
+    assert gains([own, SHARED]) == []
+    (found,) = gains([own, one])
+    assert (found.label, found.reference) == ("fedavg-ft", "fedavg")
+    assert [g.difference for g in found.each] == pytest.approx([40, -10])
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -104,6 +104,7 @@ BY_METHOD: dict[tuple[str, str], Any] = {
     ("fedhmv2", "capacities"): "b1",
     ("depthfl", "capacities"): "2",
     ("fedrod", "personal"): None,
+    ("fedavg-ft", "finetune_lr"): 0.2,  # not the rate of training, which is taken where none is given
 }
 
 

@@ -14,6 +14,7 @@ from .settings import file_settings
 from .base import Algorithm as Algorithm
 from .local import local as local
 from .fedavg import fedavg as fedavg
+from .fedavg_ft import fedavg_ft as fedavg_ft
 from .fedprox import fedprox as fedprox
 from .fedper import fedper as fedper
 from .dpsgd import dpsgd as dpsgd

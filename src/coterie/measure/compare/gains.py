@@ -96,8 +96,10 @@ def _kind(method: MethodRuns) -> str | None:
     silent = not any(run.summary["bytes_sent"] for run in method.runs)
     if silent and all(end["personal_parameters"] == end["parameters"] for end in ends):
         return ALONE
+    metric = method.metric
+    tuned = metric is not None and any(FINETUNED in of_clients(end, metric) for end in ends)
     together = all(run.summary["consensus_distance"] == 0 for run in method.runs)
-    return COMMON if together and not any(any(end["personal_parameters"]) for end in ends) else None
+    return COMMON if together and not tuned and not any(any(end["personal_parameters"]) for end in ends) else None
 
 
 def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
