@@ -10,6 +10,7 @@ import coterie as ct
 from coterie.algorithms import update
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
+from coterie.measure.compare import Comparison, MethodRuns, RunData
 from coterie.store import flatten
 from coterie.training.experiment import Experiment
 from coterie.training.run import Run
@@ -139,3 +140,23 @@ def test_a_run_with_it_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_sparse_models_are_not_filled() -> None:
     with pytest.raises(UserError, match="dispfl keeps most entries"):
         alg.dispfl(finetune_epochs=1)
+
+
+def test_a_verdict_is_of_the_models_that_clients_end_with() -> None:
+    """FedAvg whose clients tune their copies is compared as it is deployed, not as it was averaged."""
+    fed = ct.data.federate("digits:renamed=4", clients=6, partition="iid", seed=0)
+    plain = {"lr": 0.1, "batch_size": 16, "epochs": 1}
+    runs = {
+        "shared": ct.algorithms.fedavg(**plain),
+        "tuned": ct.algorithms.fedavg(**plain, finetune_epochs=5),
+    }
+    done = {name: ct.fit(ct.models.build("logreg", fed), fed, a, rounds=2, progress=False) for name, a in runs.items()}
+    told = {k: RunData(r.config, r.history, r.summary, r.client_summary) for k, r in done.items()}
+    first, how, test, *_ = Comparison([MethodRuns(name, [run]) for name, run in told.items()]).verdict
+    tuned, shared = (done[name].client_summary["accuracy"] for name in ("tuned", "shared"))
+    better = sum(a > b for a, b in zip(tuned["after_finetune"], shared["after_mix"], strict=True))
+    assert better > 4
+    assert first.startswith("tuned has the highest personal accuracy after fine-tuning, ")
+    assert "ahead of shared after" in first
+    assert how.startswith("Personal accuracy after fine-tuning where a method does so, else after")
+    assert test.startswith(f"tuned against shared: better for {better} of 6 clients")

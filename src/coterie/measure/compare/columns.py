@@ -102,6 +102,11 @@ class MethodRuns:
         metric = self.metric
         return [None if metric is None else personal_summary(run.summary, metric).get(point) for run in self.runs]
 
+    @property
+    def end(self) -> str:
+        """When the models are measured that clients end with: fine-tuned, where the method tunes them."""
+        return FINETUNED if any(self.summaries(FINETUNED)) else "after_mix"
+
     def finals(self, point: str) -> list[float]:
         """Return the mean personal metric of the last evaluated round in its unit, per seed; [] unless all have it."""
         metric, known = self.metric, [found["final"] for found in self.summaries(point) if found is not None]

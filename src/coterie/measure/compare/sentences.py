@@ -1,11 +1,11 @@
 """A comparison in sentences: what its numbers are, and who is better, as far as clients and seeds bear it out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 
 import numpy as np
 
-from ...core.schema import MetricInfo, Select
+from ...core.schema import FINETUNED, MetricInfo, Select
 from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
 from ..selection import BEST_TEST, LAST, OPTIMISTIC, PER_CLIENT, WORDS
@@ -110,9 +110,9 @@ def verdict(methods: Sequence[MethodRuns]) -> list[str]:
         return [*warned, *(f"{m.label}: {_result(m)}." for m in measured), *paired_test(methods)]
     return [
         *warned,
-        _winner(measured, "after_mix"),
+        _winner(measured, {m: m.end for m in measured}),
         *paired_test(methods),
-        _winner(measured, "after_train"),
+        _winner(measured, dict.fromkeys(measured, "after_train")),
         _left_behind(measured),
         _price(measured),
     ]
@@ -140,10 +140,16 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
     each = f", each client's mean over {seeds} seeds" if seeds > 1 else ""
     corrected = f", Holm-corrected for all {pairs} pairs of methods" if pairs > 1 else ""
     return [
-        f"Personal {words(metric)} after mixing{each}: {name} has the {most} mean of {clients} clients. "
+        f"Personal {words(metric)} {_ends(methods)}{each}: {name} has the {most} mean of {clients} clients. "
         f"Sign-flip test, two-sided{corrected}.",
         *(f"{name} against {methods[j].label}: {p.said}" for j, p in against(best, gains).items()),
     ]
+
+
+def _ends(methods: Sequence[MethodRuns]) -> str:
+    """Say which models those are that clients end with."""
+    tuned = any(m.end == FINETUNED for m in methods)
+    return f"{POINTS[FINETUNED]} where a method does so, else {POINTS['after_mix']}" if tuned else POINTS["after_mix"]
 
 
 def _most(metric: MetricInfo) -> str:
@@ -151,8 +157,8 @@ def _most(metric: MetricInfo) -> str:
 
 
 def _of_clients(methods: Sequence[MethodRuns], metric: MetricInfo) -> Numbers:
-    """Return [methods, clients] the metric after mixing, mean over seeds, of clients who have it everywhere."""
-    each = [[of_clients(run.client_summary, metric).get("after_mix") or [] for run in m.runs] for m in methods]
+    """Return [methods, clients] the metric in the end, mean over seeds, of clients who have it everywhere."""
+    each = [[of_clients(run.client_summary, metric).get(m.end) or [] for run in m.runs] for m in methods]
     if not all(clients for runs in each for clients in runs):
         return np.empty((len(methods), 0))
     means = np.array(each, dtype=np.float64).mean(axis=1)  # None, of a client without a value, becomes NaN
@@ -180,19 +186,22 @@ def _gain(method: MethodRuns, point: str) -> float:
     return fmean(method.finals(point)) * (1 if method.metric is None or method.metric["higher_is_better"] else -1)
 
 
-def _winner(methods: Sequence[MethodRuns], point: str) -> str:
-    first, second = sorted(methods, key=lambda m: -_gain(m, point))[:2]
-    lead, metric = _gain(first, point) - _gain(second, point), first.metric
+def _winner(methods: Sequence[MethodRuns], points: Mapping[MethodRuns, str]) -> str:
+    """Say who is ahead, and by how much; ``points``: when each method is measured."""
+    first, second = sorted(methods, key=lambda m: -_gain(m, points[m]))[:2]
+    lead, metric = _gain(first, points[first]) - _gain(second, points[second]), first.metric
     assert metric is not None
-    cell, apart = personal_cell(first, point), f"{written(metric)(lead)}{' points' if metric['percent'] else ''}"
-    ahead = f"{first.label} has the {_most(metric)} personal {words(metric)} {POINTS[point]}, {_text(first, cell)}"
-    return f"{ahead}, {apart} ahead of {second.label}{_doubt(first, second, point, lead)}."
+    cell = personal_cell(first, points[first])
+    apart = f"{written(metric)(lead)}{' points' if metric['percent'] else ''}"
+    when = f" {POINTS[points[second]]}" if points[second] != points[first] else ""
+    ahead = f"{first.label} has the {_most(metric)} personal {words(metric)} {POINTS[points[first]]}"
+    doubt = _doubt([m.finals(points[m]) for m in (first, second)], metric, lead)
+    return f"{ahead}, {_text(first, cell)}, {apart} ahead of {second.label}{when}{doubt}."
 
 
-def _doubt(first: MethodRuns, second: MethodRuns, point: str, lead: float) -> str:
-    """Say what a lead is worth."""
-    each, metric = [m.finals(point) for m in (first, second)], first.metric
-    if metric is None or min(map(len, each)) < 2:
+def _doubt(each: Sequence[Sequence[float]], metric: MetricInfo, lead: float) -> str:
+    """Say what a lead is worth; ``each``: the two methods, seed by seed."""
+    if min(map(len, each)) < 2:
         return "; one seed does not tell whether that would last"
     spread = max(map(pstdev, each))
     return f"; the seeds differ by ±{written(metric)(spread)}, so this may be chance" if lead < 2 * spread else ""
@@ -211,7 +220,7 @@ def _left_behind(methods: Sequence[MethodRuns]) -> str:
 
 def _price(methods: Sequence[MethodRuns]) -> str:
     """Say what the best sent, and who sent least of all that exchange anything."""
-    winner = max(methods, key=lambda m: _gain(m, "after_mix"))
+    winner = max(methods, key=lambda m: _gain(m, m.end))
     cells = {m: sent(m) for m in methods}
     exchanging = [m for m in methods if cells[m].value]
     least = min(exchanging, key=lambda m: cells[m].value or 0.0, default=winner)
