@@ -17,6 +17,8 @@ from coterie.cli.listing import GROUPS, command_settings
 from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
 from coterie.cli.request import RunPlan
+from coterie.measure.compare import Comparison, MethodRuns, RunData
+from coterie.training.run import load
 from docstrings import about
 from helpers_cli import assert_same_run
 from in_process import answer
@@ -169,3 +171,24 @@ def test_published_data_are_found_whatever_their_case(data: str, tmp_path: Path)
     for words in (("run", "fedavg", "--data", data), ("data", "show", data)):
         done = answer(*words, "--data-dir", ".", cwd=tmp_path)
         assert (done.status, f"coterie data fetch {name}" in done.err) == (2, True), done.err
+
+
+def test_the_legend_is_short_and_every_column_is_explained(tmp_path: Path) -> None:
+    """The table has two lines of legend; what each of its columns is, `coterie list columns` says in the same words."""
+    command = "compare local dfedalt --data synthetic:size=400,classes=4 --clients 6 --rounds 1 --quiet --out c"
+    shown = answer(*command.split(), cwd=tmp_path).out
+    legend = [
+        line for line in shown.splitlines() if "coterie list columns" in line or line.startswith("All accuracies")
+    ]
+    assert len(legend) == 2
+    assert "each client's own model on its own test samples, mean over all 6 clients" in legend[0]
+    assert "±: standard deviation over the clients" in legend[0]
+    assert "the best of a column" in legend[0]
+    runs = [
+        RunData(r.config, r.history, r.summary, r.client_summary) for r in map(load, sorted(tmp_path.glob("c/*-seed0")))
+    ]
+    comparison = Comparison([MethodRuns(run.config["method"], [run]) for run in runs])
+    listed = " ".join(answer("list", "columns", cwd=tmp_path).out.split())
+    for column in comparison.columns:
+        assert f"{column.title} {column.means}" in listed
+        assert column.means not in shown or len(column.means) < 30

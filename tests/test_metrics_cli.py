@@ -43,12 +43,14 @@ def compared(cli: Cli, sites: Path) -> str:
     return done.out + done.err
 
 
-def test_a_comparison_speaks_of_the_metric(compared: str) -> None:
+def test_a_comparison_speaks_of_the_metric(cli: Cli, sites: Path, compared: str) -> None:
     assert not WRONG_WORDS.search(compared.replace("10 %", ""))
     assert "has the lowest personal MSE after mixing" in compared
     assert "All values of MSE (lower is better)" in compared
-    assert "Rounds to 1: the first evaluated round whose mean personal MSE after mixing is that low" in compared
-    assert "R2: the personal R2 after mixing; higher is better" in compared
+    words = ("compare", "local", "fedavg", *ASKED, "--metric", "mse", "--metric", "r2", "--target", "1", "--out", "c")
+    whole = cli.succeed(*words, "--resume", "--format", "markdown", cwd=sites).out
+    assert "Rounds to 1: the first evaluated round whose mean personal MSE after mixing is that low" in whole
+    assert "R2: the personal R2 after mixing; higher is better" in whole
 
 
 def test_the_files_and_all_who_read_them_do(cli: Cli, sites: Path, compared: str) -> None:

@@ -163,17 +163,19 @@ def list_names(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A method, to show its recurrence and settings, or module:function of your own; presets, for what "
-            "commands assume where nothing is typed.",
+            help="A method, to show its recurrence and settings, or module:function of your own; presets: what "
+            "commands assume where nothing is typed; columns: what those of a table of results are.",
             show_default="all names",
         ),
     ] = None,
 ) -> None:
     """Show the methods, data, partitions, topologies and models there are, or one of them in detail."""
+    from .column_list import show_columns
     from .listing import show_list, show_method
-    from .preset_list import PRESET_LIST, show_presets
+    from .preset_list import show_presets
 
-    show_list() if what is None else show_presets() if what.lower() == PRESET_LIST else show_method(what)
+    lists = {"": show_list, "presets": show_presets, "columns": show_columns}
+    lists.get((what or "").lower(), lambda: show_method(what or ""))()
 
 
 @app.command()

@@ -55,7 +55,7 @@ def show_list() -> None:
         console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
     console.print(
         "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own; what "
-        "commands assume: coterie list presets"
+        "commands assume: coterie list presets; what tables show: coterie list columns"
     )
 
 

@@ -5,7 +5,6 @@ from ..data.sources import CLIENTS, UNEQUAL
 from .console import table, wide_console
 from .presets import DATA, PRESETS, Preset
 
-PRESET_LIST = "presets"
 BY_SITE = f"{NATURAL} with a client column, else {UNEQUAL}, or {IID} where targets are numbers"
 BY_SITE_CLIENTS = f"as named, else {CLIENTS}"
 

@@ -9,12 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.errors import unknown
-from ..measure.compare import Cell, Column, Comparison
+from ..measure.compare import POINTS, Cell, Column, Comparison
 from ..report.texts import WRITERS, ResultTable, comparison_table, find_column
 from .console import plain_console, table, wide_console
 
 TABLE = "table"
 BEST = "*"  # beside bold type, which does not survive a pipe
+LEGEND = f"{POINTS['after_mix']}: right after the exchange; {POINTS['after_train']}: before it"
+SURELY = "helps, harms: clearly so, by the client's own test samples"
 FEWEST = 2  # columns of numbers that stay, however little room there is
 
 
@@ -49,7 +51,8 @@ def print_table(comparison: Comparison, wanted: Sequence[str] = ()) -> None:
     console.print(made, width=width_of(made), crop=False)
     for sentence in comparison.verdict:
         console.print(sentence, soft_wrap=True)
-    notes = comparison.protocol(shown, BEST)
+    words = [LEGEND, *([SURELY] if comparison.gains else []), "more: coterie list columns"]
+    notes = [*comparison.legend(BEST), "; ".join(words)]
     left_out = [] if chosen else [c.title for c in comparison.columns if c not in shown]
     if left_out:
         notes.append(f"no room in {console.width} characters for: {', '.join(left_out)} (a wider terminal shows them)")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...core.schema_several import ComparedMethod
-from .columns import POINTS, TARGET, Cell, Column, MethodRuns, RunData, check_target, columns
+from .columns import Cell, Column, MethodRuns, RunData, check_target, columns
 from .gains import ALONE, GAINS, Gains, gain_sentences, gains
+from .meanings import POINTS, TARGET
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 from .sites import site_tests
@@ -63,6 +64,11 @@ class Comparison:
     def rows(self) -> list[tuple[str, list[Cell]]]:
         """The same by method, for writers of lines."""
         return [(m.label, [c.cells[i] for c in self.columns]) for i, m in enumerate(self.methods)]
+
+    def legend(self, mark: str) -> list[str]:
+        """Return what must be known to read the table, without what every column is; ``mark``: that of the best."""
+        came_later = [NEWCOMERS] if newcomer_sentences(self.methods) else []
+        return [*self.notes, " ".join(protocol(self.methods, [], mark)), *came_later]
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""

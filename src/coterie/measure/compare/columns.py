@@ -21,25 +21,7 @@ from ...core.spec import scaled
 from ...core.units import digits, metrics_of, personal_summary, scale, unit, words, written
 from ..rows import rounds_to
 from ..selection import reported
-
-TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
-POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
-_MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: who is on the wrong side
-    "after_mix": "right after the exchange",
-    "after_train": "right after local work, before the exchange; a client that did not take part counts with its "
-    "latest training",
-    FINETUNED: "tuned for the measurement only, for methods that do so",
-    "worst": "the {worst} {metric} of all clients after mixing; over several seeds, the mean of each seed's {worst}",
-    "p10": "the {metric} after mixing that a tenth of the clients {beyond}",
-    "weighted": "the mean {metric} after mixing, each client counting as much as it has test samples",
-    "global": "the mean of all models, or the server's, on all test samples together, after mixing",
-    "rounds": "the first evaluated round whose mean personal {metric} after mixing is that {good}; over several seeds, "
-    "the mean if all of them get there; -: not reached (--target counts to another)",
-    "sent": "over all links, both directions, all rounds",
-    "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
-    "flops": "forward and backward passes of all clients, all rounds",
-    "seconds": "training and mixing in all rounds, without evaluation",
-}
+from .meanings import MEANS, POINTS, TARGET, meanings
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +154,10 @@ def columns(methods: Sequence[MethodRuns], target: float | None) -> list[Column]
     flops, busiest = [_total(m, "flops", "FLOP") for m in methods], [_busiest(m) for m in methods]
     every = [  # the busiest node last: a window of usual width ends before it
         *([] if metric is None else _metric_columns(methods, metric, target)),
-        Column("sent", "bytes", "", min, 6, _MEANS["sent"], [sent(m) for m in methods]),
-        Column("FLOPs", "training", "", min, 1, _MEANS["flops"], flops),
-        Column("seconds", "training", "", min, 2, _MEANS["seconds"], seconds),
-        Column("busiest node", "bytes per round", "", min, 0, _MEANS["busiest"], busiest),
+        Column("sent", "bytes", "", min, 6, MEANS["sent"], [sent(m) for m in methods]),
+        Column("FLOPs", "training", "", min, 1, MEANS["flops"], flops),
+        Column("seconds", "training", "", min, 2, MEANS["seconds"], seconds),
+        Column("busiest node", "bytes per round", "", min, 0, MEANS["busiest"], busiest),
     ]
     return [column.marked() for column in every]
 
@@ -186,9 +168,7 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
     Those that were measured beside it have one column each.
     """
     higher, name, column = metric["higher_is_better"], words(metric), metric["column"]
-    best, of = (max if higher else min), unit(metric)
-    said = {"metric": name, "worst": "lowest" if higher else "highest", "good": "high" if higher else "low"}
-    means = {k: v.format(**said, beyond="stays below" if higher else "exceeds") for k, v in _MEANS.items()}
+    best, of, means = (max if higher else min), unit(metric), meanings(metric)
 
     def made(title: str, what: str, keep: int, key: str, last: str) -> Column:
         return Column(title, what, of, best, keep, means[key], [_last(m, last, metric) for m in methods])

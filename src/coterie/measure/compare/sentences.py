@@ -9,7 +9,8 @@ from ...core.schema import FINETUNED, MetricInfo, Select
 from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
 from ..selection import BEST_TEST, LAST, OPTIMISTIC, PER_CLIENT, WORDS
-from .columns import POINTS, Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
+from .columns import Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
+from .meanings import POINTS
 from .sites import site_sentences, site_tests
 
 

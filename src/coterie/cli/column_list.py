@@ -1,0 +1,24 @@
+"""``coterie list columns``: what the columns of a table of results are."""
+
+from ..measure.compare.gains import GAINS
+from ..measure.compare.meanings import column_meanings
+from ..measure.compare.newcomers import NEWCOMERS
+from .console import table, wide_console
+
+
+def show_columns() -> None:
+    """Print every column with its meaning, then what the sentences below a table rest on."""
+    console = wide_console()
+    rows = table("column", "meaning")
+    rows.columns[0].no_wrap = True
+    for title, means in column_meanings().items():
+        rows.add_row(title, means)
+    console.print("Columns of a table of results, here in the words for accuracies", style="bold")
+    console.print(rows)
+    for sentence in (
+        "A personal metric is that of each client's own model on its own test samples, mean over all clients.",
+        "±: the standard deviation over the seeds; of one seed, over the clients. *: the best of a column.",
+        GAINS,
+        NEWCOMERS,
+    ):
+        console.print(f"\n{sentence}")
