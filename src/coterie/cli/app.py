@@ -88,8 +88,8 @@ def compare(
 ) -> None:
     """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
     for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
+    from .comparing import compare_methods
     from .results import TableStyle
-    from .train import compare_methods
 
     compare_methods(methods, options, seeds, TableStyle(format, target), output, tune)
 

@@ -50,8 +50,10 @@ def _is_unbegun(folder: Path) -> bool:
 
 
 @contextmanager
-def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float | None = TARGET) -> Iterator[None]:
-    """Write, before the first of several runs, the typed command, the folders there will be, and the target.
+def several_runs(
+    folder: Path, runs: Sequence[str], resume: bool, target: float | None = TARGET, command: str | None = None
+) -> Iterator[None]:
+    """Write, before the first of several runs, the command that makes them, the folders there will be, and the target.
 
     Whoever watches or makes a page of the folder reads it. Nobody else writes into it meanwhile. After an error before
     the first round there is nothing but runs that failed, in whose place the next command can begin.
@@ -60,7 +62,8 @@ def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float 
         if not resume:
             _clear(folder)
         plan: Plan = {"runs": list(runs), "target": target}
-        write_text(folder / COMMAND, shlex.join(["coterie", *repeating(sys.argv[1:])]) + "\n")
+        if command is not None:
+            write_text(folder / COMMAND, f"{command}\n")
         write_json(folder / PLAN, plan)
         try:
             yield
@@ -70,6 +73,11 @@ def several_runs(folder: Path, runs: Sequence[str], resume: bool, target: float 
                 if not lock.stays:
                     _clear(folder)
             raise
+
+
+def typed_command() -> str:
+    """Return the command as it was typed, without what is of no use to repeat it."""
+    return shlex.join(["coterie", *repeating(sys.argv[1:])])
 
 
 def write_notes(folder: Path, notes: Sequence[str]) -> None:

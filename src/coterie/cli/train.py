@@ -1,8 +1,8 @@
-"""``coterie run`` and ``coterie compare``."""
+"""``coterie run``, and what it shares with commands that train several methods."""
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +14,15 @@ from ..core.arguments import accept
 from ..core.checked_json import read_json
 from ..core.custom import display_name, folder_name, is_own
 from ..core.errors import DivergedError, FolderError, UserError
-from ..core.files import path_problem, write_json
+from ..core.files import path_problem
 from ..core.schema import Config, MetricInfo, Select
 from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure import metrics_for
-from ..measure.compare import Comparison, MethodRuns, RunData, check_target
+from ..measure.compare import Comparison, MethodRuns, RunData
 from ..measure.selection import LAST
 from ..models.losses import loss_named
 from ..models.model import Model
-from ..report.collect import COMPARISON
 from ..store.folder import CONFIG
 from ..track import Tracker
 from ..training.checks import check_model
@@ -35,14 +34,11 @@ from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.newcomers import hold_out
 from ..training.run import Run
-from ..training.search import combinations
 from .interrupted import interruptible
 from .options import Output, RunOptions
-from .report import leave_report
 from .request import RunPlan, check_settings, refuse_beside_config
-from .results import TABLE, TableStyle, show_comparison
-from .several import folder_of_several, fresh_folder, several_runs, write_notes
-from .trials import trials_of_each, tuned_plan
+from .results import show_comparison
+from .several import fresh_folder
 
 # The arguments of fit that a saved configuration decides alone.
 SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
@@ -59,7 +55,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], output:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
         run, folder = _run_new(display_name(method), options, output)
-    show_comparison(Comparison([MethodRuns(run.summary["method"], [_without_models(run)])]), folder)
+    show_comparison(Comparison([MethodRuns(run.summary["method"], [without_models(run)])]), folder)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
@@ -136,7 +132,7 @@ def train_seed(
     method: str,
     among: Sequence[str],
     seed: int,
-    folder: Path,
+    folder: Path | None,
     progress: bool | str,
     trackers: Sequence[Tracker],
 ) -> Run:
@@ -179,41 +175,6 @@ def cluster(options: RunOptions) -> Cluster | None:
     return None if typed == Cluster() else typed
 
 
-def compare_methods(
-    methods: Sequence[str],
-    options: RunOptions,
-    seeds: int,
-    style: TableStyle,
-    output: Output,
-    tune: Sequence[str] = (),
-) -> None:
-    """Train all methods on the same clients, seed by seed, and print one table; ``tune``: what is chosen before."""
-    methods = list(map(display_name, methods))
-    if len(set(methods)) != len(methods):
-        raise UserError("a method is named twice: name each once")
-    check_settings(methods, options)
-    plan = RunPlan.of(options)
-    folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
-    trials = trials_of_each(plan, methods, tune, folder, train_seed)
-    tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
-    chosen = [plan.algorithm(m, methods) for m in methods]
-    plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
-    target = check_target(style.target, metric)
-    trackers = output.trackers()
-    listed = (f"  {a.name}: {plan.preset_text(a)}" for a in chosen)
-    first = options.given("seed")
-    output.say("\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)]))
-    runs = {f"{folder_name(a.name)}-seed{s}": (a.name, s) for a in chosen for s in range(first, first + seeds)}
-    with interruptible(folder, options, output), several_runs(folder, list(runs), options.resume, target):
-        plan, notes = tuned_plan(plan, trials, output, trackers)
-        write_notes(folder, notes)
-        trained = _train_all(plan, runs, folder, output, trackers)
-        comparison = Comparison(trained, target, notes)
-        write_json(folder / COMPARISON, comparison.saved)
-        show_comparison(comparison, folder, style.format)
-        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
-
-
 def checked_plan(
     plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm]
 ) -> tuple[RunPlan, str, MetricInfo | None]:
@@ -248,19 +209,6 @@ def checked_plan(
     return replace(plan, options=replace(options, evaluate_every=every)), remark, metric
 
 
-def _train_all(
-    plan: RunPlan, runs: Mapping[str, tuple[str, int]], folder: Path, output: Output, trackers: Sequence[Tracker]
-) -> list[MethodRuns]:
-    """Train the runs, each a method and a seed by the name of its folder, and return them by method."""
-    trained: dict[str, list[RunData]] = {}
-    methods = list(dict.fromkeys(method for method, _ in runs.values()))
-    for number, (name, (method, seed)) in enumerate(runs.items(), 1):
-        shown = output.titled(f"{method}, seed {seed}", number, len(runs))
-        run = train_seed(plan, method, methods, seed, folder / name, shown, trackers)
-        trained.setdefault(method, []).append(_without_models(run))
-    return [MethodRuns(method, each) for method, each in trained.items()]
-
-
-def _without_models(run: Run) -> RunData:
+def without_models(run: Run) -> RunData:
     """Return a run without its models: those of all runs would fill the memory."""
     return RunData(run.config, run.history, run.summary, run.client_summary)

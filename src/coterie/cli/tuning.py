@@ -19,7 +19,7 @@ from .console import table, wide_console
 from .interrupted import interruptible
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan, check_settings
-from .several import folder_of_several, several_runs
+from .several import folder_of_several, several_runs, typed_command
 from .train import checked_plan, train_seed
 from .trials import Tuning, best_trial, run_name, trial_score, typed_grid
 
@@ -50,7 +50,7 @@ def tune_method(
     tuning, trackers = replace(tuning, plan=plan), output.trackers()
     output.say(f"{method}, {len(every)} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
     names = [run_name(k + 1, tuning.first_seed + s) for k in range(tuning.trainings // seeds) for s in range(seeds)]
-    with interruptible(folder, options, output), several_runs(folder, names, options.resume):
+    with interruptible(folder, options, output), several_runs(folder, names, options.resume, command=typed_command()):
         found = tuning.run(output, trackers)
         _leave(tuning, found, output)
 

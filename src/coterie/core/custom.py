@@ -38,12 +38,12 @@ def display_name(method: str) -> str:
 
 
 def folder_name(method: str) -> str:
-    """Return a method's name as a part of a file name, which has no colon on Windows.
+    """Return what a method is called as a part of a file name, which has no colon on Windows and no slash anywhere.
 
-    >>> folder_name("mine:fedfoo")
-    'mine.fedfoo'
+    >>> folder_name("mine:fedfoo"), folder_name("./lab/mine.py:fedfoo"), folder_name("FedPer (lr 0.1)")
+    ('mine.fedfoo', 'lab_mine.py.fedfoo', 'FedPer_lr_0.1_')
     """
-    return method.replace(":", ".")
+    return re.sub(r"[^\w.=@+-]+", "_", method.replace(":", ".")).lstrip("._")[:100]
 
 
 def import_function(name: str, kind: str) -> Callable[..., Any]:

@@ -1,0 +1,118 @@
+"""Several methods on the same clients, seed by seed: ``coterie compare``, and ``coterie.compare`` of Python."""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.custom import display_name, folder_name
+from ..core.errors import UserError
+from ..core.files import write_json
+from ..measure.compare import Comparison, MethodRuns, RunData, check_target
+from ..report.collect import COMPARISON
+from ..track import Tracker
+from ..training.run import Run
+from ..training.search import combinations
+from .interrupted import interruptible
+from .options import Output, RunOptions
+from .report import leave_report
+from .request import RunPlan, check_settings
+from .results import TABLE, TableStyle, show_comparison
+from .several import folder_of_several, several_runs, typed_command, write_notes
+from .train import checked_plan, train_seed, without_models
+from .trials import Tuning, trials_of_each, tuned_plan
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Methods and seeds to be compared, checked before the first of them is trained."""
+
+    plan: RunPlan
+    methods: Sequence[str]  # what each is called
+    seeds: Sequence[int]
+    folder: Path | None  # None: nothing is written
+    target: float | None  # that rounds are counted to
+    trials: Sequence[Tuning]  # of settings that are chosen first
+    remarks: str
+
+    @classmethod
+    def of(
+        cls,
+        plan: RunPlan,
+        methods: Sequence[str],
+        seeds: int,
+        folder: Path | None,
+        target: float | None,
+        tune: Sequence[str] = (),
+    ) -> "ComparisonPlan":
+        """Find every mistake first; ``tune``: the values of settings to choose among."""
+        if len(set(methods)) != len(methods):
+            raise UserError("a method is named twice: name each once")
+        if tune and folder is None:
+            raise UserError("the trials of tune are kept in a folder: name one with out")
+        trials = [] if folder is None else trials_of_each(plan, methods, tune, folder, train_seed)
+        tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
+        chosen = [plan.algorithm(m, methods) for m in methods]
+        plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
+        first = plan.options.given("seed")
+        listed = (f"  {m}: {plan.preset_text(a)}" for m, a in zip(methods, chosen, strict=True))
+        said = "\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)])
+        goal = check_target(target, metric)
+        return cls(plan, methods, range(first, first + seeds), folder, goal, trials, said)
+
+    @property
+    def runs(self) -> dict[str, tuple[str, int]]:
+        """The method and the seed of every run, by the name of its folder."""
+        return {f"{folder_name(m)}-seed{s}": (m, s) for m in self.methods for s in self.seeds}
+
+    def train(
+        self,
+        output: Output,
+        trackers: Sequence[Tracker],
+        command: str | None = None,
+        keep: Callable[[str, Run], object] = lambda method, run: None,
+    ) -> Comparison:
+        """Train the runs and return what they come to; ``keep`` is told each; ``command``: what makes them again."""
+        with self._writing(command):
+            plan, notes = tuned_plan(self.plan, self.trials, output, trackers)
+            if self.folder is not None:
+                write_notes(self.folder, notes)
+            trained: dict[str, list[RunData]] = {}
+            for number, (name, (method, seed)) in enumerate(self.runs.items(), 1):
+                shown = output.titled(f"{method}, seed {seed}", number, len(self.runs))
+                place = None if self.folder is None else self.folder / name
+                run = train_seed(plan, method, self.methods, seed, place, shown, trackers)
+                trained.setdefault(method, []).append(without_models(run))
+                keep(method, run)
+            comparison = Comparison([MethodRuns(m, each) for m, each in trained.items()], self.target, notes)
+            if self.folder is not None:
+                write_json(self.folder / COMPARISON, comparison.saved)
+            return comparison
+
+    def _writing(self, command: str | None) -> AbstractContextManager[None]:
+        """Hold the folder, if there is one, and say in it what there will be."""
+        if self.folder is None:
+            return nullcontext()
+        return several_runs(self.folder, list(self.runs), self.plan.options.resume, self.target, command)
+
+
+def compare_methods(
+    methods: Sequence[str],
+    options: RunOptions,
+    seeds: int,
+    style: TableStyle,
+    output: Output,
+    tune: Sequence[str] = (),
+) -> None:
+    """Train all methods on the same clients, seed by seed, and print one table; ``tune``: what is chosen before."""
+    methods = list(map(display_name, methods))
+    check_settings(methods, options)
+    plan = RunPlan.of(options)
+    folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
+    asked = ComparisonPlan.of(plan, methods, seeds, folder, style.target, tune)
+    trackers = output.trackers()
+    output.say(asked.remarks)
+    with interruptible(folder, options, output):
+        show_comparison(asked.train(output, trackers, typed_command()), folder, style.format)
+        leave_report(folder, sys.stdout if style.format == TABLE else sys.stderr, output, options.data_dir)
