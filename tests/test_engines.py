@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 import coterie as ct
 from coterie import algorithms
@@ -16,6 +17,7 @@ from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import PlayOver, Wanted
+from coterie.engines.half import HalfProducts
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import padding_matters
@@ -155,6 +157,27 @@ def test_batch_normalization_records_in_half_precision(chunk: int) -> None:
         ends.append(models(e, rounds=2))
     for fast in ends[1:]:
         assert_same(fast, ends[0], 0.02)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Tensor], tuple[Sequence[int], ...]]] = {
+    "convolution": (nn.functional.conv2d, ((5, 3, 6, 6), (4, 3, 3, 3), (4,))),
+    "linear": (nn.functional.linear, ((5, 6), (4, 6), (4,))),
+    "attention": (nn.functional.scaled_dot_product_attention, ((1, 5, 4), (1, 5, 4), (1, 5, 4))),
+}
+
+
+@pytest.mark.parametrize("lifted", [(True, False, False), (False, True, False), (True, True, False), (True,) * 3])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_products_are_rounded_whatever_is_lifted(product: str, lifted: tuple[bool, ...]) -> None:
+    """The weights of a server, the same for all, meet the samples of every client; their bias is rounded, too."""
+    f, sizes = PRODUCTS[product]
+    torch.manual_seed(0)
+    given = [torch.randn(2, *size) if many else torch.randn(size) for size, many in zip(sizes, lifted, strict=True)]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False), HalfProducts():
+        together = vmap(f, tuple(0 if many else None for many in lifted))(*given)
+        alone = [f(*(v[i] if many else v for v, many in zip(given, lifted, strict=True))) for i in range(2)]
+    assert together.dtype == alone[0].dtype == torch.bfloat16
+    torch.testing.assert_close(together, torch.stack(alone), atol=0.02, rtol=0.02)  # 8 bits, rounded once or twice
 
 
 @pytest.mark.parametrize("row", METHODS)

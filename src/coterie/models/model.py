@@ -19,6 +19,7 @@ from ..core.tensors import SIMD_WIDTH, Tensors
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
 from ..engines.dropout import CounterDropout
+from ..engines.half import HalfProducts
 from ..engines.norms import MaskPadding
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -175,6 +176,7 @@ class Model:
         with ExitStack() as modes:
             if half:
                 modes.enter_context(torch.autocast(device.type, torch.bfloat16, cache_enabled=False))
+                modes.enter_context(HalfProducts())
             if (half or mask is not None) and self._normalizes_batches:
                 modes.enter_context(MaskPadding(mask))
             yield
