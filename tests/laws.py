@@ -345,7 +345,7 @@ LAWS = (
         "test_oracles_personal.py::test_fedamp",
         (
             Reduction("without a pull is local", {"lam": 0.0}, ("local", {})),
-            identity("on the full graph is fedamp around a server", FULL, ("fedamp", {})),
+            identity("on the full graph is fedamp with a server", FULL, ("fedamp", {})),
         ),
     ),
     Law(

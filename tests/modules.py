@@ -115,7 +115,7 @@ class Embedded(nn.Module):
 
 
 class Counting(nn.Module):
-    """A buffer of whole numbers, which every forward pass changes."""
+    """A buffer of integers, which every forward pass changes."""
 
     def __init__(self) -> None:
         super().__init__()

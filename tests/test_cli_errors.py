@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "target-nan": ("compare fedavg local --target nan", ("--target nan", "above 0", "100")),
     "data": ("run fedavg --data digitz", ("'digitz'", "did you mean digits")),
     "data-option": ("run fedavg --data synthetic:sice=3", ("'sice'", "size", "classes", "noise")),
-    "data-value": ("run fedavg --data synthetic:size=many", ("size", "'many'", "whole number")),
+    "data-value": ("run fedavg --data synthetic:size=many", ("size", "'many'", "integer")),
     "topology": ("run dfedavg --topology rong", ("topology", "'rong'", "did you mean ring")),
     "topology-set": ("run dfedavg --set topology=rong", ("topology", "'rong'", "did you mean ring")),
     "fresh-graph-of-one-step": (
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "device-without-values": ("run fedavg --device meta", ("meta", "cpu")),
     "set-unknown": ("run fedavg --set lrr=1", ("'lrr'", "fedavg", "did you mean lr")),
     "set-ill-typed": ("run fedavg --set lr=abc", ("lr='abc'", "fedavg", "a number")),
-    "set-fraction": ("run fedavg --set epochs=1.5", ("epochs='1.5'", "a whole number")),
+    "set-fraction": ("run fedavg --set epochs=1.5", ("epochs='1.5'", "an integer")),
     "set-no-switch": ("run fedavg --set persistent_momentum=1", ("persistent_momentum='1'", "true or false")),
     "set-without-value": ("run fedavg --set lr", ("--set lr", "--set KEY=VALUE")),
     "set-without-key": ("run fedavg --set =3", ("''", "lr,")),

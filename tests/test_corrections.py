@@ -151,7 +151,7 @@ def test_push_sum_takes_whatever_is_followed_at_its_ratio(inner: tuple[str, ...]
 
 FAMILIES: dict[str, Callable[[Problem, Sequence[Phase]], Program[Any]]] = {
     "between peers": lambda p, phases: decentralized(p, phases, T, "ring", p.names),
-    "around a server": lambda p, phases: federated(p, phases, T, p.names),
+    "with a server": lambda p, phases: federated(p, phases, T, p.names),
     "push-sum": lambda p, phases: push_sum(p, phases, T, "ring", p.names),
 }
 NEEDY = {"control": control_variate(), "mask": masked(), "weight": debiased(frozenset("u"))}

@@ -273,7 +273,7 @@ class TestList:
         assert "x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j" in shown
         assert re.search(r"^keep +0.5 +a number +How much of its own model a client keeps.", shown, re.MULTILINE)
         assert re.search(r"^kept_by +all +all or none", shown, re.MULTILINE)
-        assert re.search(r"^batch_size +128 +a whole number or none +Samples in one batch", shown, re.MULTILINE)
+        assert re.search(r"^batch_size +128 +an integer or none +Samples in one batch", shown, re.MULTILINE)
         assert "Reference" not in shown
 
     def test_one_of_ours(self, cli: Cli, here: Path) -> None:

@@ -388,7 +388,7 @@ class TestChoice:
 
     def test_a_chunk_is_taken_as_given(self) -> None:
         assert self.choose("vectorized:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:7"
-        with pytest.raises(ct.UserError, match="chunk takes a whole number"):
+        with pytest.raises(ct.UserError, match="chunk takes an integer"):
             self.choose("vectorized:none", ct.models.build("logreg", classes=10), (1, 28, 28))
 
     def test_few_clients_share_the_cores(self) -> None:

@@ -55,7 +55,7 @@ def test_nobody_is_measured_who_trains_again_before_the_next_evaluation(monkeypa
 
     monkeypatch.setattr(ct.measure, "personal_values", counted)
     fitted(PARTIAL["fedavg"], evaluate_every=ROUNDS)
-    assert sum(measured) <= 2 * 5  # after mixing, and after training at most once
+    assert sum(measured) <= 2 * 5  # after aggregation, and after local training at most once
 
 
 def of(algorithm: Algorithm, fed: Federation | None = None, rounds: int = ROUNDS) -> Experiment:

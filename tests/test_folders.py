@@ -17,7 +17,7 @@ GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "mes
 WRONG: dict[str, tuple[Any, str, str]] = {
     "missing": (Plan, '{"runs": []}', "target is missing"),
     "another type": (Plan, '{"runs": "a", "target": 80}', "runs is 'a' and should be a list"),
-    "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] is 3 and should be a text"),
+    "of an entry": (Plan, '{"runs": ["a", 3], "target": 80}', r"runs\[1\] is 3 and should be a string"),
     "true is no number": (Plan, '{"runs": [], "target": true}', "target is True and should be a number"),
     "out of range": (CheckpointFile, '{"round": -1}', "round is -1 and should be at least 0"),
     "not a number": (Plan, '{"runs": [], "target": NaN}', "target is nan and should be a finite number"),
@@ -64,7 +64,7 @@ def test_one_sentence_names_file_and_field(wrong: str) -> None:
 
 
 def test_what_is_whole_is_read(tmp_path: Path) -> None:
-    """Whole numbers are numbers, and keys that a later version adds are no damage."""
+    """Integers are numbers, and keys that a later version adds are no damage."""
     written = {"runs": ["a b", "ä"], "target": 80, "more": {"x": [1, None, "line\nline"]}}
     (tmp_path / "plan.json").write_text(json.dumps(written))
     assert read_json(tmp_path / "plan.json", Plan) == written

@@ -98,7 +98,7 @@ ALIKE: dict[str, tuple[Any, str | None]] = {
     "half precision": ((X.half(), Y), r"the model has float32 weights and the samples are float16: .*x\.to\(torch\.fl"),
     "bfloat16": ((X.bfloat16(), Y), "the model has float32 weights and the samples are bfloat16"),
     "double precision": ((X.double(), Y), "the model has float32 weights and the samples are float64"),
-    "whole numbers": (((9 * X).long(), Y), "the model has float32 weights and the samples are int64"),
+    "integers": (((9 * X).long(), Y), "the model has float32 weights and the samples are int64"),
     "bool": ((X > 0, Y), "the model has float32 weights and the samples are bool"),
     "bytes": (((9 * X).byte(), Y), r"the samples are uint8: say how to normalize them"),
     "floating labels": (

@@ -328,7 +328,7 @@ def test_a_regression_is_measured() -> None:
     assert summary["personal_mse"]["after_mix"]["best"] == min(r["personal_mse_after_mix"] for r in run.history)  # type: ignore[typeddict-item]
     assert run.client_summary["mse"]["after_mix"] == pytest.approx(mse, rel=1e-5)  # type: ignore[typeddict-item]
     assert [m["name"] for m in run.config["metrics"]] == ["mse", "r2", "largest_error"]
-    assert repr(run).endswith(f"personal MSE after mixing {np.mean(mse):#.4g})")
+    assert repr(run).endswith(f"personal MSE after aggregation {np.mean(mse):#.4g})")
     beside: Any = trained("vectorized").history[-1]
     for name in row:
         if "mse" in name or "r2" in name or "largest" in name:

@@ -45,12 +45,12 @@ def compared(cli: Cli, sites: Path) -> str:
 
 def test_a_comparison_speaks_of_the_metric(cli: Cli, sites: Path, compared: str) -> None:
     assert not WRONG_WORDS.search(compared.replace("10 %", ""))
-    assert "has the lowest personal MSE after mixing" in compared
+    assert "has the lowest personal MSE after aggregation" in compared
     assert "All values of MSE (lower is better)" in compared
     words = ("compare", "local", "fedavg", *ASKED, "--metric", "mse", "--metric", "r2", "--target", "1", "--out", "c")
     whole = cli.succeed(*words, "--resume", "--format", "markdown", cwd=sites).out
-    assert "Rounds to 1: the first evaluated round whose mean personal MSE after mixing is that low" in whole
-    assert "R2: the personal R2 after mixing; higher is better" in whole
+    assert "Rounds to 1: the first evaluated round whose mean personal MSE after aggregation is that low" in whole
+    assert "R2: the personal R2 after aggregation; higher is better" in whole
 
 
 def test_the_files_and_all_who_read_them_do(cli: Cli, sites: Path, compared: str) -> None:
@@ -60,7 +60,7 @@ def test_the_files_and_all_who_read_them_do(cli: Cli, sites: Path, compared: str
     page = Page(sites / "c" / "report.html")
     said = page.root.one(id="s1").text
     assert not WRONG_WORDS.search(said), WRONG_WORDS.search(said)
-    assert "R2 after mixing" in page.charts["s1-rounds"]["views"]
+    assert "R2 after aggregation" in page.charts["s1-rounds"]["views"]
     assert not WRONG_WORDS.search(json.dumps(page.charts).replace("%{", ""))
     again = ("compare", "local", "fedavg", *ASKED, "--metric", "mse", "--metric", "r2", "--out", "c", "--resume")
     code = cli.succeed(*again, "--format", "latex", cwd=sites).out
@@ -81,7 +81,7 @@ def test_a_run_goes_on_and_is_repeated_with_its_loss_and_metrics(cli: Cli, sites
 
 def test_a_function_of_ones_own_is_typed_and_trusted(cli: Cli, sites: Path) -> None:
     done = cli.succeed("run", "fedavg", *ASKED, "--metric", "mine:error", "--out", "own", cwd=sites)
-    assert "personal error after mixing" in done.out + done.err
+    assert "personal error after aggregation" in done.out + done.err
     names = ("--trust mine:error",)
     cli.refuse("run", "own", "--out", "own2", cwd=sites, names=names)
     cli.succeed("run", "own", "--out", "own2", "--trust", "mine:error", "--quiet", cwd=sites)

@@ -37,7 +37,7 @@ def texts(run: Run) -> str:
 def test_a_run_shows_its_headline_numbers(run: Run) -> None:
     accuracy = run.summary["personal_accuracy"]["after_mix"]
     said = texts(run)
-    for words in ("dfedavg", "4 clients", "3 rounds, seed 0", "after mixing", f"{100 * accuracy['final']:.1f}"):
+    for words in ("dfedavg", "4 clients", "3 rounds, seed 0", "after aggregation", f"{100 * accuracy['final']:.1f}"):
         assert words in said
     assert f"{100 * accuracy['final']:.1f} %" in repr(run)
     assert len(repr(run)) < 100  # the text that a notebook keeps beside the HTML
@@ -56,7 +56,7 @@ def test_what_is_shown_loads_nothing_and_runs_nothing(run: Run) -> None:
     assert len(html) < 10_000
     assert not re.search(r"https?:|url\(|<script|<style|<link|<img|@import|\bon\w+=", html)
     colors = set(re.findall(r"#[0-9a-f]{3,8}\b", html))
-    assert colors <= {"#0072b2", "#d55e00"}  # ink is that of the notebook, by day and by night
+    assert colors <= {"#0072b2", "#d55e00"}  # ink is that of the notebook, in light and dark
     assert "currentColor" in html
 
 

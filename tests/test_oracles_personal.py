@@ -121,7 +121,7 @@ def attention(w: Array, heard: NDArray[np.bool_], alpha: float, sigma: float) ->
     ("topology", "alpha"), [(None, 0.4), (None, 3.0), ("ring", 0.4)], ids=["server", "much attention", "ring"]
 )
 def test_fedamp(topology: str | None, alpha: float, engine: Any) -> None:
-    """Around a server everybody is heard, on a ring two are; weights that would be above 1 in sum are scaled down."""
+    """With a server everybody is heard, on a ring two are; weights that would be above 1 in sum are scaled down."""
     sigma, lam = 1.5, 0.8
     heard = np.ones((4, 4), bool) if topology is None else ct.topology.ring(4)(0).numpy() > 0
     w = u = np.tile(START, (4, 1))
@@ -287,7 +287,7 @@ class TestFedAMP:
             assert torch.equal(W, torch.eye(5).double())
 
     def test_models_travel_once(self) -> None:
-        """Around a server all up and all down again, between peers one along every link; nothing else is counted."""
+        """With a server all up and all down again, between peers one along every link; nothing else is counted."""
         for topology, messages, busiest in ((None, 10, 5), ("ring", 10, 2)):
             e = experiment(net("batchnorm"), ragged("batchnorm"), ct.algorithms.fedamp(topology=topology))
             sent = e.program.traffic(e.start().state, e.round(0))

@@ -1,4 +1,4 @@
-"""Every participant ends with its own model: the form it can hold is measured, returned, saved and loaded."""
+"""Every client ends with its own model: the form it can hold is measured, returned, saved and loaded."""
 
 from functools import cache
 from pathlib import Path

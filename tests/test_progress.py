@@ -118,7 +118,7 @@ def test_plain_lines_tell_everything(capsys: pytest.CaptureFixture[str]) -> None
     assert re.fullmatch(
         rf"dfedavg, seed 0 \(2 of 6\): round 1/3, train loss \d\.\d{{3}}, [\d.]+ kB sent, ETA 0:00:\d\d, {where}", first
     )
-    assert re.search(r"round 3/3, personal accuracy after mixing \d+\.\d %, train loss .*, took 0:00:\d\d", last)
+    assert re.search(r"round 3/3, personal accuracy after aggregation \d+\.\d %, train loss .*, took 0:00:\d\d", last)
     assert last.endswith(where)
 
 
@@ -127,7 +127,7 @@ def test_the_accuracy_that_was_last_measured_is_shown_with_its_round(capsys: pyt
         bar.begin([row(1, 0.25)])
         bar.update(row(2, None))
     said = capsys.readouterr().err
-    assert "round 2/3, personal accuracy after mixing 25.0 % (round 1), train loss 1.250, 2 kB sent" in said
+    assert "round 2/3, personal accuracy after aggregation 25.0 % (round 1), train loss 1.250, 2 kB sent" in said
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_the_bar_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     lines = drawn(capsys.readouterr().err)
     assert max(map(len, lines)) <= 80
     assert re.fullmatch(r"dfedavg, seed 0 \(2 of 6\) ━+ 3/3 took 0:00:\d\d vectorized:4 on cpu", lines[-2])
-    assert re.fullmatch(r"  personal accuracy after mixing .* %, train loss .*, [\d.]+ kB sent", lines[-1])
+    assert re.fullmatch(r"  personal accuracy after aggregation .* %, train loss .*, [\d.]+ kB sent", lines[-1])
 
 
 def test_the_bar_says_that_programs_are_built(

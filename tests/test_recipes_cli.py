@@ -43,7 +43,7 @@ def test_a_shortened_run_stands_beside_the_published_numbers_and_says_so(cli: Cl
     assert "84.17" in done.out
     assert "88.85" in done.out
     assert "after local training" in done.out
-    assert "after mixing" in done.out
+    assert "after aggregation" in done.out
     saved = json.loads((tmp_path / "a" / "recipe.json").read_text())
     assert [r["method"] for r in saved["results"]] == ["fedavg", "dfedalt"]
     assert saved["shortened"]
@@ -147,7 +147,9 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(cli: Cli, tmp_path: Path,
 def test_rounds_to_a_target_count_from_one(cli: Cli, tmp_path: Path) -> None:
     command = ("recipe", "run", "dfedalt-t6", "--methods", "dfedalt,fedrep", *SHORT, "--out", "a")
     done = cli.succeed(*command, cwd=tmp_path)  # 20 % are soon reached on ten digits
-    assert "rounds until 20 % personal accuracy after mixing, the first one counted as 1" in " ".join(done.out.split())
+    assert "rounds until 20 % personal accuracy after aggregation, the first one counted as 1" in " ".join(
+        done.out.split()
+    )
     results = json.loads((tmp_path / "a" / "recipe.json").read_text())["results"]
     each = {r["method"]: r["ours"][0] for r in results if r["metric"] == "rounds_to_20"}
     slowest = max((t for t in each.values() if t is not None), default=None)

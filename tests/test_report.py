@@ -92,7 +92,7 @@ def test_no_mark_of_the_template_is_left(shown: Page) -> None:
 def test_the_table_is_what_the_runs_came_to(compared: Path, shown: Page, method: str) -> None:
     both = [json.loads((run / "summary.json").read_text()) for run in runs(compared, method)]
     row = shown.table()[method]
-    for column, point in (("after mixing", "after_mix"), ("after training", "after_train")):
+    for column, point in (("after aggregation", "after_mix"), ("after local training", "after_train")):
         known = [s["personal_accuracy"][point] for s in both]
         assert value(row[column]) == pytest.approx(100 * fmean(a["final"] for a in known))
         assert f"±{100 * fmean(a['std'] for a in known):.1f} clients" in row[column].text
@@ -115,7 +115,14 @@ def test_the_table_is_what_the_runs_came_to(compared: Path, shown: Page, method:
 def test_the_best_of_every_column_is_marked_in_words_too(shown: Page) -> None:
     table = shown.table()
     for column in table["local"]:
-        high = column in ("after mixing", "after training", "worst client", "10th percentile", "weighted", "global")
+        high = column in (
+            "after aggregation",
+            "after local training",
+            "worst client",
+            "10th percentile",
+            "weighted",
+            "global",
+        )
         cells = [row[column] for row in table.values() if "data-value" in row[column].attributes]
         printed = [number(cell) for cell in cells]
         best = printed[(max if high else min)(range(len(cells)), key=lambda i: value(cells[i]))] if cells else ""
@@ -131,8 +138,8 @@ def test_the_protocol_is_stated(shown: Page) -> None:
         "last evaluated round: round 2",
         "each client's own model on its own test samples, mean over all 6 clients",
         "standard deviation over 2 seeds",
-        "right after the exchange",
-        "before the exchange",
+        "right after the models were averaged",
+        "before aggregation",
         "without evaluation",
         "digits, 6 clients, partition dirichlet:0.1, model small-cnn",
     ):
@@ -142,9 +149,9 @@ def test_the_protocol_is_stated(shown: Page) -> None:
 @pytest.mark.parametrize(
     ("view", "field", "factor"),
     [
-        ("after mixing", "personal_accuracy_after_mix", 100),
-        ("after training", "personal_accuracy_after_train", 100),
-        ("worst client after mixing", "personal_accuracy_after_mix_worst", 100),
+        ("after aggregation", "personal_accuracy_after_mix", 100),
+        ("after local training", "personal_accuracy_after_train", 100),
+        ("worst client after aggregation", "personal_accuracy_after_mix_worst", 100),
         ("global", "global_accuracy", 100),
         ("training loss", "train_loss", 1),
     ],
@@ -175,7 +182,7 @@ def test_the_consensus_is_the_history(compared: Path, shown: Page) -> None:
 
 
 def test_the_clients_are_those_of_the_runs(compared: Path, shown: Page) -> None:
-    for point, view in (("after_mix", "after mixing"), ("after_train", "after training")):
+    for point, view in (("after_mix", "after aggregation"), ("after_train", "after local training")):
         for trace in shown.view("s1-clients", view)["data"]:
             both = [json.loads((run / "clients.json").read_text()) for run in runs(compared, trace["name"])]
             assert trace["x"] == pytest.approx([100 * a for c in both for a in c["accuracy"][point]], rel=1e-5)
@@ -278,7 +285,7 @@ def test_the_loss_in_the_middle_of_the_slice_is_the_models(compared: Path, shown
     (trace,) = shown.view("s1-landscape-2")["data"]
     assert shown.root.one(id="s1-landscape-2").one("h3").text == "dfedalt"
     fed = ct.data.federate("digits", clients=6, partition="dirichlet:0.1", seed=0)
-    most = int(re.search(r"at most (\d+) a client", shown.root.one(id="s1").text)[1])  # type: ignore[index]
+    most = int(re.search(r"at most (\d+) per client", shown.root.one(id="s1").text)[1])  # type: ignore[index]
     run = ct.load(compared / "dfedalt-seed0")
     losses = []
     for client, mine in zip(run.clients, fed.train, strict=True):
@@ -318,8 +325,8 @@ def test_configuration_and_commands_repeat_it(compared: Path, shown: Page) -> No
 def test_the_verdict_doubts_what_seeds_do_not_bear_out(compared: Path, shown: Page) -> None:
     said = next(e for e in shown.root.one(id="s1").all("ul") if e.attributes.get("class") == "verdict").text
     table = shown.table()
-    best = max(table, key=lambda m: value(table[m]["after mixing"]))
-    assert f"{best} has the highest personal accuracy after mixing" in said
+    best = max(table, key=lambda m: value(table[m]["after aggregation"]))
+    assert f"{best} has the highest personal accuracy after aggregation" in said
     alone = collect([compared / "local-seed0", compared / "fedavg-seed0"])
     assert "one seed does not tell" in page(alone, "", lambda _: None)
 
@@ -372,7 +379,7 @@ class TestWhichRuns:
         shown = Page(folder / "report.html")
         assert [a.attributes["href"] for a in shown.root.one("nav").all("a")] == ["#s1", "#s2"]
         assert list(shown.table("s1")) == list(shown.table("s2")) == ["fedper"]
-        assert "best" not in shown.table("s1")["fedper"]["after mixing"].text  # there is nothing to be better than
+        assert "best" not in shown.table("s1")["fedper"]["after aggregation"].text  # there is nothing to be better than
 
     def test_a_single_run_has_its_page_in_its_folder(self, folder: Path, cli: Cli) -> None:
         assert cli.succeed("report", "a", cwd=folder).out == "report: a/report.html\n"
@@ -415,9 +422,14 @@ def test_data_and_modules_of_ones_own(tmp_path: Path) -> None:
         progress=False,
     )
     shown = Page(run.report(tmp_path / "own <&> page.html"))
-    measured = {"after mixing", "after training", "worst client after mixing", "global"}  # of the mean squared error
+    measured = {
+        "after aggregation",
+        "after local training",
+        "worst client after aggregation",
+        "global",
+    }  # of the mean squared error
     assert set(shown.charts["s1-rounds"]["views"]) == {*measured, "training loss"}
-    assert shown.view("s1-rounds", "after mixing")["layout"]["yaxis"]["title"]["text"] == "MSE"
+    assert shown.view("s1-rounds", "after aggregation")["layout"]["yaxis"]["title"]["text"] == "MSE"
     assert set(shown.charts) == {"s1-rounds", "s1-bytes", "s1-clients", "s1-topology", "s1-consensus"}
     said = shown.root.one(id="s1").text
     assert "accuracy" not in said
@@ -600,7 +612,7 @@ def test_the_mean_model_is_drawn_on_request_whatever_the_method(tmp_path: Path) 
     ct.report.write(runs, tmp_path / "asked.html", landscape=True)
     asked = Page(tmp_path / "asked.html")
     assert {name for name in asked.charts if "landscape" in name} == {f"s1-landscape-mean-{i}" for i in (0, 1)}
-    assert "the mean of all models after the last round, or the server's" in asked.root.one(id="s1").text
+    assert "the averaged model after the last round, or the server's" in asked.root.one(id="s1").text
     sam = ct.fit(
         ct.models.build("mlp", fed), fed, ct.algorithms.dfedsam(topology="ring", epochs=1), rounds=1, progress=False
     )
@@ -643,7 +655,7 @@ def test_traffic_and_blocks_over_rounds(tmp_path: Path) -> None:
     )
     ct.report.write([grow, low], tmp_path / "both.html")
     page = Page(tmp_path / "both.html")
-    grown, _ = page.view("s1-traffic", "parameters a message")["data"]
+    grown, _ = page.view("s1-traffic", "parameters per message")["data"]
     assert grown["y"] == [r["parameters_sent"] / r["messages_sent"] for r in grow.history]
     assert len(set(grown["y"])) == 3
     traces = page.view("s1-blocks", "fedlmt")["data"]

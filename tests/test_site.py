@@ -129,7 +129,7 @@ def test_the_code_of_a_method_runs(
     text = method_pages.page(method)
     assert [block.language for block in blocks.blocks(text)] == ["sh", "python"]
     blocks.run(text, cli, tmp_path)
-    assert "% after mixing" in capsys.readouterr().out
+    assert "% after aggregation" in capsys.readouterr().out
 
 
 def test_the_scripts_behind_the_evidence_are_there() -> None:

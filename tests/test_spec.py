@@ -59,7 +59,7 @@ TABLE: list[tuple[str, str, str, dict[str, str]]] = [
         "type",
         "source",
         "synthetic:size=1.5",
-        {"name": "synthetic", "key": "size", "typed": "1.5", "fix": "a whole number"},
+        {"name": "synthetic", "key": "size", "typed": "1.5", "fix": "an integer"},
     ),
     (
         "type",
@@ -67,13 +67,13 @@ TABLE: list[tuple[str, str, str, dict[str, str]]] = [
         "iid:balanced=1",
         {"name": "iid", "key": "balanced", "typed": "1", "fix": "true or false"},
     ),
-    ("type", "topology", "random:ten", {"name": "random", "key": "k", "typed": "ten", "fix": "a whole number"}),
+    ("type", "topology", "random:ten", {"name": "random", "key": "k", "typed": "ten", "fix": "an integer"}),
     ("type", "model", "mlp:rate=half", {"name": "mlp", "key": "rate", "typed": "half", "fix": "a number"}),
     (
         "type",
         "engine",
         "graphed:many",
-        {"name": "graphed", "key": "chunk", "typed": "many", "fix": "a whole number"},
+        {"name": "graphed", "key": "chunk", "typed": "many", "fix": "an integer"},
     ),
     ("range", "method", "fedavg momentum=2", {"key": "momentum", "typed": "2.0", "fix": "between 0 and 1"}),
     ("range", "source", "text:a.txt,mask=2", {"key": "mask", "typed": "2.0", "fix": "between 0 and 1"}),
@@ -84,9 +84,9 @@ TABLE: list[tuple[str, str, str, dict[str, str]]] = [
     ("range", "engine", "vectorized:0", {"key": "chunk", "typed": "0", "fix": "at least 1"}),
     ("choice", "method", "fedavg weighting=age", {"key": "weighting", "typed": "age", "fix": "size or uniform"}),
     ("choice", "source", "text:a.txt,hide=often", {"key": "hide", "typed": "often", "fix": "once or anew"}),
-    ("missing", "source", "npz", {"name": "npz", "key": "path", "fix": "a text"}),
+    ("missing", "source", "npz", {"name": "npz", "key": "path", "fix": "a string"}),
     ("missing", "partition", "dirichlet", {"name": "dirichlet", "key": "alpha", "fix": "a number"}),
-    ("missing", "topology", "clique", {"name": "clique", "key": "size", "fix": "a whole number"}),
+    ("missing", "topology", "clique", {"name": "clique", "key": "size", "fix": "an integer"}),
     ("twice", "method", "fedavg lr=1 lr=2", {"name": "fedavg", "key": "lr", "fix": "1 and 2"}),
     ("twice", "source", "synthetic:300,size=200", {"name": "synthetic", "key": "size", "fix": "300 and 200"}),
     ("twice", "partition", "dirichlet:1,alpha=2", {"name": "dirichlet", "key": "alpha", "fix": "1 and 2"}),
@@ -137,11 +137,11 @@ def test_every_kind_is_in_the_table() -> None:
 def test_values_from_python_are_refused_in_the_same_words() -> None:
     with pytest.raises(UserError, match="k=0 is out of range: it must be a number at least 1"):
         ct.topology.random(8, 0)
-    with pytest.raises(UserError, match="size='many' does not fit source synthetic: size takes a whole number"):
+    with pytest.raises(UserError, match="size='many' does not fit source synthetic: size takes an integer"):
         ct.data.federate("synthetic", 2, size="many")
     with pytest.raises(UserError, match="synthetic is given size twice: keep one of 300 and 200"):
         ct.data.federate("synthetic:size=300", 2, size=200)
-    with pytest.raises(UserError, match="width=True does not fit model mlp: width takes a whole number"):
+    with pytest.raises(UserError, match="width=True does not fit model mlp: width takes an integer"):
         ct.models.build("mlp", classes=2, width=True)
     with pytest.raises(UserError, match=r"lr='abc' does not fit .*method: lr takes a number"):
         ct.algorithms.fedavg(lr="abc")  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def test_the_checks_of_a_function_keep_its_face() -> None:
 
     assert two_sided(3, share=1) == (3, 1.0)
     assert list(parameters(two_sided)) == ["n", "share"]
-    with pytest.raises(UserError, match=r"n=1\.5 does not fit shape two-sided: n takes a whole number"):
+    with pytest.raises(UserError, match=r"n=1\.5 does not fit shape two-sided: n takes an integer"):
         two_sided(1.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         two_sided()  # type: ignore[call-arg]

@@ -151,7 +151,7 @@ class TestCommandLine:
     def test_run(self, capsys: Any, monkeypatch: Any) -> None:
         status, out, err = coterie(capsys, monkeypatch, "run", "dfedalt", *SMALL, "--topology", "ring", "--out", "a")
         assert status == 0
-        assert "after mixing" in out
+        assert "after aggregation" in out
         assert "worst client" in out
         assert "results: a" in out
         assert "lr=0.02" in err  # the preset is said

@@ -155,7 +155,7 @@ def test_hidden_anew_in_every_pass(story: Path) -> None:
 
 
 def test_draws_are_those_of_splitmix64() -> None:
-    """In whole numbers of Python, which have no sign and no end; on several numbers at once, too."""
+    """In integers of Python, which have no sign and no end; on several numbers at once, too."""
 
     def by_hand(z: int) -> int:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64

@@ -51,10 +51,10 @@ def read_latex(text: str) -> tuple[list[list[str]], str, str]:
 
 
 def test_a_paper_gets_names_a_label_and_a_short_caption(cli: Cli, folder: Path) -> None:
-    chosen = ("--format", "latex", "--columns", "worst client,AFTER-mixing,sent")
+    chosen = ("--format", "latex", "--columns", "worst client,AFTER-aggregation,sent")
     text = cli.succeed("report", "c1", *chosen, cwd=folder).out
     rows, caption, label = read_latex(text)
-    assert rows[0] == ["Method", r"worst client (\%)", r"after mixing (\%)", "sent"]
+    assert rows[0] == ["Method", r"worst client (\%)", r"after aggregation (\%)", "sent"]
     assert [row[0] for row in rows[1:]] == ["Local", "FedAvg-P", "DFedAlt"]
     assert rows[1][3] == r"\textbf{0 B}"
     assert label == "tab:synthetic-size-400-classes-4-3-clients"
@@ -86,14 +86,14 @@ def test_methods_by_data_sets(cli: Cli, folder: Path) -> None:
     assert rows[2][2] == "-"
     printed = cli.succeed("report", "c1", "c2", "--format", "table", cwd=folder).out
     assert printed.splitlines()[2].startswith("local")
-    assert "After mixing, personal accuracy, %, by data set" in printed
+    assert "After aggregation, personal accuracy, %, by data set" in printed
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
         ("c1 --format latex --columns wrost", ("unknown column 'wrost'", "worst client")),
-        ("c1 --format latex --columns a", ("unknown column 'a'", "after mixing, after training")),
+        ("c1 --format latex --columns a", ("unknown column 'a'", "after aggregation, after local training")),
         ("c1 c2 --format latex --columns global,sent", ("2 data sets has one number", "global, sent")),
         ("c1 --columns global", ("the page has all columns", "--format")),
         ("c1 --format latex --out t.tex", ("--out is for the page", "> FILE")),

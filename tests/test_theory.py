@@ -320,7 +320,7 @@ def test_equation_7_as_printed_fails_where_its_proof_has_dropped_a_term() -> Non
 REFUSED: dict[str, tuple[list[str], str]] = {
     "a method without a theorem": (["fedavg"], "fedavg has no theorem in its paper: choose one of dfedalt"),
     "an unknown method": (["dfedsamm"], "did you mean dfedsam"),
-    "a graph around a server": (["fedavg-p", "--topology", "ring"], "leave the topology out"),
+    "a graph with a server": (["fedavg-p", "--topology", "ring"], "leave the topology out"),
     "a graph as a setting": (["fedlmt", "--set", "topology=ring"], "leave the topology out"),
     "an option that the problem has not": (["dfedalt", "--problem", "nois=1"], "did you mean noise?"),
     "a problem without a name": (

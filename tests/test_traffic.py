@@ -59,7 +59,7 @@ def test_who_pushes_to_two_sends_two_but_may_get_more() -> None:
 
 
 def test_few_bits_count_where_they_are_few() -> None:
-    """Between peers every message, around a server only those of the clients."""
+    """Between peers every message, with a server only those of the clients."""
     few = (BODY + HEAD) * 8 // 8 + 4 * SCALE_BYTES
     ring = row_of(ct.algorithms.dfedavg(topology="ring", quantize=8))
     assert (ring["busiest_bytes_up"], ring["busiest_bytes_down"]) == (2 * few, 2 * few)

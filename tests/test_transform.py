@@ -317,7 +317,7 @@ def test_what_does_not_fit_gets_a_sentence(x: Tensor, transform: Transform | Non
         ({"mean": (0.5,), "std": (float("nan"),)}, "contains NaN or infinity"),
         ({"mean": 0.5, "std": (0.5,)}, "mean=0.5 is no list of numbers"),
         ({"mean": (0.5,), "std": (0.5,), "pad": -1}, "pad=-1 is out of range: it must be a number at least 0"),
-        ({"mean": (0.5,), "std": (0.5,), "pad": 1.5}, "pad=1.5 does not fit class Transform: pad takes a whole number"),
+        ({"mean": (0.5,), "std": (0.5,), "pad": 1.5}, "pad=1.5 does not fit class Transform: pad takes an integer"),
         (
             {"mean": (0.5,), "std": (0.5,), "pad": 1, "border": "gray"},
             "border='gray' is not a choice: use black or mean",

@@ -198,7 +198,7 @@ def test_everything_finished_is_told_once(cli: Cli, compared: Path, tmp_path: Pa
         "fedavg-seed0: finished",
     ]
     assert re.search(
-        r"fedavg-seed0: finished, round 4/4, personal accuracy after mixing .* %, train loss .* sent$", done.out
+        r"fedavg-seed0: finished, round 4/4, personal accuracy after aggregation .* %, train loss .* sent$", done.out
     )
     assert done.err == "page: c/report.html\n"
     page = Page(tmp_path / "c" / "report.html")
@@ -213,7 +213,7 @@ def test_a_run_under_way_until_its_end(cli: Cli, run: Backend) -> None:
     run.begin()
     until(lambda: "a (fedavg): starting, round 0/4" in said(watching))
     run.rounds(2, torn='{"round": 3')
-    until(lambda: "a (fedavg): running, round 2/4, personal accuracy after mixing" in said(watching))
+    until(lambda: "a (fedavg): running, round 2/4, personal accuracy after aggregation" in said(watching))
     page = run.folder / "report.html"
     live = Page(until(lambda: page.exists() and page)).root.one(id="live")
     assert live.attributes["data-seconds"] == "2"

@@ -341,7 +341,8 @@ def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 def plain_table(study: Study, rows: Sequence[Row], chosen: Chosen) -> str:
     """Accuracies, what was chosen, what was sent and computed."""
-    heads = ("", "global", "personal, after mixing", "after training", "worst client", "lr", "10^6 sent", "GFLOP")
+    points = ("personal, after aggregation", "after local training")
+    heads = ("", "global", *points, "worst client", "lr", "10^6 sent", "GFLOP")
     lines = []
     for v in study.variants:
         mine = of(rows, v, study.partition)
@@ -360,7 +361,7 @@ def regularizer_table(study: Study, rows: Sequence[Row], chosen: Chosen) -> str:
     """Accuracies, coefficients and the rounds to what the plain run nearly comes to, as in the paper's table."""
     plain = of(rows, REFERENCE, study.partition)
     target = 0.97 * fmean(r["global"] for r in plain) if plain else 1.0
-    heads = ("", "coefficient", "global", "personal, after mixing", f"rounds to {100 * target:.1f} %")
+    heads = ("", "coefficient", "global", "personal, after aggregation", f"rounds to {100 * target:.1f} %")
     lines = []
     for v in study.variants:
         mine = of(rows, v, study.partition)

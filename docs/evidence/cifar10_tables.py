@@ -83,7 +83,7 @@ PERSONAL = Table(
     "Dirichlet 0.3, ResNet-18-GN",
     (
         Claim("DFedAlt ends above all others", "dfedalt", (*SERVER, "dfedavgm", "dispfl", "dfedsam")),
-        Claim("Fed-RoD ends above all others around a server", "fedrod", tuple(m for m in SERVER if m != "fedrod")),
+        Claim("Fed-RoD ends above all others with a server", "fedrod", tuple(m for m in SERVER if m != "fedrod")),
         Claim("DFedAvgM, without a server, ends above FedAvg", "dfedavgm", ("fedavg",)),
         Claim("DFedAlt passes 80 % before all others", "dfedalt", (*SERVER, "dfedavgm"), "rounds"),
         Claim("updating in turns is faster: DFedAlt passes 80 % before DFedAvgM", "dfedalt", ("dfedavgm",), "rounds"),

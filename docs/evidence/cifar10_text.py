@@ -11,7 +11,7 @@ rows touch, and what the differences may come from.
 
 ## Personal accuracy (dfedalt-t1, Table 1, case 2)
 
-100 clients, ResNet-18 with GroupNorm, Dirichlet 0.3 for every client, as in the paper on DFedAlt. Around a server ten
+100 clients, ResNet-18 with GroupNorm, Dirichlet 0.3 for every client, as in the paper on DFedAlt. With a server ten
 clients take part in each round. Curves, settings and versions (torch 2.11) are in [cifar10.json](cifar10.json).
 
 """
@@ -67,7 +67,7 @@ CANDIDATES = (
         "which model of FedAvg",
         "each client's own, after its latest training",
         "the same in DisPFL's release, which tunes the last model for everybody once more, at the rate 0.1",
-        "none, or ten points: after mixing our FedAvg has 73 %",
+        "none, or ten points: after aggregation our FedAvg has 73 %",
     ),
     (
         "cohorts",
@@ -116,7 +116,7 @@ probably because the tasks get easier. A weight decay of 0.005 lowers FedAvg by 
 of DisPFL's script, changed together, lower FedAvg most and FedPer less, as in the printed table, but they lower FedRep
 as well, which agrees as it is; and in so few rounds small steps count for more than in 500. At full size they do the
 opposite: FedAvg with `momentum=0 lr_decay=0.998` ends at 84.2 % after local training, 4.1 points above what is printed
-and 0.8 above our row with momentum. What is near to the printed number is its model *after mixing*, before anybody
+and 0.8 above our row with momentum. What is near to the printed number is its model *after aggregation*, before anybody
 trains it: 79.2 % on the clients' own test samples (73 % with momentum). So the printed FedAvg may be the global model
 of that script, read without local training; one seed, and a reading that no text confirms. No single detail that was
 tried fits all rows.
@@ -149,9 +149,10 @@ tried fits all rows.
 * **DFedAvgM** was stopped after 141 of 500 rounds, at 63.0 %; that says nothing about the published 82.6 %, nor about
   round 354, in which it passes 80 % in the paper. DFedAlt has 80.2 % in round 141 and was ahead in every round until
   then, so in these two runs it passes 80 % first, as in the paper; with one seed each the ordering *does not show* by
-  our rule, and nothing contradicts it. The lead depends on where one measures: it is 17 points after mixing, but after
-  local training, just before the models of that round are mixed, the two have 72.2 % and 73.9 %. Mixing then takes 9
-  points from DFedAvgM and adds 6 to DFedAlt, whose heads are not mixed. Both had the same rate in the same round.
+  our rule, and nothing contradicts it. The lead depends on where one measures: it is 17 points after aggregation, but
+  after local training, just before the models of that round are mixed, the two have 72.2 % and 73.9 %. Mixing then
+  takes 9 points from DFedAvgM and adds 6 to DFedAlt, whose heads are not mixed. Both had the same rate in the
+  same round.
 * **DFedPGP** was stopped after 150 of 500 rounds, at 81.2 %; that says nothing about the published 85.6 %. It passes
   80 % between rounds 131 and 140, evaluated every tenth; the paper prints 131. Mixing adds six points in it, too: after
   local training it has 74.8 %. Eight processes of tests used the same GPU meanwhile, so its seconds are kept, but are

@@ -106,7 +106,7 @@ def play(job: Job) -> dict[str, Any]:
 
 
 def headline(row: Mapping[str, Any]) -> float:
-    """The accuracy a method is chosen and compared by: after fine-tuning where it does so, else after mixing."""
+    """The accuracy a method is chosen and compared by: after fine-tuning where it does so, else after aggregation."""
     return row.get("after_finetune", row.get("after_mix", 0.0))
 
 
@@ -147,7 +147,8 @@ def by_seed(rows: list[dict[str, Any]], task: str, method: str, name: str) -> di
 def table(rows: list[dict[str, Any]], task: str, best: Mapping[str, float]) -> str:
     """One task as Markdown, best method first."""
     lines = [
-        "| method | personal, after mixing | after training | fine-tuned | global | seeds | lr | KiB a round |",
+        "| method | personal, after aggregation | after local training | fine-tuned | global | seeds | lr | "
+        "KiB per round |",
         "|---|---|---|---|---|---|---|---|",
     ]
     tried = {m: [r for r in rows if r["task"] == task and r["method"] == m] for m in METHODS}

@@ -146,7 +146,7 @@ _PERSONAL: dict[str, Any] = {
     "weight_decay": 5e-4,
     "clip": 10.0,
 }
-_PERSONAL_COLUMNS = {"personal, after mixing": "personal", "after training": "personal_after_train"}
+_PERSONAL_COLUMNS = {"personal, after aggregation": "personal", "after local training": "personal_after_train"}
 _RATES = (0.01, 0.03, 0.1)
 _BODY, _HEAD, _BOTH = "dfedsalt-u (body)", "dfedsalt-v (head)", "dfedsalt-uv (both)"
 

@@ -165,7 +165,7 @@ Run with {versions}, on {machine}.
 {table}
 
 Means over {seeds} seeds (of the model, the hidden tokens, the cohorts and the batches) ± the standard deviation, after
-{rounds} rounds. Perplexity: of the model after mixing on each client's own test row, the mean over the clients;
+{rounds} rounds. Perplexity: of the model after aggregation on each client's own test row, the mean over the clients;
 global: on all test samples at once. "Of chunks" is FedLMT's definition, the mean over chunks of 64 tokens of
 exp(cross-entropy); the other one is everybody else's, exp of the mean cross-entropy. Both go over all positions, hidden
 or not, as FedLMT's do: at 85 % of them the answer stands in the input, so these numbers say above all how well a model

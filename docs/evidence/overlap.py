@@ -136,7 +136,7 @@ def run(w: Work, fed: Federation, mode: str, options: Mapping[str, Any]) -> dict
             **options,
         )
         end = time.perf_counter() - watch.ended[-1]
-    # From the first evaluated round, which builds what it needs, to the last but one: a whole number of periods.
+    # From the first evaluated round, which builds what it needs, to the last but one: an integer of periods.
     every = 1 if mode == NEITHER else done.config["evaluate_every"]
     first, last = every, (w.rounds - 1) // every * every
     count = last - first

@@ -15,7 +15,7 @@ def about(builder: Callable[..., Any]) -> About:
     if not text.reference or not text.differs:
         raise ValueError(f"the docstring of {builder.__name__} lacks {REFERENCE!r} or {DIFFERS!r}")
     if not text.recurrence:
-        raise ValueError(f"the second paragraph of the docstring of {builder.__name__} is no recurrence")
+        raise ValueError(f"the second paragraph of the docstring of {builder.__name__} is no update rule")
     return text
 
 
@@ -24,7 +24,7 @@ _LETTER = r"(?<!\w)([A-Za-z]|sum|grad|mean|mu|rate|ratio|head|SVD|body)"
 
 
 def formula(recurrence: str) -> str:
-    """Return the recurrence as HTML, one statement per line: Greek letters, arrows, indices below the line.
+    """Return the update rule as HTML, one statement per line: Greek letters, arrows, indices below the line.
 
     Names of settings stay as they are typed. It needs no script and no font: formulas of one line are all there is.
     """

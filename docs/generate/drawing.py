@@ -1,4 +1,4 @@
-"""The picture of a method: one round as SVG inside the page. Colors come from the style sheet."""
+"""The figure of a method: one round as SVG inside the page. Colors come from the style sheet."""
 
 import math
 from collections.abc import Iterator

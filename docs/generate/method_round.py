@@ -46,7 +46,7 @@ class MethodRound(NamedTuple):
     """What one round of a method shows."""
 
     towers: tuple[tuple[tuple[Bar, ...], ...], ...]  # by client: its models, each of bars
-    W: Tensor | None  # who hears whom; None around a server
+    W: Tensor | None  # who hears whom; None with a server
     cohort: tuple[int, ...]
     traffic: Traffic
     exchanges: int  # over the graph of the round

@@ -18,8 +18,8 @@ from words import LETTERS
 
 SECTIONS = (
     "Try it",
-    "The recurrence",
-    "The picture",
+    "Update rule",
+    "Figure",
     "Settings",
     "Reference",
     "Differs from the paper in",
@@ -63,15 +63,15 @@ def where(p: MethodRound) -> str:
     if not p.traffic.totals.messages:
         return "alone"
     if p.W is None:
-        return "around a server"
+        return "with a server"
     return "between peers, directed" if "mu" in p.slots else "between peers"
 
 
 KINDS = (
-    "Personal, between peers",
-    "Personal, around a server",
+    "Personalized, between peers",
+    "Personalized, with a server",
     "One model, between peers",
-    "One model, around a server",
+    "One model, with a server",
     "Clients of unequal capacity",
     "Alone",
 )
@@ -85,7 +85,7 @@ def kind(method: str) -> str:
     if p.unequal:
         return "Clients of unequal capacity"
     what = "Personal" if p.tuned or personal_part(p) != "nothing" else "One model"
-    return f"{what}, {'around a server' if p.W is None else 'between peers'}"
+    return f"{what}, {'with a server' if p.W is None else 'between peers'}"
 
 
 def kinds() -> dict[str, list[str]]:
@@ -108,7 +108,7 @@ def index() -> str:
 
 
 def personal_part(p: MethodRound) -> str:
-    """Return what stays with a client, as the picture shows it."""
+    """Return what stays with a client, as the figure shows it."""
     models = p.towers[p.cohort[0]]
     own = [b for b in models[-1] if b.kind == "personal"]
     if len(models) > 1:
@@ -130,7 +130,7 @@ def try_it(method: str) -> str:
         call(f"alg = ct.algorithms.{method.replace('-', '_')}", small(method)),
         f'model = ct.models.build("{"resnet8-bn:width=8" if staged else "small-cnn"}", fed)',
         f"run = ct.fit(model, fed, alg, rounds={6 if method == 'progfed' else 2}, progress=False)",
-        "print(f\"{run.summary['personal_accuracy']['after_mix']['final']:.0%} after mixing\")",
+        "print(f\"{run.summary['personal_accuracy']['after_mix']['final']:.0%} after aggregation\")",
     ]
     code = "\n".join(lines)
     return f"```sh\ncoterie run {method}\n```\n\nor in Python, in a second or two:\n\n```python\n{code}\n```"
@@ -162,9 +162,9 @@ def recurrence(a: About) -> str:
 
 
 def show_round(method: str, a: About, p: MethodRound) -> str:
-    """Return the picture, and the cost of its round."""
+    """Return the figure, and the cost of its round."""
     how = (
-        f"The picture shows round {AT + 1} of a run: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
+        f"The figure shows round {AT + 1} of a run: {CLIENTS} clients with `{MODEL}` on digits, the settings of "
         f"`coterie run {method}`, and two neighbors each if there is no server."
     )
     return f"{picture(p, a.title)}\n\n{how} {cost(p)}"

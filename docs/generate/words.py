@@ -1,4 +1,4 @@
-"""The meanings of the letters of the recurrences."""
+"""The meanings of the letters of the update rules."""
 
 LETTERS = (
     (r"\blocal\(", "local(·): the client's own steps, x ← x - lr · direction, batch by batch"),

@@ -1,4 +1,4 @@
-"""Personalized federated learning, with a server or between peers: every participant ends with its own model."""
+"""Personalized federated learning, with a server or between peers: every client ends with its own model."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

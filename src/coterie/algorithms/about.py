@@ -17,7 +17,7 @@ COMMON = {
     "keep_layers": "How many layers stay whole.",
     "mask_ce": "Whether the logits of classes that a client does not have are 0 in training, and their rows of the "
     "last layer are averaged without it.",
-    "outer_lr": "The server's step size.",
+    "outer_lr": "The server's learning rate.",
     "participation": "Who takes part in a round: a fraction of the clients, or a count.",
     "personal": 'The parameters that stay with their client: "head" or name patterns.',
     "personal_epochs": "Passes through the data in the personal phase.",
@@ -28,7 +28,7 @@ COMMON = {
     "regularizer": 'Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.',
     "rho": "How far a step climbs before it looks: the radius of SAM.",
     "scaler": "Whether inputs are divided by the rate before every norm, in training only.",
-    "topology": 'Who averages with whom: a text such as "ring" or "random:10", or a Topology.',
+    "topology": 'The communication graph: a string such as "ring" or "random:10", or a Topology.',
     "weighting": 'How much a client counts: "size", by its samples, or "uniform".',
 }
 

@@ -1,4 +1,4 @@
-"""The family around a server whose clients have a model of their own beside the one that travels."""
+"""The family with a server whose clients have a model of their own beside the one that travels."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

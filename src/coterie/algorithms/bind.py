@@ -117,8 +117,8 @@ def quantized(program: Program[Any], bits: int) -> Program[Compressed]:
     y_i = m_i - k + e_i;   q_i = round(y_i) is sent;   e_i <- y_i - q_i;   the exchange sees k + q_i in place of m_i
 
     m_i: the client's message; k: the part of it that all receivers have already (a server's model, nothing between
-    peers). Nothing is lost: a rounding error is added to the next message. Messages that are sent on after mixing (a
-    server's answer, further gossip steps) keep their precision and are counted so.
+    peers). Nothing is lost: a rounding error is added to the next message. Messages that are sent on after
+    aggregation (a server's answer, further gossip steps) keep their precision and are counted so.
 
     >>> from coterie.algorithms import dfedavgm
     >>> dfedavgm(topology="ring", quantize=8).settings["quantize"]

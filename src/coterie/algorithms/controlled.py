@@ -1,4 +1,4 @@
-"""The family around a server whose clients correct their drift: control variates.
+"""The family with a server whose clients correct their drift: control variates.
 
 y <- y - lr (grad F_i(y) - c_i + c);   c_i' = c_i - c + (x - y_K) / (K lr);   c <- c + (1/n) sum_S (c_i' - c_i)
 """
@@ -24,7 +24,7 @@ CONTROL_STREAM = 2  # batches of the first control variates
 
 
 class Controlled(NamedTuple):
-    """State around a server, with control variates."""
+    """State with a server, with control variates."""
 
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts

@@ -33,7 +33,7 @@ def dfedpgp(
     Appendix B, where every mu stays 1.
 
     Args:
-        topology: Who pushes to whom: a text such as "random-push:10", or a Topology.
+        topology: Who pushes to whom: a string such as "random-push:10", or a Topology.
 
     >>> dfedpgp(topology="random-push:3").settings["topology"]
     'random-push:3'

@@ -60,7 +60,7 @@ def dispfl(
         density: The share of parameters alive, spread over the tensors by ERK.
         prune_rate: The share that moves in the first round, annealed to none by a cosine.
         regrow: Where masks grow: "random", or "gradient" for the largest of a batch.
-        topology: Who hears whom: a text such as "ring" or "random-pull:10", or a Topology.
+        topology: Who hears whom: a string such as "ring" or "random-pull:10", or a Topology.
 
     >>> dispfl(topology="ring").settings["density"]
     0.5

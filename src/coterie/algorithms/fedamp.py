@@ -43,14 +43,14 @@ def fedamp(
     a_ij = alpha A'(|w_i - w_j|^2) with A(s) = 1 - exp(-s / sigma);   xi_ij = a_ij / max(1, sum_h a_ih),  h, j != i
     xi_ii = 1 - sum_j xi_ij
 
-    The weights are learned: they are computed from the models in every round. Around a server everybody takes part and
+    The weights are learned: they are computed from the models in every round. With a server everybody takes part and
     is heard; with a topology there is none, and clients hear their neighbors only. What is deployed is w_i.
 
     Args:
         alpha: How much clients attend to each other: the step size of the paper's message passing.
         sigma: The squared distance of two models at which attention has fallen to 37 %.
         lam: A client is pulled with the strength lam / alpha; 0 is local training.
-        topology: Between peers instead of around a server.
+        topology: Between peers instead of with a server.
 
     >>> fedamp(topology="ring").settings["sigma"]
     5.0

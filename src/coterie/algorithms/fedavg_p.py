@@ -1,4 +1,4 @@
-"""FedAvg-P: joint steps on a shared and a personal part, around a server."""
+"""FedAvg-P: joint steps on a shared and a personal part, with a server."""
 
 from typing import Unpack
 

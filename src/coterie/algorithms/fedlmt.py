@@ -74,7 +74,7 @@ def fedlmt(
         capacities: Where rank_ratio and keep_layers are not given, the published pair for the smallest of these; 0.15
             and 3 unless given.
         init: What the factors begin with: "kaiming" or "spectral".
-        topology: Between peers instead of around a server: a text such as "ring", or a Topology.
+        topology: Between peers instead of with a server: a string such as "ring", or a Topology.
 
     >>> fedlmt(regularizer="frobenius=1e-4").settings["keep_layers"]
     3

@@ -1,4 +1,4 @@
-"""FedRep: first the head, then the body, around a server."""
+"""FedRep: first the head, then the body, with a server."""
 
 from typing import Unpack
 

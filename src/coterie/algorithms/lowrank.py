@@ -60,7 +60,7 @@ def exchange_by(
     participation: float | int,
     weighting: str,
 ) -> Program[Any]:
-    """Return the program around a server, or over a graph, with push-sum where only its columns sum to 1."""
+    """Return the program with a server, or over a graph, with push-sum where only its columns sum to 1."""
     if topology is None:
         return federated(p, phases, t, shared, participation, weighting)
     graph = topologies.build(topology, p.clients, p.seed)

@@ -26,7 +26,7 @@ def osgp(
     x_i <- P[i, i] x_i + what arrives;   mu_i likewise;   what is sent in round t arrives in round t + tau
 
     Args:
-        topology: Who pushes to whom: a text such as "random-push:10", or a Topology.
+        topology: Who pushes to whom: a string such as "random-push:10", or a Topology.
         tau: How many rounds late a message arrives.
 
     >>> osgp(tau=1).settings["tau"]

@@ -75,7 +75,7 @@ def pfedlmt(
         capacities: Rank ratios by client, "b4-b3-b2" (1.4, 0.6, 0.15), "1-0.25" or "b4x15-b2x5".
         keep_layers: How many layers are common.
         schedule: "joint", or "alternate": the first half of the steps trains q, the second p.
-        topology: Between peers instead of around a server: a text such as "ring", or a Topology.
+        topology: Between peers instead of with a server: a string such as "ring", or a Topology.
 
     >>> pfedlmt().settings["keep_layers"]
     9

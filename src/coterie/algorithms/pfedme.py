@@ -61,7 +61,7 @@ def pfedme(
         lam: How strongly personal models are pulled toward the server's.
         inner_lr: The learning rate of the personal models; it stays the same over the rounds.
         inner_steps: Steps of the personal model on each batch.
-        beta: The server's step size.
+        beta: The server's learning rate.
 
     >>> pfedme(lam=10.0).settings["inner_steps"]
     5

@@ -1,4 +1,4 @@
-"""Scaffold: control variates around a server."""
+"""Scaffold: control variates with a server."""
 
 from typing import Literal, Unpack
 

@@ -1,4 +1,4 @@
-"""The family around a server: a cohort trains from the server's model, which then moves to their mean."""
+"""The family with a server: a cohort trains from the server's model, which then moves to their mean."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
 
 class Server(NamedTuple):
-    """State around a server."""
+    """State with a server."""
 
     u: Tensors  # the shared part, on the server
     v: Tensors  # stacked: the personal parts, on the clients

@@ -17,7 +17,7 @@ from .typed import Commands
 
 app = Commands(
     name="coterie",
-    help="Personalized federated learning, with a server or between peers: every participant ends with its own model.",
+    help="Personalized federated learning, with a server or between peers: every client ends with its own model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -117,7 +117,7 @@ def report(
     ] = "html",
     columns: Annotated[
         str | None,
-        typer.Option(help="Which columns of a printed table, by title, as in 'after mixing,worst client,sent'."),
+        typer.Option(help="Which columns of a printed table, by title, as in 'after aggregation,worst client,sent'."),
     ] = None,
 ) -> None:
     """Make one HTML page of runs: who won, for whom, at what cost and why. It needs no network. `--format latex` prints
@@ -163,7 +163,7 @@ def list_names(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A method, to show its recurrence and settings, or module:function of your own; presets: what "
+            help="A method, to show its update rule and settings, or module:function of your own; presets: what "
             "commands assume where nothing is typed; columns: what those of a table of results are.",
             show_default="all names",
         ),

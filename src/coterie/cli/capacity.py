@@ -22,7 +22,7 @@ def typed_shape(text: str) -> tuple[int, ...]:
     """
     shape = tuple(whole_number(part.strip()) or 0 for part in text.split(","))
     if not 0 < min(shape) <= prod(shape) <= MOST:
-        raise UserError(f"--shape {text} is no shape: write whole numbers with commas, as in 3,32,32")
+        raise UserError(f"--shape {text} is no shape: write integers with commas, as in 3,32,32")
     return shape
 
 

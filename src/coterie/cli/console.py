@@ -41,8 +41,8 @@ def table(*headings: str, no_wrap: bool = False) -> Table:
 def check_png(path: Path) -> None:
     """Refuse what could not be drawn, before anything that takes long."""
     if path.suffix.lower() != ".png":
-        name = path.with_suffix(".png") if path.name else path / "picture.png"
-        raise UserError(f"the picture is a PNG: write it to {name} instead of {path}")
+        name = path.with_suffix(".png") if path.name else path / "figure.png"
+        raise UserError(f"the figure is a PNG: write it to {name} instead of {path}")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

@@ -108,7 +108,7 @@ def show_split(
         clients = CLIENTS
     federation = federate(source, clients, partition, seed, folder)
     counts, clients = split_counts(federation), federation.clients
-    divided = f"divided by {federation.origin['partition']} among {counted(clients, 'client')}"
+    divided = f"partitioned with {federation.origin['partition']} among {counted(clients, 'client')}"
     title = f"{source}, {divided}, seed {seed}"
     print_split(plain_console(), counts, title, drawn=png is None)
     if png is not None:

@@ -54,13 +54,13 @@ def show_list() -> None:
     for kind, names in others.items():
         console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
     console.print(
-        "One method with its recurrence and its settings: coterie list METHOD, or module:function of your own; what "
+        "One method with its update rule and its settings: coterie list METHOD, or module:function of your own; what "
         "commands assume: coterie list presets; what tables show: coterie list columns"
     )
 
 
 def show_method(name: str) -> None:
-    """Print what a method is, its recurrence, its settings with their defaults, and where it comes from."""
+    """Print what a method is, its update rule, its settings with their defaults, and where it comes from."""
     a = about(builder(name))
     console = wide_console()
     console.print(f"{a.title or name}: {a.what}", style="bold")

@@ -33,7 +33,7 @@ DataDir = Annotated[
 TopologyText = Annotated[
     str | None,
     typer.Option(
-        help="Who mixes with whom, where there is no server: ring, grid, random:5, ...", show_default=TOPOLOGY
+        help="The communication graph, where there is no server: ring, grid, random:5, ...", show_default=TOPOLOGY
     ),
 ]
 Settings = Annotated[

@@ -225,12 +225,12 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
     console = wide_console()
     for n, counts in splits.items():
         case = small.cases[n - 1]
-        title = f"case {n}: {case.data}, divided by {case.partition} among {case.clients} clients"
+        title = f"case {n}: {case.data}, partitioned with {case.partition} among {case.clients} clients"
         print_split(console, counts, title, drawn=True)
         try:
             draw_split(counts, folder / f"case{n}.png", title)
         except UserError as error:  # the terminal has shown it
-            output.say(f"no picture: {error}")
+            output.say(f"no figure: {error}")
     shortened = case_shortenings(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
     return results_as_json(recipe, [], None, 1, shortened) | {SPLITS: titled}

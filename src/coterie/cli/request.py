@@ -116,7 +116,7 @@ class RunPlan:
         known = settings_of(builder)
         chosen = {k: v for k, v in self.preset.settings.items() if k in known and suitable(method, k)}
         chosen |= own_settings(self.preset, builder)
-        if NoneType in known.get("topology", ()):  # around a server unless asked
+        if NoneType in known.get("topology", ()):  # with a server unless asked
             chosen.pop("topology", None)
         if "topology" in chosen:
             chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)

@@ -73,7 +73,7 @@ def print_data_table(found: ResultTable) -> None:
 
 def results_table(comparison: Comparison, shown: Sequence[Column]) -> Table:
     """Return one row per method; the best of every column is bold and has a mark."""
-    made = table("method", *(f">{column.title.replace(' ', chr(10), 1)}" for column in shown), no_wrap=True)
+    made = table("method", *(f">{in_two_lines(column.title)}" for column in shown), no_wrap=True)
     for column in made.columns:
         column.vertical = "bottom"
     marked = [any(cell.best for cell in column.cells) for column in shown]
@@ -81,6 +81,17 @@ def results_table(comparison: Comparison, shown: Sequence[Column]) -> Table:
         cells = [_cell(column.cells[i], mark) for column, mark in zip(shown, marked, strict=True)]
         made.add_row(Text(method.label, "bold"), *cells)
     return made
+
+
+def in_two_lines(title: str) -> str:
+    """Break a title where its longer line is shortest.
+
+    >>> in_two_lines("rounds to 80 %")
+    'rounds to\\n80 %'
+    """
+    breaks = [i for i, c in enumerate(title) if c == " "]
+    at = min(breaks, key=lambda i: max(i, len(title) - i), default=None)
+    return title if at is None else f"{title[:at]}\n{title[at + 1 :]}"
 
 
 def _cell(cell: Cell, marked: bool) -> Text:

@@ -81,9 +81,9 @@ def _leave(tuning: Tuning, found: SavedTuning, output: Output) -> None:
     write_settings(file, {display_name(tuning.method): asked}, remarks)
     try:
         compressed_library()
-        print(f"picture: {write_tuning(found, best, tuning.folder / PAGE)}")
+        print(f"page: {write_tuning(found, best, tuning.folder / PAGE)}")
     except UserError as error:
-        output.say(f"no picture: {error}")
+        output.say(f"no page: {error}")
     print(f"settings: {file}")
     output.say(f"to use them: {shlex.join(['coterie', 'run', tuning.method, '--settings', str(file)])}")
 

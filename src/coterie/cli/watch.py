@@ -26,7 +26,7 @@ from .typed import INTERRUPTED
 
 FRAME = 8  # lines around the rows of the table
 NUMBERS = (
-    "{}: personal, after mixing, mean over the clients, as last measured; loss: of training; age: of the last "
+    "{}: personal, after aggregation, mean over the clients, as last measured; loss: of training; age: of the last "
     "round; ≥: evaluations not counted"
 )
 SOONEST = 2.0  # seconds until a page loads itself again: drawing takes one

@@ -13,12 +13,12 @@ from .errors import UserError
 LARGEST = 3e38  # the largest number that single precision holds
 MOST = 10**9  # of anything that is counted: rounds, steps, clients, widths
 WORDS: dict[Any, str] = {
-    tuple[int, ...]: "whole numbers with commas",
+    tuple[int, ...]: "integers with commas",
     tuple[float, ...]: "numbers with commas",
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "a string",
     NoneType: "none",
 }
 UNIONS = (Union, UnionType)
@@ -86,7 +86,7 @@ def in_words(hint: Any) -> str:
     """Say which texts an annotation takes; where there are few choices, those.
 
     >>> in_words(int | None), in_words(Literal["size", "uniform"])
-    ('a whole number or none', 'size or uniform')
+    ('an integer or none', 'size or uniform')
     """
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))

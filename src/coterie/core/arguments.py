@@ -32,7 +32,7 @@ def accept(subject: str, key: str, value: Any, hint: Any, *, required: bool = Fa
     1.0
     >>> accept("function fit", "rounds", "3", int)
     Traceback (most recent call last):
-    coterie.core.errors.UserError: rounds='3' does not fit function fit: rounds takes a whole number
+    coterie.core.errors.UserError: rounds='3' does not fit function fit: rounds takes an integer
     """
     found = _fitted(key, value, hint)
     if isinstance(found, float) and not abs(found) <= LARGEST:
@@ -70,7 +70,7 @@ def _fitted(key: str, value: Any, hint: Any) -> Any:
             if isinstance(bound, Range):  # code of one's own may say other things there
                 bound.check(key, found)
         return found
-    if origin in UNIONS:  # a whole number is a number as well, but only where it can be nothing else
+    if origin in UNIONS:  # an integer is a number as well, but only where it can be nothing else
         each = (_fitted(key, value, m) for m in sorted(args, key=lambda m: plain_types(m) == (float,)))
         return next((found for found in each if found is not MISFIT), MISFIT)
     value = _python_number(value)
@@ -95,7 +95,7 @@ def _python_number(value: Any) -> Any:
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """Return a value of one of Python's plain types; whole numbers are numbers, true and false are not."""
+    """Return a value of one of Python's plain types; integers are numbers, true and false are not."""
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) if abs(value) <= LARGEST or isinstance(value, float) else MISFIT
     fits = value is None if kind in (None, NoneType) else isinstance(value, kind)

@@ -99,7 +99,7 @@ class Row(TypedDict):
     busiest_bytes_down: Count  # to the node that gets most
     flops: Count  # of the training
     forward_flops: Count  # of one sample through every participant's own model
-    seconds: NonNegative  # of training and mixing; the first round also builds what the engine runs
+    seconds: NonNegative  # of training and aggregation; the first round also builds what the engine runs
     evaluation_seconds: NonNegative  # of all that was measured of the round
 
 
@@ -165,7 +165,7 @@ class Summary(TypedDict):
     busiest_bytes_up: Count  # in any round
     busiest_bytes_down: Count
     selection: NotRequired[SelectionSummary]
-    rounds_to: dict[str, PositiveInt | None]  # by the mean personal metric after mixing in %, where it is shown so
+    rounds_to: dict[str, PositiveInt | None]  # by the mean personal metric after aggregation in %, where it is shown so
     newcomers: NotRequired[NewcomerSummary]  # where clients were kept out of training
 
 

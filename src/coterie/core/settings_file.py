@@ -39,7 +39,7 @@ def read_settings(path: str | Path) -> SettingsFile:
             raise UserError(f"{file}: {name} is in no table, so no method has it: write [METHOD] above it")
         for key, value in table.items():
             if not _plain(value):
-                raise UserError(f"{file}, [{name}]: {key}={shown(value)} is no setting: give numbers or a text")
+                raise UserError(f"{file}, [{name}]: {key}={shown(value)} is no setting: give numbers or a string")
     if not any(found.values()):
         raise UserError(f"{file} has no settings: write [dfedalt] and below it lr = 0.1")
     return SettingsFile(file, found)

@@ -104,7 +104,7 @@ def parse_seconds(text: str) -> float:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the whole number that a text spells in plain digits; None where it is anything else.
+    """Return the integer that a text spells in plain digits; None where it is anything else.
 
     >>> whole_number("12"), whole_number("²"), whole_number("-1"), whole_number("9" * 5000)
     (12, None, None, None)

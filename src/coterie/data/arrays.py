@@ -35,7 +35,7 @@ def as_tensor(what: str, array: Any) -> Tensor:
 
 
 def as_labels(what: str, array: Any) -> Tensor:
-    """Return targets: floating ones as they are, class labels of any whole-number type as int64."""
+    """Return targets: floating ones as they are, class labels of any integer type as int64."""
     if isinstance(array, np.ndarray) and array.dtype.kind == "u" and array.dtype.itemsize > 1:
         if array.size and array.max() > np.iinfo(np.int64).max:
             raise UserError(f"{what} hold the label {array.max()}: number the classes from 0")

@@ -26,7 +26,7 @@ from ..core.tensors import Tensors
 from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
-DRAWN = 6  # whole numbers for every sample of every batch, those of steps on the way included
+DRAWN = 6  # integers for every sample of every batch, those of steps on the way included
 ANSWERS = 256  # the number of answers that are evaluated together
 
 

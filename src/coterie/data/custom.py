@@ -31,7 +31,7 @@ class RawSamples(NamedTuple):
     """Inputs, targets, and the client of each sample if it is known."""
 
     x: NDArray[Any]
-    y: NDArray[Any]  # whole numbers are classes, others are numbers that are learned
+    y: NDArray[Any]  # integers are classes, others are numbers that are learned
     client: NDArray[Any] | None
 
     def at(self, rows: slice | NDArray[np.bool_]) -> "RawSamples":
@@ -42,7 +42,7 @@ class RawSamples(NamedTuple):
 def npz(path: str, augment: bool = False) -> Pool:
     """Read an .npz file: x, y, test_x, test_y (or x_train, ...), and the client of each sample: client, test_client.
 
-    A target y is a whole-number class, or several: a mask of an image, classes of tokens. Floating targets are numbers
+    A target y is a integer class, or several: a mask of an image, classes of tokens. Floating targets are numbers
     that are learned, and truth values are many labels, 0 and 1. Without test arrays, every fourth sample of a class is
     for testing, or every fourth of a client where samples have no single class. Bytes (N, H, W), (N, H, W, C) or
     (N, C, H, W) are images, normalized by their own mean and deviation; augment: random crops of images padded by 4,
@@ -151,7 +151,7 @@ def _targets(path: str, key: str, y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
-    """Return images as [N, C, H, W] bytes, floating numbers as float32, whole numbers as int64."""
+    """Return images as [N, C, H, W] bytes, floating numbers as float32, integers as int64."""
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         x = x[:, None] if x.ndim == 3 else x
         last = x.shape[1] not in (1, 3) and x.shape[3] in (1, 3)

@@ -161,7 +161,7 @@ def from_tensors(
 ) -> Federation:
     """Make a federation of one pair (samples, targets) per client: tensors, arrays, tables of pandas, lists of numbers.
 
-    Samples and floating targets keep their dtype; whole-number targets are class labels and become int64. ``classes``
+    Samples and floating targets keep their dtype; integer targets are class labels and become int64. ``classes``
     is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
     how a batch of them becomes what the model sees. ``names``: what the clients are called in tables and sentences.
 
@@ -263,7 +263,7 @@ def _check_samples(kind: str, x: Tensor, y: Tensor, parts: "OwnedRows") -> None:
 
 def _check_targets(kind: str, y: Tensor, classes: int | None, parts: "OwnedRows") -> None:
     if y.is_floating_point() != (classes is None):
-        fix = "leave classes out or give whole-number labels" if classes else "say how many classes"
+        fix = "leave classes out or give integer labels" if classes else "say how many classes"
         raise UserError(f"the {kind} targets are {name_of(y)}: {fix}")
     if classes is not None and y.numel() and (y.min() < 0 or y.max() >= classes):
         low, high = map(int, y.aminmax())

@@ -196,7 +196,7 @@ def test_split(train_labels: Integers, train_parts: Parts, test_labels: Integers
     for client, part in enumerate(train_parts):
         draw = generator(seed, "test-split", client)
         kinds, counts = np.unique(train_labels[part], return_counts=True)
-        wanted = -(-counts * M // max(len(part), 1))  # whole numbers: rounding must not raise a ceiling
+        wanted = -(-counts * M // max(len(part), 1))  # integers: rounding must not raise a ceiling
         each = zip(map(members.__getitem__, kinds.tolist()), wanted.tolist(), strict=True)
         drawn = [draw.choice(rows, min(most, len(rows)), replace=False) for rows, most in each if most and len(rows)]
         parts.append(np.sort(np.concatenate([np.empty(0, np.int64), *drawn])))

@@ -35,7 +35,7 @@ class TableOptions:
     target: the column to be learned; several of them are numbers that are learned together (0 and 1 for many labels).
     client: the column that names the client of every row; without it a partition divides the rows.
     drop: columns that are left out; all others are features. task: classification or regression; by default texts and
-    whole numbers are classes, and other numbers and several columns are not. Test rows are those of a second file,
+    integers are classes, and other numbers and several columns are not. Test rows are those of a second file,
     those that test_column marks with "test" beside "train", or a fraction of every client's rows, in its proportions of
     classes, drawn by the seed: a quarter unless test_fraction says another. missing: "mean" fills missing features by
     the mean of the training rows, texts by none. standardize: features by mean and deviation of the training rows,

@@ -23,7 +23,7 @@ _GOLDEN, _FIRST, _SECOND = (  # splitmix64's constants as signed numbers, which 
 class Transform:
     """The normalization of uint8 images [B, C, H, W], (x / 255 - mean) / std, and a random crop and flip in training.
 
-    The random draw is an argument, one whole number per image, so every engine and device prepares the same images.
+    The random draw is an argument, one integer per image, so every engine and device prepares the same images.
 
     >>> Transform(mean=(0.5,), std=(0.5,)).plain(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
     [[[[-1.0, 1.0]]]]

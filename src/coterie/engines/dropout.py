@@ -119,7 +119,7 @@ def _alpha(input: Tensor, kept: Tensor, p: float) -> Tensor:
 
 
 def hashed(key: Tensor, call: int, shape: Sequence[int]) -> Tensor:
-    """Return whole numbers of 32 bits, uniform over all of them, for every element of a tensor of that shape.
+    """Return integers of 32 bits, uniform over all of them, for every element of a tensor of that shape.
 
     The first half of the indices gives two numbers k and a, the other half one number c, each with the key. What is
     computed for every element is (c ^ k) a, a product of 32 bits: a CPU's vectors have none of 64. Nothing is computed

@@ -45,7 +45,7 @@ def gradient_norms(
 def with_common_shared(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:
     """Return every client's model with the same shared part: the mean one, or that of ``center``.
 
-    What is expanded over the clients already, as around a server, is left alone; so are integer buffers.
+    What is expanded over the clients already, as with a server, is left alone; so are integer buffers.
 
     >>> with_common_shared({"u": torch.tensor([1.0, 3.0]), "v": torch.tensor([5.0, 7.0])}, {"u"})
     {'u': tensor([2., 2.]), 'v': tensor([5., 7.])}

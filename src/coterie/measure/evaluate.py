@@ -213,7 +213,7 @@ def consensus_distance(models: Tensors, shared: Collection[str], center: Tensors
         return None
     distance = 0.0
     for name, v in u.items():
-        if center is None and v.stride(0) == 0:  # one tensor shown n times, as around a server: nothing to copy
+        if center is None and v.stride(0) == 0:  # one tensor shown n times, as with a server: nothing to copy
             continue
         flat, kind = v.reshape(len(v), -1), torch.promote_types(v.dtype, torch.float32)
         width = max(1, AT_ONCE[v.device.type] // len(v))

@@ -79,7 +79,7 @@ def _drawn(d: Numbers, reached: float) -> float:
 
 
 def exact_flips(differences: NDArray[np.int64]) -> float:
-    """Return ``sign_flip`` of whole numbers, exactly, however many there are.
+    """Return ``sign_flip`` of integers, exactly, however many there are.
 
     Of -1, 0 and 1, samples that one method, none or the other gets right, it is McNemar's exact test (Psychometrika
     12, 1947): the distribution of all flips' sums, built up number by number.

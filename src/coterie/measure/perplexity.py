@@ -62,7 +62,7 @@ def _perplexity(means: Tensor) -> Perplexity:
 
 
 def record_perplexity(experiment: Measured, state: Any) -> dict[str, float]:
-    """Measure the clients' models after mixing, mean over the clients, and the one model they agree on."""
+    """Measure the clients' models after aggregation, mean over the clients, and the one model they agree on."""
     e, tests = experiment, experiment.tests
     if tests.y.dim() != 2 or tests.y.is_floating_point() or not tests.sizes.any():
         raise UserError("perplexity needs test samples with a token at every place: take the source text")

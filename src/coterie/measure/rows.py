@@ -235,7 +235,7 @@ def _over_rounds(rows: Sequence[Row], metric: MetricInfo, protocol: str, chosen:
 
 
 def rounds_to(rows: Sequence[Row], metric: MetricInfo, target: float) -> int | None:
-    """Return the first measured round whose mean personal metric after mixing reaches the target, or falls to it."""
+    """Return the first measured round whose mean metric after aggregation reaches the target, or falls to it."""
     sign = 1 if metric["higher_is_better"] else -1
     known = ((row["round"], number(row, f"personal_{metric['column']}_after_mix")) for row in rows)
     return next((t for t, value in known if value is not None and sign * value >= sign * target), None)

@@ -11,7 +11,7 @@ Rows = Sequence[Mapping[str, Any]]
 """The history of a run."""
 
 POINTS = {
-    "after_mix": "after mixing",
+    "after_mix": "after aggregation",
     "after_train": "after local training",
     "after_finetune": "after fine-tuning",
 }
@@ -47,7 +47,7 @@ _FIELDS = {
 }
 _PROTOCOLS = {
     "comm_gparams": "parameters sent in one direction, in 1e9, over all rounds",
-    "flops_1e12": "FLOPs of one sample's forward pass, over all participants of all rounds, in 1e12",
+    "flops_1e12": "FLOPs of one sample's forward pass, over the clients of all rounds, in 1e12",
     "model_size_percent_of_full": "parameters of the low-rank model in % of the whole one, counted",
     "speedup_mean": "speed-up, the mean over all cases",
     "accuracy_margin_over_DFedAvgM": "how far it is ahead of dfedavgm in the same case, in points",
@@ -133,5 +133,5 @@ def _protocol_of_one_run(metric: str, recipe: Recipe, method: str, when: str) ->
         return f"{metric.replace('_', ' ')} in % {POINTS[point]}, {when}, {whom}"
     if metric.startswith("global_accuracy_"):
         samples = "training" if metric.endswith("train") else "test"
-        return f"global accuracy in % after mixing, {when}, the mean of all models on all {samples} samples"
-    return f"{metric.replace('_', ' ')} after mixing, {when}, {whom}"
+        return f"global accuracy in % after aggregation, {when}, of the averaged model on all {samples} samples"
+    return f"{metric.replace('_', ' ')} after aggregation, {when}, {whom}"

@@ -111,7 +111,7 @@ def estimate_time(speeds: Iterable[Speed], size: RunSize, platform: Platform) ->
 
 
 def participants(settings: Mapping[str, Any], clients: int) -> int:
-    """Return how many clients train in a round; a whole number of them is a count, as in every run."""
+    """Return how many clients train in a round; an integer of them is a count, as in every run."""
     wanted = settings.get("participation", 1.0)
     return wanted if isinstance(wanted, int) else max(1, round(wanted * clients))
 
@@ -119,8 +119,8 @@ def participants(settings: Mapping[str, Any], clients: int) -> int:
 def evaluated_samples(data: str, settings: Mapping[str, Any], clients: int, record: Sequence[str]) -> float | None:
     """Return the samples that go forward in one evaluation; None where more is recorded than passes.
 
-    The clients' own go through everybody's model after mixing and through those that were trained; all go through the
-    one model that the clients agree on.
+    The clients' own go through everybody's model after aggregation and through those that were trained; all go
+    through the one model that the clients agree on.
     """
     known = source(data)
     if not set(record) <= PASSES_TO_RECORD.keys():

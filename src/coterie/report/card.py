@@ -1,7 +1,7 @@
 """A run as a notebook shows it: its headline numbers and how it got there, in a few kilobytes of HTML.
 
 Styles are attributes and lines are SVG: notebooks strip style sheets and scripts from what they do not trust. Lines and
-words have the color of the text around them, so that they can be read by day and by night.
+words have the color of the text around them, so that they can be read in light and dark.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Numbers over rounds and bytes as plain data for plotly.js, and what all figures have in common.
 
 Colors are those of Okabe and Ito, which color-blind people can tell apart; lines also differ in dashes and marks.
-INK stands for the color of the text, SCALE for a scale from pale to strong: the page fills them in, by day and by
-night.
+INK stands for the color of the text, SCALE for a scale from pale to strong: the page fills them in, in light and dark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +65,7 @@ class Measure:
 LOSS = Measure("training loss", "train_loss")
 CONSENSUS = Measure("consensus distance", "consensus_distance", log=True)
 TRAFFIC = (
-    Measure("parameters a message", "parameters_sent", per="messages_sent"),
+    Measure("parameters per message", "parameters_sent", per="messages_sent"),
     Measure("bytes of the busiest node, up", "busiest_bytes_up"),
     Measure("bytes of the busiest node, down", "busiest_bytes_down"),
 )
@@ -86,16 +85,16 @@ def metric_measures(metric: MetricInfo) -> tuple[Measure, ...]:
     personal = f"personal_{metric['column']}"
     fields = {
         **{title: f"{personal}_{point}" for point, title in POINTS.items()},
-        "worst client after mixing": f"{personal}_after_mix_worst",
+        "worst client after aggregation": f"{personal}_after_mix_worst",
         "global": f"global_{metric['column']}",
     }
     return tuple(Measure(title, field, factor, of, axis=titled(name, of)) for title, field in fields.items())
 
 
 def further_measures(metrics: Sequence[MetricInfo]) -> tuple[Measure, ...]:
-    """Return those that were measured beside the first one, each after mixing."""
+    """Return those that were measured beside the first one, each after aggregation."""
     mixed = (metric_measures(metric)[0] for metric in metrics[1:])
-    return tuple(replace(m, title=f"{words(of)} after mixing") for m, of in zip(mixed, metrics[1:], strict=True))
+    return tuple(replace(m, title=f"{words(of)} after aggregation") for m, of in zip(mixed, metrics[1:], strict=True))
 
 
 def titled(name: str, unit: str) -> str:
@@ -159,10 +158,10 @@ def traffic(setup: Setup) -> Chart | None:
     if all(len({y for trace in figure["data"] for y in trace["y"]}) < 2 for figure in views.values()):
         return None
     caption = (
-        "Around a server every participant gets one message and sends one, so parameters a message are those of a "
-        "client in a round. The busiest node is the one that sends or gets most; a server is a node."
+        "With a server every client that takes part gets one message and sends one, so parameters per message are "
+        "those of a client in a round. The busiest node is the one that sends or gets most; a server is a node."
     )
-    return Chart("traffic", "Sent in a round", caption, views)
+    return Chart("traffic", "Sent per round", caption, views)
 
 
 def consensus(setup: Setup) -> Chart | None:
@@ -174,7 +173,7 @@ def consensus(setup: Setup) -> Chart | None:
     absent = [m.label for m in setup.methods if m.label not in drawn]
     agree = f" Not drawn: {', '.join(absent)}, where nothing is shared or all hold the same." if absent else ""
     caption = (
-        "Mean squared distance of the clients' shared parts from the point they agree on, after mixing, on a "
+        "Mean squared distance of the clients' shared parts from the point they agree on, after aggregation, on a "
         f"logarithmic axis.{agree}"
     )
     return Chart("consensus", "Consensus distance over rounds", caption, {"": figure})
@@ -183,7 +182,7 @@ def consensus(setup: Setup) -> Chart | None:
 def recorded_measures(setup: Setup) -> Chart | None:
     """Draw what was asked for with ``--record``."""
     views = _views(setup, RECORDED)
-    caption = "After mixing, in the rounds that were evaluated."
+    caption = "After aggregation, in the rounds that were evaluated."
     return Chart("recorded", "Recorded beside the metrics", caption, views) if views else None
 
 

@@ -53,7 +53,7 @@ def blocks(setup: Setup) -> Chart | None:
     """Draw the smallest singular value of every block, where it was recorded, in one view per method."""
     views = {m.label: figure for m in setup.methods if (figure := _block_lines(m))["data"]}
     caption = (
-        "Of all factors in a block of the model, after mixing, the smallest over the clients; seed by seed a mean."
+        "Of all factors in a block of the model, after aggregation, the smallest over the clients; seed by seed a mean."
     )
     return Chart("blocks", "Smallest singular value by block", caption, views) if views else None
 

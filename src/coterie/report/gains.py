@@ -1,4 +1,4 @@
-"""Who gains: the picture at the top of the page, one line per client."""
+"""Who gains: the figure at the top of the page, one line per client."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -51,7 +51,7 @@ def _colors(method: Method) -> str:
     point = " Point at a link for its weights"
     if metric is None:
         return f"{point}."
-    number = f"{words(metric)} after mixing with the method shown, seed {run.seed}, round {run.evaluated}"
+    number = f"{words(metric)} after aggregation with the method shown, seed {run.seed}, round {run.evaluated}"
     return f" The color of a client is its {number}.{point}, at a client for its {words(metric)}."
 
 

@@ -90,7 +90,7 @@ def _landscape(setup: Setup, kind: Kind, budget: float) -> Landscape:
     samples = max(s.samples for s in slices.values())
     about = (
         "The training loss F(x + a d + b e) along two random directions whose filters are as long as the model's, for "
-        f"a and b from -1 to 1: {kind.what} (at most {samples} a client), seed {setup.methods[0].first.seed}. All "
+        f"a and b from -1 to 1: {kind.what} (at most {samples} per client), seed {setup.methods[0].first.seed}. All "
         "colors are on one scale, a logarithmic one; from line to line the loss grows by a quarter."
     )
     return Landscape(kind.title, about, charts)
@@ -142,7 +142,7 @@ OWN = Kind(
 TOGETHER = Kind(
     "landscape-mean",
     "The loss around the one model that all clients agree on",
-    "the mean of all models after the last round, or the server's, on the samples of all clients together",
+    "the averaged model after the last round, or the server's, on the samples of all clients together",
     _common_model,
     pooled=True,
 )

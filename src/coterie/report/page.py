@@ -171,10 +171,10 @@ def _prose(sentence: str) -> str:
 
 
 def _why_no_clients(setup: Setup) -> str:
-    """Say why there is no picture of the clients."""
+    """Say why there is no figure of the clients."""
     if not any(m.first.client_summary for m in setup.methods):
         return "These runs keep no clients.json (they are unfinished, or were made before it was written)."
-    return "There is no picture of the clients' labels: their targets are no classes, or far too many."
+    return "There is no figure of the clients' labels: their targets are no classes, or far too many."
 
 
 def place_chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:

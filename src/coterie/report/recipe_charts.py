@@ -93,7 +93,7 @@ def exchanges(recipe: Mapping[str, Any], records: Sequence[Record]) -> list[Char
             traces = graphs.setdefault(graph, [])
             traces.append(_line_over_exchanges(name, len(traces), record))
     caption = (
-        "The mean of all models on all test samples after so many exchanges between neighbors; a round with "
+        "The averaged model on all test samples after so many exchanges between neighbors; a round with "
         f"several gossip steps counts as many. Seed 0.{_changes(recipe)}"
     )
     layout = {"xaxis": axis("exchange"), "yaxis": axis("accuracy, %")}

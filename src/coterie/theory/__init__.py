@@ -24,7 +24,7 @@ class Theorem(NamedTuple):
 
     defaults: Callable[..., dict[str, Any]]  # (problem, topology, rounds, what is asked for) -> the other settings
     compare: Callable[..., Outcome]  # (problem, topology, the bound method, runs)
-    topology: str | None = None  # where nobody chooses one; None: around a server
+    topology: str | None = None  # where nobody chooses one; None: with a server
     own: tuple[str, ...] = ()  # settings that a method must have, beside those that the defaults give it
     problem: Callable[..., Any] = quadratic  # (clients, seed, its options)
     run: Callable[..., Any] = run_trajectory  # (problem, algorithm, rounds, seed)

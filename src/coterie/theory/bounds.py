@@ -155,7 +155,7 @@ def _floor(L: Smoothness, s: Steps, sigma_v2: float) -> float:
 
 
 class Cohort(NamedTuple):
-    """Clients around a server."""
+    """Clients with a server."""
 
     m: int  # of them take part in a round
     n: int

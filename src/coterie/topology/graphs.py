@@ -40,7 +40,7 @@ class Topology:
 
 
 TopologyLike = Annotated[str | Topology | Callable[[int], Tensor], Example('"ring" or lambda t: W')]
-"""What a topology is made of: a text such as "ring", a Topology, or a function from the round to its matrix."""
+"""What a topology is made of: a string such as "ring", a Topology, or a function from the round to its matrix."""
 
 
 def _constant(W: Tensor, t: int) -> Tensor:

@@ -92,13 +92,13 @@ class LatestMeasures:
 
     @property
     def value_text(self) -> str:
-        """The mean over the clients after mixing, with its round where that is not the last one.
+        """The mean over the clients after aggregation, with its round where that is not the last one.
 
         >>> measured = LatestMeasures()
         >>> measured.add({"round": 1, "bytes_sent": 8, "personal_accuracy_after_mix": 0.5, "train_loss": 1.0})
         >>> measured.add({"round": 2, "bytes_sent": 8, "personal_accuracy_after_mix": None, "train_loss": 0.5})
         >>> measured.value_text, measured.said
-        ('50.0 % (round 1)', 'personal accuracy after mixing 50.0 % (round 1), train loss 0.500, 16 B sent')
+        ('50.0 % (round 1)', 'personal accuracy after aggregation 50.0 % (round 1), train loss 0.500, 16 B sent')
         """
         if self.value is None or self.row is None or self.metric is None:
             return ""
@@ -118,7 +118,7 @@ class LatestMeasures:
         """All of them in one text."""
         if self.row is None:
             return ""
-        name = "" if self.metric is None else f"personal {words(self.metric)} after mixing"
+        name = "" if self.metric is None else f"personal {words(self.metric)} after aggregation"
         named = {name: self.value_text, "train loss": self.loss_text}
         return ", ".join([*(f"{k} {v}" for k, v in named.items() if v), f"{scaled(self.bytes, 'B')} sent"])
 

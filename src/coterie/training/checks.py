@@ -175,7 +175,7 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
             raise
         raise UserError(
             f"the targets are {name_of(targets)} of shape {tuple(targets.shape[1:])}, and cross-entropy takes one "
-            "whole-number label per sample: give these, or another loss: mse for numbers (--loss mse), bce for labels"
+            "integer label per sample: give these, or another loss: mse for numbers (--loss mse), bce for labels"
         ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point():
         kind = found.dtype if isinstance(found, Tensor) else type(found).__name__

@@ -54,7 +54,7 @@ def training_price(e: Experiment) -> float:
 
 
 def calls(e: Experiment) -> float:
-    """Count how often an engine is called: after mixing, for the mean model, and after training.
+    """Count how often an engine is called: after aggregation, for the mean model, and after local training.
 
     Where m of n take part, the latest trainings of all of them lie in about the last n/m (1 + log m) rounds.
     """

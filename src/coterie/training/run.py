@@ -38,7 +38,7 @@ class History(list[Row]):
     """One row per round, oldest first."""
 
     def frame(self) -> "pandas.DataFrame":
-        """Return the rows as a table of pandas, one column per measure; what a round did not measure is NaN."""
+        """Return the rows as a pandas DataFrame, one column per measure; what a round did not measure is NaN."""
         try:
             import pandas
         except ImportError as error:
@@ -50,7 +50,7 @@ class History(list[Row]):
 
 @dataclass(frozen=True, repr=False)
 class Client:
-    """One participant's own model."""
+    """One client's own model."""
 
     shared: Tensors  # what it exchanged
     personal: Tensors  # what never left it
@@ -74,7 +74,7 @@ class Run:
     """A finished run; a notebook shows its numbers and its curve."""
 
     config: Config
-    history: History  # one row per round; history.frame() is a table of pandas
+    history: History  # one row per round; history.frame() is a pandas DataFrame
     summary: Summary
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
@@ -90,7 +90,7 @@ class Run:
         last = personal_summary(self.summary, metrics[0]).get("after_mix") if metrics else None
         if last is not None:
             chosen = "" if rule is None else f" ({rule}{', optimistic' if rule == BEST_TEST else ''})"
-            said = f", personal {words(metrics[0])} after mixing {with_unit(metrics[0], last['final'])}{chosen}"
+            said = f", personal {words(metrics[0])} after aggregation {with_unit(metrics[0], last['final'])}{chosen}"
         else:
             said = ""
         return f"Run({self.config['method']}, rounds={len(self.history)}, clients={len(self.clients)}{said})"

@@ -18,7 +18,7 @@ class Schedule:
     """All rounds of a run."""
 
     clients: int
-    participation: float  # a fraction, or how many where it is a whole number
+    participation: float  # a fraction, or how many where it is an integer
     seed: int
     rounds: int
     evaluate_every: int  # rounds between two evaluations

@@ -29,7 +29,7 @@ class OutOfTime(Exception):  # noqa: N818 (no error: the run goes on later)
 
 @checked_class("class")
 class TimeLimit:
-    """The time for the runs that get it, from now on; ``time``: seconds, or a text such as 90s, 25m, 1.5h or 1h30m."""
+    """The time for the runs that get it, from now on; ``time``: seconds, or a string as 90s, 25m or 1h30m."""
 
     def __init__(self, time: float | str, clock: Callable[[], float] = monotonic) -> None:
         self.text = time if isinstance(time, str) else f"{time:g}s"

@@ -147,7 +147,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 class PickledType:
-    """The type of an array's numbers, as a pickle spells it: whole numbers of some bytes."""
+    """The type of an array's numbers, as a pickle spells it: integers of some bytes."""
 
     def __init__(self, code: Any, *ignored: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)

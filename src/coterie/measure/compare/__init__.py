@@ -33,7 +33,7 @@ class Comparison:
     """Methods side by side, in the order in which they are shown."""
 
     methods: Sequence[MethodRuns]
-    target: float | None = None  # of the mean personal metric after mixing, in its unit, for the column of rounds
+    target: float | None = None  # of the mean personal metric after aggregation, in its unit, for the column of rounds
     notes: Sequence[str] = ()  # what else the numbers rest on
 
     @cached_property

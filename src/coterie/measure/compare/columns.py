@@ -183,9 +183,9 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         point("after_mix", 10),
         point("after_train", 9),
         *([point(FINETUNED, 8)] if tuned else []),
-        made("worst client", "after mixing", 7, "worst", f"{mixed}_worst"),
-        made(tenth, "after mixing", 3, "p10", f"{mixed}_p10"),
-        *([made("weighted", "after mixing", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),
+        made("worst client", "after aggregation", 7, "worst", f"{mixed}_worst"),
+        made(tenth, "after aggregation", 3, "p10", f"{mixed}_p10"),
+        *([made("weighted", "after aggregation", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),
         made("global", name, 4, "global", f"global_{column}"),
         *(_further_column(methods, further) for further in metrics_of(methods[0].runs[0].config)[1:]),
         *_rounds_column(methods, metric, target, means["rounds"]),
@@ -198,12 +198,12 @@ def _unequal(methods: Sequence[MethodRuns]) -> bool:
 
 
 def _further_column(methods: Sequence[MethodRuns], metric: MetricInfo) -> Column:
-    """Return another metric than the one that decides, of personal models after mixing."""
+    """Return another metric than the one that decides, of personal models after aggregation."""
     cells = [_last(m, f"personal_{metric['column']}_after_mix", metric) for m in methods]
     better = "higher" if metric["higher_is_better"] else "lower"
-    means = f"the personal {words(metric)} after mixing; {better} is better"
+    means = f"the personal {words(metric)} after aggregation; {better} is better"
     return Column(
-        words(metric), "after mixing", unit(metric), max if metric["higher_is_better"] else min, 4, means, cells
+        words(metric), "after aggregation", unit(metric), max if metric["higher_is_better"] else min, 4, means, cells
     )
 
 
@@ -216,7 +216,7 @@ def _rounds_column(
         return
     every = [[rounds_to(run.history, metric, goal / scale(metric)) for run in m.runs] for m in methods]
     cells = [_over_seeds(found, "{:.0f}".format if len(found) == 1 else "{:,.1f}".format) for found in every]
-    yield Column(f"rounds to {goal:g} {unit(metric)}".rstrip(), "after mixing", "", min, 5, means, cells)
+    yield Column(f"rounds to {goal:g} {unit(metric)}".rstrip(), "after aggregation", "", min, 5, means, cells)
 
 
 def personal_cell(method: MethodRuns, point: str) -> Cell:

@@ -4,22 +4,23 @@ from ...core.schema import ACCURACY, FINETUNED, MetricInfo
 from ...core.units import words
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
-POINTS = {"after_mix": "after mixing", "after_train": "after training", FINETUNED: "after fine-tuning"}
+POINTS = {"after_mix": "after aggregation", "after_train": "after local training", FINETUNED: "after fine-tuning"}
 MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: who is on the wrong side
-    "after_mix": "right after the exchange",
-    "after_train": "right after local work, before the exchange; a client that did not take part counts with its "
+    "after_mix": "right after the models were averaged",
+    "after_train": "right after local training, before aggregation; a client that did not take part counts with its "
     "latest training",
     FINETUNED: "tuned for the measurement only, for methods that do so",
-    "worst": "the {worst} {metric} of all clients after mixing; over several seeds, the mean of each seed's {worst}",
-    "p10": "the {metric} after mixing that a tenth of the clients {beyond}",
-    "weighted": "the mean {metric} after mixing, each client counting as much as it has test samples",
-    "global": "the mean of all models, or the server's, on all test samples together, after mixing",
-    "rounds": "the first evaluated round whose mean personal {metric} after mixing is that {good}; over several seeds, "
-    "the mean if all of them get there; -: not reached (--target counts to another)",
+    "worst": "the {worst} {metric} of all clients after aggregation; over several seeds, the mean of each seed's "
+    "{worst}",
+    "p10": "the {metric} after aggregation that a tenth of the clients {beyond}",
+    "weighted": "the mean {metric} after aggregation, each client counting as much as it has test samples",
+    "global": "the {metric} of the averaged model, or of the server's, on all test samples together, after aggregation",
+    "rounds": "the first evaluated round whose mean personal {metric} after aggregation is that {good}; over several "
+    "seeds, the mean if all of them get there; -: not reached (--target counts to another)",
     "sent": "over all links, both directions, all rounds",
     "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
     "flops": "forward and backward passes of all clients, all rounds",
-    "seconds": "training and mixing in all rounds, without evaluation",
+    "seconds": "training and aggregation in all rounds, without evaluation",
 }
 
 

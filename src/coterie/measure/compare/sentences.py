@@ -170,7 +170,7 @@ def _of_clients(methods: Sequence[MethodRuns], metric: MetricInfo) -> Numbers:
 def _result(method: MethodRuns) -> str:
     """Say a single method's metric."""
     parts = [f"{_text(method, c)} {POINTS[p]}" for p in POINTS if (c := personal_cell(method, p)).value is not None]
-    return f"personal {_name(method)} {', '.join(parts)}; worst client {_text(method, worst(method))} after mixing"
+    return f"personal {_name(method)} {', '.join(parts)}; worst client {_text(method, worst(method))} after aggregation"
 
 
 def _name(method: MethodRuns) -> str:
@@ -203,20 +203,21 @@ def _winner(methods: Sequence[MethodRuns], points: Mapping[MethodRuns, str]) -> 
 def _doubt(each: Sequence[Sequence[float]], metric: MetricInfo, lead: float) -> str:
     """Say what a lead is worth; ``each``: the two methods, seed by seed."""
     if min(map(len, each)) < 2:
-        return "; one seed does not tell whether that would last"
+        return "; one seed does not tell whether that holds up"
     spread = max(map(pstdev, each))
     return f"; the seeds differ by ±{written(metric)(spread)}, so this may be chance" if lead < 2 * spread else ""
 
 
 def _left_behind(methods: Sequence[MethodRuns]) -> str:
-    """Say with which methods the worst client fares best and worst; all that were evaluated have one."""
+    """Say with which methods the worst client is best and worst off; all that were evaluated have one."""
     cells = {m.label: worst(m) for m in methods}
     ranked = sorted(cells, key=lambda label: cells[label].value or 0.0)
     metric = methods[0].metric
     low, high = ranked[0], ranked[-1]
     best, least = (high, low) if metric is None or metric["higher_is_better"] else (low, high)
     best_text, least_text = (_text(methods[0], cells[label]) for label in (best, least))
-    return f"The worst client after mixing fares best with {best} ({best_text}) and worst with {least} ({least_text})."
+    worst_client = f"The worst client after aggregation is best off with {best} ({best_text})"
+    return f"{worst_client} and worst off with {least} ({least_text})."
 
 
 def _price(methods: Sequence[MethodRuns]) -> str:
