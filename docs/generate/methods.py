@@ -84,7 +84,7 @@ def kind(method: str) -> str:
         return "Alone"
     if p.unequal:
         return "Clients of unequal capacity"
-    what = "Personal" if p.tuned or personal_part(p) != "nothing" else "One model"
+    what = "Personalized" if p.tuned or personal_part(p) != "nothing" else "One model"
     return f"{what}, {'with a server' if p.W is None else 'between peers'}"
 
 
