@@ -1,8 +1,10 @@
 """Programs are compiled by processes of their own, once per machine."""
 
+import py_compile
 import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,26 @@ def test_another_process_knows_the_compilers_own_operations(tmp_path: Path) -> N
     file.write_bytes(compiler.pickled(torch.fx.GraphModule({}, graph)))
     code = "import sys, pathlib; from coterie.engines.compiler import unpickled; "
     subprocess.run([sys.executable, "-c", code + "unpickled(pathlib.Path(sys.argv[1]).read_bytes())", file], check=True)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_bytecode_is_kept_where_an_installation_has_none(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process finds the bytecode of the first, unless it lies beside the sources, as it does mostly."""
+    monkeypatch.setenv(compiler.COMPILED, str(tmp_path / "compiled"))
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
+    source = tmp_path / "torch" / "_inductor" / "lowering.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("WORDS = 1\n")
+    if installed:
+        py_compile.compile(str(source))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = sys.pycache_prefix
+    with compiler.bytecode_kept():
+        spec = spec_from_file_location("lowering", source)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(module_from_spec(spec))
+    assert (sys.pycache_prefix, sys.dont_write_bytecode) == (before, True)
+    assert bool(list((tmp_path / "compiled").glob("**/lowering.*.pyc"))) != installed

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from .compiler import Compiler, Program
+from .compiler import Compiler, Program, bytecode_kept
 from .norms import LayoutKept
 
 Body = Callable[..., Sequence[Tensor]]
@@ -36,7 +36,7 @@ WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, works
 
 def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
     """Compile each once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
-    with torch.no_grad(), no_collection(), Compiler() as compiler:
+    with torch.no_grad(), no_collection(), bytecode_kept(), Compiler() as compiler:
         for number, (body, tensors) in enumerate(wanted, 1):
             begun(number)
             with warnings.catch_warnings():

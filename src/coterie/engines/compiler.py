@@ -7,7 +7,9 @@ import pickle
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import cache_from_source
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 from tempfile import TemporaryDirectory
@@ -86,6 +88,8 @@ class Compiler:
         while self._waiting and self._running() < min(cores, AT_ONCE):
             code = "import sys; from coterie.engines.compiler import compile_file; compile_file(sys.argv[1])"
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            if sys.pycache_prefix is not None:
+                env |= {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
             file = self._waiting.pop(0)
             with file.with_suffix(".log").open("wb") as log:
                 command = [sys.executable, "-c", code, str(file)]
@@ -111,6 +115,22 @@ def compiled(graph: fx.GraphModule) -> Program:
     noted.parent.mkdir(parents=True, exist_ok=True)
     noted.touch()
     return cast(Program, made)
+
+
+@contextmanager
+def bytecode_kept() -> Iterator[None]:
+    """Let Python keep what it makes of the compiler's sources, where nobody else has: an installation may be read-only.
+
+    These are 1,300 modules. Importing them from sources takes 8 s more, in each process.
+    """
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    source = Path(torch.__file__).with_name("_inductor") / "lowering.py"
+    if not Path(cache_from_source(str(source))).exists():
+        sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before
 
 
 def compile_file(file: str) -> None:
