@@ -254,7 +254,9 @@ def test_commands_that_train_share_their_options() -> None:
     )
     shared = {f.name for kind in (TrainingOptions, Output) for f in fields(kind)}
     assert shared == run.keys() & compare.keys() & recipe.keys() - {"help"}
-    assert {f.name for f in fields(RunOptions)} | shared == run.keys() & compare.keys() - {"help"}
+    assert {f.name for f in fields(RunOptions)} | shared | {"format", "dry_run"} == run.keys() & compare.keys() - {
+        "help"
+    }
     assert {k: run[k] for k in run.keys() & compare.keys()} == {k: compare[k] for k in run.keys() & compare.keys()}
     assert {k: run[k] for k in shared} == {k: recipe[k] for k in shared}
 

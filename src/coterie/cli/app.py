@@ -7,10 +7,11 @@ import typer
 
 from .. import __version__
 from ..core.annotations import MOST
+from .completion import complete_method
 from .data_group import data_sets
-from .fields import with_options
-from .options import DAY, SEEDS, DataDir, Output, RunOptions, Settings, TopologyText, TuneTexts
+from .options import DAY, SEEDS, DataDir, RowsFormat, Settings, TopologyText
 from .recipe import recipe
+from .run_and_compare import compare, run
 from .training_command import TrainingCommand
 from .tune import tune
 from .typed import Commands
@@ -19,12 +20,13 @@ app = Commands(
     name="coterie",
     help="Personalized federated learning, with a server or between peers: every client ends with its own model.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 app.add_typer(recipe, name="recipe")
 app.add_typer(data_sets, name="data")
+app.command(cls=TrainingCommand)(run)
+app.command(cls=TrainingCommand)(compare)
 app.command(cls=TrainingCommand)(tune)
 
 
@@ -41,57 +43,6 @@ def root(
     ] = False,
 ) -> None:
     """Train together, keep what is yours."""
-
-
-@app.command(cls=TrainingCommand)
-@with_options
-def run(
-    method: Annotated[
-        str,
-        typer.Argument(
-            help="A method (see `coterie list`), module:function of your own, or a run folder or its config.json."
-        ),
-    ],
-    options: RunOptions,
-    output: Output,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Code of your own that a saved config.json names and may run: module:function.", show_default="none"
-        ),
-    ] = None,
-) -> None:
-    """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
-    from .train import run_method
-
-    run_method(method, options, trust or [], output)
-
-
-@app.command(cls=TrainingCommand)
-@with_options
-def compare(
-    methods: Annotated[list[str], typer.Argument(help="Methods (see `coterie list`), or module:function of your own.")],
-    options: RunOptions,
-    output: Output,
-    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1, max=SEEDS)] = 1,
-    format: Annotated[
-        str, typer.Option(help="table, markdown or latex, on the standard output; progress goes elsewhere.")
-    ] = "table",
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %.",
-            show_default="80 where it is in %, else none",
-        ),
-    ] = None,
-    tune: TuneTexts = [],  # noqa: B006
-) -> None:
-    """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
-    for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
-    from .comparing import compare_methods
-    from .results import TableStyle
-
-    compare_methods(methods, options, seeds, TableStyle(format, target), output, tune)
 
 
 @app.command()
@@ -166,8 +117,10 @@ def list_names(
             help="A method, to show its update rule and settings, or module:function of your own; presets: what "
             "commands assume where nothing is typed; columns: what those of a table of results are.",
             show_default="all names",
+            autocompletion=complete_method,
         ),
     ] = None,
+    format: RowsFormat = "table",
 ) -> None:
     """Show the methods, data, partitions, topologies and models there are, or one of them in detail."""
     from .column_list import show_columns
@@ -175,7 +128,8 @@ def list_names(
     from .preset_list import show_presets
 
     lists = {"": show_list, "presets": show_presets, "columns": show_columns}
-    lists.get((what or "").lower(), lambda: show_method(what or ""))()
+    found = lists.get((what or "").lower())
+    show_method(what or "", format) if found is None else found(format)
 
 
 @app.command()
@@ -186,13 +140,14 @@ def topology(
     png: Annotated[Path | None, typer.Option(help="Draw into this file instead of the terminal.")] = None,
     round: Annotated[int, typer.Option(help="Which round of a changing graph.", min=0, max=MOST)] = 0,
     seed: Annotated[int, typer.Option(help="Of a random graph.")] = 0,
+    format: RowsFormat = "table",
 ) -> None:
     """Show a graph: its spectral gap, degrees, diameter, bytes per round, and a drawing."""
     from ..models import build
     from .topology import show_topology
 
     parameters = sum(p.numel() for p in build(model, classes=10).parameters())
-    show_topology(name, clients, model, parameters, seed, round, png)
+    show_topology(name, clients, model, parameters, seed, round, png, format)
 
 
 @app.command()

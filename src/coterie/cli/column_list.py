@@ -4,10 +4,14 @@ from ..measure.compare.gains import GAINS
 from ..measure.compare.meanings import column_meanings
 from ..measure.compare.newcomers import NEWCOMERS
 from .console import table, wide_console
+from .rows_format import for_programs, print_rows
 
 
-def show_columns() -> None:
+def show_columns(format: str) -> None:
     """Print every column with its meaning, then what the sentences below a table rest on."""
+    if for_programs(format):
+        print_rows(format, [{"column": title, "meaning": means} for title, means in column_meanings().items()])
+        return
     console = wide_console()
     rows = table("column", "meaning")
     rows.columns[0].no_wrap = True

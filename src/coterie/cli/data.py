@@ -26,6 +26,7 @@ from ..data.partition import NATURAL
 from ..data.place import choose, data_dir
 from .console import INK, picture, plain_console
 from .presets import PRESETS
+from .rows_format import for_programs, print_rows
 
 Counts = Sequence[Sequence[int]]
 """[clients][classes] training samples."""
@@ -97,9 +98,17 @@ class Transfer:
 
 
 def show_split(
-    source: str, clients: int | None, partition: str | None, seed: int, folder: Path | None, png: Path | None
+    source: str,
+    clients: int | None,
+    partition: str | None,
+    seed: int,
+    folder: Path | None,
+    png: Path | None,
+    format: str,
 ) -> None:
     """Print what every client holds, or draw it to a file."""
+    if for_programs(format) and png is not None:
+        raise UserError(f"--png draws, and --format {format} is for programs: leave one of them out")
     source = spelled(source, SOURCES)
     suits = PRESETS.get(parse(source).name)
     if partition is None and suits is not None and suits.partition is not None:  # tables know it themselves
@@ -108,6 +117,14 @@ def show_split(
         clients = CLIENTS
     federation = federate(source, clients, partition, seed, folder)
     counts, clients = split_counts(federation), federation.clients
+    if for_programs(format):
+        rows = [
+            {"client": name, "samples": sum(row), **{f"class {c}": count for c, count in enumerate(row)}}
+            for name, row in zip(federation.names or range(clients), counts, strict=True)
+        ]
+        known = {"data": source, "partition": federation.origin["partition"], "seed": seed}
+        print_rows(format, rows, {**known, "clients": rows})
+        return
     divided = f"partitioned with {federation.origin['partition']} among {counted(clients, 'client')}"
     title = f"{source}, {divided}, seed {seed}"
     print_split(plain_console(), counts, title, drawn=png is None)

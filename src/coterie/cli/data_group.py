@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..core.annotations import MOST
-from .options import DAY, SEEDS, DataDir
+from .options import DAY, SEEDS, DataDir, RowsFormat
 from .typed import Commands
 
 data_sets = Commands(help="Data sets: where they are, which are there, bringing them.", no_args_is_help=True)
@@ -35,11 +35,12 @@ def data_show(
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     png: Annotated[Path | None, typer.Option(help="Draw it to this file instead of the terminal.")] = None,
     data_dir: DataDir = None,
+    format: RowsFormat = "table",
 ) -> None:
     """Draw who holds which classes, without training anything."""
     from .data import show_split
 
-    show_split(source, clients, partition, seed, data_dir, png)
+    show_split(source, clients, partition, seed, data_dir, png, format)
 
 
 @data_sets.command(name="list")

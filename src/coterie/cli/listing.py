@@ -10,6 +10,7 @@ from .. import data, models, topology
 from ..algorithms import BUILDERS, builder
 from ..algorithms.about import DIFFERS, REFERENCE, about, default
 from ..algorithms.settings import describe_settings
+from ..core.custom import display_name
 from ..data import PARTITIONS
 from ..data.partition import NATURAL
 from ..measure import BUILT_IN
@@ -19,8 +20,17 @@ from .kinds import ALONE, UNEQUAL, method_kind
 from .options import RunOptions
 from .presets import DATA
 from .request import RunPlan
+from .rows_format import for_programs, print_rows
 
 PERSONAL = 18  # characters of a column, so that those of all groups are below each other
+OTHERS: dict[str, Iterable[str]] = {
+    "data": data.SOURCES,
+    "partitions": (*PARTITIONS, NATURAL),
+    "topologies": topology.BUILDERS,
+    "models": models.BUILDERS,
+    "losses": LOSSES,
+    "metrics": BUILT_IN,
+}
 GROUPS = (
     "Personalized, between peers",
     "Personalized, with a server",
@@ -31,8 +41,12 @@ GROUPS = (
 )
 
 
-def show_list() -> None:
+def show_list(format: str) -> None:
     """Print the methods by what they are, with their one-line descriptions, then the other names."""
+    if for_programs(format):
+        rows = [{"method": name, **method_kind(name)._asdict(), "what": about(b).what} for name, b in BUILDERS.items()]
+        print_rows(format, rows, {"methods": rows, **{kind: list(names) for kind, names in OTHERS.items()}})
+        return
     console = plain_console()
     for group in GROUPS:
         console.print(f"Methods: {group}", style="bold")
@@ -43,15 +57,7 @@ def show_list() -> None:
             made.add_row(name, method_kind(name).personal, about(BUILDERS[name]).what)
         console.print(made)
         console.print()
-    others: dict[str, Iterable[str]] = {
-        "data": data.SOURCES,
-        "partitions": (*PARTITIONS, NATURAL),
-        "topologies": topology.BUILDERS,
-        "models": models.BUILDERS,
-        "losses": LOSSES,
-        "metrics": BUILT_IN,
-    }
-    for kind, names in others.items():
+    for kind, names in OTHERS.items():
         console.print(Text.assemble((f"{kind}:", "bold"), f" {', '.join(names)}"))
     console.print(
         "One method with its update rule and its settings: coterie list METHOD, or module:function of your own; what "
@@ -59,9 +65,13 @@ def show_list() -> None:
     )
 
 
-def show_method(name: str) -> None:
+def show_method(name: str, format: str) -> None:
     """Print what a method is, its update rule, its settings with their defaults, and where it comes from."""
     a = about(builder(name))
+    if for_programs(format):
+        rows = settings_rows(name)
+        print_rows(format, rows, {"method": display_name(name), "what": a.what, "settings": rows})
+        return
     console = wide_console()
     console.print(f"{a.title or name}: {a.what}", style="bold")
     for text in filter(None, (a.recurrence, *a.notes)):
@@ -87,12 +97,26 @@ def show_settings(name: str) -> None:
 
 def settings_table(name: str) -> Table:
     """Return one row per setting."""
+    rows = table("setting", "in Python", f"run {DATA}", "type", "meaning")
+    for row in settings_rows(name):
+        rows.add_row(row["setting"], default(row["python"]), default(row["command"]), row["type"], row["meaning"])
+    return rows
+
+
+def settings_rows(name: str) -> list[dict[str, Any]]:
+    """Return every setting with both defaults, its type and its meaning."""
     build = builder(name)
     own, commands, says = build().settings, command_settings(name), about(build).args
-    rows = table("setting", "in Python", f"run {DATA}", "type", "meaning")
-    for key, kinds in describe_settings(build).items():
-        rows.add_row(key, default(own.get(key)), default(commands.get(key)), kinds, says.get(key, ""))
-    return rows
+    return [
+        {
+            "setting": key,
+            "python": own.get(key),
+            "command": commands.get(key),
+            "type": kinds,
+            "meaning": says.get(key, ""),
+        }
+        for key, kinds in describe_settings(build).items()
+    ]
 
 
 def command_settings(name: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ Settings = Annotated[
         show_default="those of the preset, see coterie list METHOD",
     ),
 ]
+RowsFormat = Annotated[str, typer.Option(help="table, or json or csv, which stand alone on the standard output.")]
+ResultFormat = Annotated[
+    str, typer.Option(help="table, markdown, latex, json or csv, on the standard output; progress goes elsewhere.")
+]
 TuneTexts = Annotated[
     list[str],
     typer.Option(

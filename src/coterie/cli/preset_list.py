@@ -4,13 +4,17 @@ from ..data.partition import IID, NATURAL
 from ..data.sources import CLIENTS, UNEQUAL
 from .console import table, wide_console
 from .presets import DATA, PRESETS, Preset
+from .rows_format import for_programs, print_rows
 
 BY_SITE = f"{NATURAL} with a client column, else {UNEQUAL}, or {IID} where targets are numbers"
 BY_SITE_CLIENTS = f"as named, else {CLIENTS}"
 
 
-def show_presets() -> None:
+def show_presets(format: str) -> None:
     """Print one row per data source: its model, partition, clients and rounds; then the settings."""
+    if for_programs(format):
+        print_rows(format, [{"data": name, **preset._asdict()} for name, preset in PRESETS.items()])
+        return
     console = wide_console()
     rows = table("data", "model", "for methods in stages", "partition", ">clients", ">rounds")
     for name, preset in PRESETS.items():

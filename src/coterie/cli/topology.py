@@ -13,6 +13,7 @@ from ..core.spec import counted, scaled
 from ..topology import Topology, build, degree, diameter, edges, in_neighbors, spectral_gap
 from ..topology.facts import check_dense
 from .console import INK, picture, plain_console
+from .rows_format import for_programs, print_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,14 @@ _LINK, _BUSY, _IDLE = "#64748b", "#2563eb", "#cbd5e1"
 
 
 def show_topology(
-    text: str, clients: int, model: str, parameters: int, seed: int = 0, round: int = 0, png: Path | None = None
+    text: str,
+    clients: int,
+    model: str,
+    parameters: int,
+    seed: int = 0,
+    round: int = 0,
+    png: Path | None = None,
+    format: str = "table",
 ) -> None:
     """Print the facts of a topology, what one round of it costs for a model, and the graph.
 
@@ -57,6 +65,9 @@ def show_topology(
     if round < 0:
         raise UserError(f"the round must be 0 or more, not {round}")
     W = topology(round)
+    if for_programs(format):
+        _print_facts(topology, W, round, parameters, png, format)
+        return
     when = "the same every round" if topology.fixed else f"round {round}, another one every round"
     title = f"{topology.name} · {counted(clients, 'client')} · {when}"
     console = plain_console()
@@ -78,6 +89,28 @@ def show_topology(
     else:
         draw_png(W, png, title)
         console.print(f"drawn to {png}", soft_wrap=True)
+
+
+def _print_facts(topology: Topology, W: Tensor, round: int, parameters: int, png: Path | None, format: str) -> None:
+    """Print the facts for a program."""
+    if png is not None:
+        raise UserError(f"--png draws, and --format {format} is for programs: leave one of them out")
+    least, mean, most = degree(W)
+    numbers = {
+        "topology": topology.name,
+        "clients": topology.n,
+        "round": round,
+        "stochastic": topology.stochastic,
+        "fixed": topology.fixed,
+        "spectral_gap": spectral_gap(W),
+        "in_neighbors_least": least,
+        "in_neighbors_mean": mean,
+        "in_neighbors_most": most,
+        "diameter": diameter(W),
+        "messages_per_round": edges(W),
+        "bytes_per_round": edges(W) * parameters * BYTES,
+    }
+    print_rows(format, [numbers], numbers)
 
 
 def _facts(topology: Topology, W: Tensor, round: int) -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ from ..training.run import Run
 from .interrupted import interruptible
 from .options import Output, RunOptions
 from .request import RunPlan, check_settings, refuse_beside_config
-from .results import show_comparison
+from .results import TableStyle, show_comparison
 from .several import fresh_folder
 
 # The arguments of fit that a saved configuration decides alone.
@@ -46,20 +46,20 @@ SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", 
 USUAL: dict[str, Any] = {"validation": 0.0, "holdout_clients": 0, "select": LAST, "patience": None}
 
 
-def run_method(method: str, options: RunOptions, trusted: Sequence[str], output: Output) -> None:
+def run_method(method: str, options: RunOptions, trusted: Sequence[str], style: TableStyle, output: Output) -> None:
     """Train one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
-    saved = _saved_config(method)
+    saved = saved_config(method)
     if saved is not None:
         run, folder = _run_again(saved, options, trusted, output)
     elif trusted:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
         run, folder = _run_new(display_name(method), options, output)
-    show_comparison(Comparison([MethodRuns(run.summary["method"], [without_models(run)])]), folder)
+    show_comparison(Comparison([MethodRuns(run.summary["method"], [without_models(run)])]), folder, style.format)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 
 
-def _saved_config(text: str) -> Path | None:
+def saved_config(text: str) -> Path | None:
     """Return the configuration that a text points to, None where it is the name of a method."""
     path = Path(text)
     if algorithms.is_method(text) or is_own(text) or path_problem(text):
@@ -187,17 +187,8 @@ def checked_plan(
     federation = with_validation(federation, options.given("validation"), seed)
     model = Model(plan.module(federation, 0, methods), plan.loss)
     check_model(model, federation)
-    metrics = metrics_for(model, federation.sample(2), federation.y, options.metric)
-    missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
-    plan.check_missing(methods, missing)
-    experiments = [
-        replace(
-            Experiment.of(model, federation, a, Serial(), 0, plan.rounds, some.drop_messages, options.record),
-            offline=some.offline,
-            metrics=metrics,
-        )
-        for a, some in zip(chosen, missing, strict=True)
-    ]
+    plan.check_missing(methods, [plan.missing(model.module, federation, a, methods) for a in chosen])
+    experiments = experiments_of(plan, methods, chosen, seed)
     for experiment in experiments:
         check_selection(experiment, accept("the command", "select", options.given("select"), Select), options.patience)
         experiment.check()
@@ -205,8 +196,27 @@ def checked_plan(
     # All in the same rounds: the best of many rounds is more than the best of few.
     every = options.evaluate_every or max(map(evaluation_interval, experiments))
     remark = plan.remark(methods, federation) + (f", evaluated every {every} rounds" if every > 1 else "")
-    metric = next(iter(metrics.infos), None)
+    metric = next(iter(experiments[0].metrics.infos), None)
     return replace(plan, options=replace(options, evaluate_every=every)), remark, metric
+
+
+def experiments_of(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], seed: int) -> list[Experiment]:
+    """Return what would be trained with one seed, bound and not yet checked."""
+    options = plan.options
+    federation, _ = hold_out(plan.federation(seed), plan.holdout, seed)
+    federation = with_validation(federation, options.given("validation"), seed)
+    model = Model(plan.module(federation, seed, methods), plan.loss)
+    metrics = metrics_for(model, federation.sample(2), federation.y, options.metric)
+    missing = [plan.missing(model.module, federation, a, methods) for a in chosen]
+    return [
+        replace(
+            Experiment.of(model, federation, a, Serial(), seed, plan.rounds, some.drop_messages, options.record),
+            offline=some.offline,
+            metrics=metrics,
+            evaluate_every=options.evaluate_every or 1,
+        )
+        for a, some in zip(chosen, missing, strict=True)
+    ]
 
 
 def without_models(run: Run) -> RunData:

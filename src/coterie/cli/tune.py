@@ -5,13 +5,19 @@ from typing import Annotated
 import typer
 
 from ..core.annotations import MOST
+from .completion import complete_method
 from .fields import with_options
 from .options import SEEDS, Output, RunOptions
 
 
 @with_options
 def tune(
-    method: Annotated[str, typer.Argument(help="A method (see `coterie list`), or module:function of your own.")],
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="A method (see `coterie list`), or module:function of your own.", autocompletion=complete_method
+        ),
+    ],
     options: RunOptions,
     output: Output,
     grid: Annotated[

@@ -1,5 +1,8 @@
-"""Results as text: a table of one comparison, or of methods by data sets, in Markdown or LaTeX."""
+"""Results as text: a table of one comparison, or of methods by data sets, in Markdown, LaTeX, JSON or CSV."""
 
+import csv
+import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,7 +164,31 @@ def latex(table: ResultTable) -> str:
     )
 
 
-WRITERS = {"markdown": markdown, "latex": latex}
+def json_text(table: ResultTable) -> str:
+    """Return the numbers as JSON: one object per method, in it one per column with the number and how it is written."""
+
+    def write(cell: Cell) -> dict[str, float | str | None]:
+        return {"value": cell.value, "text": cell.text, "spread": cell.spread}
+
+    rows = [
+        {"method": label, **{h: write(cell) for h, cell in zip(table.headings, cells, strict=True)}}
+        for label, cells in table.rows
+    ]
+    whole = {"name": table.name, "caption": table.caption, "rows": rows, "sentences": list(table.sentences)}
+    return json.dumps(whole, indent=2, ensure_ascii=False)
+
+
+def csv_text(table: ResultTable) -> str:
+    """Return the numbers as CSV: one line per method, every number followed by its spread."""
+    made = io.StringIO()
+    writer = csv.writer(made, lineterminator="\n")
+    writer.writerow(["method", *(name for h in table.headings for name in (h, f"{h} ±"))])
+    for label, cells in table.rows:
+        writer.writerow([label, *(v for cell in cells for v in (cell.value, cell.spread))])
+    return made.getvalue().rstrip("\n")
+
+
+WRITERS = {"markdown": markdown, "latex": latex, "json": json_text, "csv": csv_text}
 
 
 def printed_name(label: str) -> str:

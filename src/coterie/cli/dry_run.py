@@ -1,0 +1,107 @@
+"""``--dry-run``: what runs would cost, counted without training anything or writing a file."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .. import models
+from ..algorithms import Algorithm
+from ..core.custom import display_name
+from ..core.errors import UserError
+from ..core.spec import counted, parse, scaled
+from ..recipes.costs import duration
+from ..recipes.speeds import Platform, RunSize, RunTime, estimate_time, known_speeds
+from ..training.experiment import Experiment
+from ..training.forecast import Forecast, forecast
+from .console import table, wide_console
+from .options import RunOptions
+from .recipe_time import platform_of
+from .request import RunPlan, check_settings
+from .rows_format import for_programs, print_rows
+from .train import checked_plan, experiments_of, saved_config
+
+COUNTED = (
+    "FLOPs: forward and backward passes of all clients; sent: over all links, both directions; memory: what all "
+    "clients hold between two rounds, and the samples; all rounds of one run each. Nothing was trained or written."
+)
+
+
+class RunCost(NamedTuple):
+    """What one run of a method comes to."""
+
+    method: str
+    forecast: Forecast
+    time: RunTime | None  # None: nothing like it was measured here
+
+    @property
+    def seconds(self) -> float | None:
+        """The whole time."""
+        return None if self.time is None else sum(self.time)
+
+
+def show_costs(
+    typed: Sequence[str], options: RunOptions, format: str, seeds: int = 1, tune: Sequence[str] = ()
+) -> None:
+    """Print one row per method, and what all runs come to."""
+    if saved_config(typed[0]) is not None:
+        raise UserError(f"--dry-run is for methods, and {typed[0]} is a saved configuration: name its method")
+    if tune:
+        raise UserError("--dry-run does not count trials: leave --tune out")
+    methods = list(map(display_name, typed))
+    check_settings(methods, options)
+    plan = RunPlan.of(options)
+    chosen = [plan.algorithm(m, methods) for m in methods]
+    plan, remark, _ = checked_plan(plan, methods, chosen)
+    platform = platform_of(plan.options.device, plan.options.precision)
+    costs = _costs(plan, methods, chosen, platform)
+    if for_programs(format):
+        print_rows(format, [_row(cost) for cost in costs])
+    else:
+        _print_table(costs, remark, platform, seeds)
+
+
+def _costs(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], platform: Platform) -> list[RunCost]:
+    seed = plan.options.given("seed")
+    model = parse(plan.model_name(plan.federation(seed), methods)).name
+    counts = ((m, e, forecast(e)) for m, e in zip(methods, experiments_of(plan, methods, chosen, seed), strict=True))
+    return [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
+
+
+def _print_table(costs: Sequence[RunCost], remark: str, platform: Platform, seeds: int) -> None:
+    console = wide_console()
+    rows = table("method", ">FLOPs", ">sent", ">memory", ">time")
+    for cost in costs:
+        rows.add_row(cost.method, *_cells(cost.forecast), "-" if cost.seconds is None else duration(cost.seconds))
+    console.print(f"{remark}\n", soft_wrap=True)
+    console.print(rows)
+    times = [cost.seconds for cost in costs]
+    console.print(f"{COUNTED} {_said_of_time(times, platform)}", soft_wrap=True, style="dim")
+    if len(costs) * seeds > 1:
+        flops, sent = (seeds * sum(getattr(cost.forecast, key) for cost in costs) for key in ("flops", "bytes"))
+        known = "" if None in times else f", {duration(seeds * sum(filter(None, times)))}"
+        runs = counted(len(costs) * seeds, "run")
+        console.print(f"{runs} in all: {scaled(flops, 'FLOP')}, {scaled(sent, 'B')} sent{known}")
+
+
+def _row(cost: RunCost) -> dict[str, float | str | None]:
+    count = cost.forecast
+    known = {"flops": count.flops, "bytes_sent": count.bytes, "memory_bytes": count.memory, "seconds": cost.seconds}
+    return {"method": cost.method, **known}
+
+
+def _cells(cost: Forecast) -> tuple[str, str, str]:
+    return scaled(cost.flops, "FLOP"), scaled(cost.bytes, "B"), scaled(cost.memory, "B")
+
+
+def _time(e: Experiment, cost: Forecast, model: str, platform: Platform) -> RunTime | None:
+    """Return the time of a run like one that was measured on this machine; None where there is none."""
+    if model not in models.BUILDERS or e.record:
+        return None
+    batch = e.program.training.batch_size or float(e.train.sizes.mean())
+    size = RunSize(model, e.algorithm.name, cost.cohort, batch, cost.forward, cost.flops, cost.evaluation, 0.0)
+    return estimate_time(known_speeds(), size, platform)
+
+
+def _said_of_time(times: Sequence[float | None], platform: Platform) -> str:
+    known = f"Time: on {platform}, as measured with runs like these."
+    unknown = f"No time (-): nothing like it was measured on {platform}; coterie recipe speed RUN learns from a run."
+    return unknown if None in times else known

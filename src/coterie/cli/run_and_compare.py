@@ -1,0 +1,81 @@
+"""The commands ``coterie run`` and ``coterie compare`` and their options. What they do is imported when they run."""
+
+from typing import Annotated
+
+import typer
+
+from .completion import complete_method
+from .fields import with_options
+from .options import SEEDS, Output, ResultFormat, RunOptions, TuneTexts
+
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Tell FLOPs, bytes, memory and, where it is known, time; train nothing and write nothing."
+    ),
+]
+
+
+@with_options
+def run(
+    method: Annotated[
+        str,
+        typer.Argument(
+            help="A method (see `coterie list`), module:function of your own, or a run folder or its config.json.",
+            autocompletion=complete_method,
+        ),
+    ],
+    options: RunOptions,
+    output: Output,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Code of your own that a saved config.json names and may run: module:function.", show_default="none"
+        ),
+    ] = None,
+    format: ResultFormat = "table",
+    dry_run: DryRun = False,
+) -> None:
+    """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
+    from .dry_run import show_costs
+    from .results import TableStyle
+    from .train import run_method
+
+    if dry_run:
+        show_costs([method], options, format)
+    else:
+        run_method(method, options, trust or [], TableStyle(format.lower()), output)
+
+
+@with_options
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            help="Methods (see `coterie list`), or module:function of your own.", autocompletion=complete_method
+        ),
+    ],
+    options: RunOptions,
+    output: Output,
+    seeds: Annotated[int, typer.Option(help="How many seeds, counted up from --seed.", min=1, max=SEEDS)] = 1,
+    format: ResultFormat = "table",
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="The personal metric that rounds are counted to, here and on the page, such as 80 for 80 %.",
+            show_default="80 where it is in %, else none",
+        ),
+    ] = None,
+    tune: TuneTexts = [],  # noqa: B006
+    dry_run: DryRun = False,
+) -> None:
+    """Train several methods on the same clients, print one table, and test which is better. `--set dfedalt.lr=0.1` is
+    for one of them; `--out FOLDER --resume --format latex` prints a finished comparison once more."""
+    from .comparing import compare_methods
+    from .dry_run import show_costs
+    from .results import TableStyle
+
+    if dry_run:
+        show_costs(methods, options, format, seeds, tune)
+    else:
+        compare_methods(methods, options, seeds, TableStyle(format.lower(), target), output, tune)
