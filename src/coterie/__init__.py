@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         topology,
         track,
     )
+    from .cli.compared import Compared
+    from .cli.python import compare
     from .core.errors import UserError
     from .training.cluster import Cluster
     from .training.fit import fit
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Cluster",
+    "Compared",
     "OutOfTime",
     "Run",
     "TimeLimit",
     "UserError",
     "algorithms",
+    "compare",
     "data",
     "engines",
     "export",
@@ -54,6 +58,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Compared": "cli.compared",
+    "compare": "cli.python",
     "UserError": "core.errors",
     "Cluster": "training.cluster",
     "fit": "training.fit",

@@ -51,7 +51,7 @@ class ComparisonPlan:
             raise UserError("a method is named twice: name each once")
         if tune and folder is None:
             raise UserError("the trials of tune are kept in a folder: name one with out")
-        trials = [] if folder is None else trials_of_each(plan, methods, tune, folder, train_seed)
+        trials = trials_of_each(plan, methods, tune, folder, train_seed) if tune and folder is not None else []
         tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
         chosen = [plan.algorithm(m, methods) for m in methods]
         plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])

@@ -22,12 +22,13 @@ from ..core.spec import counted, parse, spelled
 from ..data import Federation
 from ..data.partition import NATURAL
 from ..engines import Serial
-from ..models.losses import loss_named
+from ..models.losses import loss_of
 from ..models.model import Loss, Model
 from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
 from ..training.experiment import Experiment
 from ..training.first import COMMON, PER_CLIENT, first_models
+from ..training.fit import ModelLike
 from .fields import flag
 from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
@@ -93,7 +94,7 @@ class RunPlan:
     @property
     def loss(self) -> Loss:
         """The loss by its name."""
-        return loss_named(self.options.given("loss"))
+        return loss_of(self.options.given("loss"))
 
     def notes(self, seed: int) -> tuple[str, ...]:
         """Return what was done to the columns of a table, for the person to see."""
@@ -103,6 +104,10 @@ class RunPlan:
     def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
         """Return the model everybody starts from, one that all methods of this command can train."""
         return models.build(self.model_name(federation, among), federation, seed=seed)
+
+    def trained(self, module: nn.Module) -> ModelLike:
+        """Return the model as ``fit`` takes it."""
+        return module
 
     def model_name(self, federation: Federation, among: Sequence[str]) -> str:
         """Return the model as it would be typed."""
@@ -139,7 +144,7 @@ class RunPlan:
         wanted: Init = self.options.given("init")
         if wanted != PER_CLIENT or len(among) == 1:
             return wanted
-        first = first_models(module, Model(module, self.loss), algorithm, 0)
+        first = first_models(self.trained(module), Model(module, self.loss), algorithm, 0)
         experiment = replace(self._bound(module, federation, algorithm), first=first)
         return wanted if begins_apart(experiment) else COMMON
 
@@ -174,7 +179,7 @@ class RunPlan:
         size = sum(p.numel() for p in self.module(federation, 0, methods).parameters())
         clients, rounds = counted(federation.clients, "client"), counted(self.rounds, "round")
         return (
-            f"{what} on {self.source}: {clients}, {federation.origin['partition']}, {rounds}, "
+            f"{what} on {self.source}: {clients}, {federation.origin.get('partition', 'as given')}, {rounds}, "
             f"{self.model_name(federation, methods)} with {size:,} parameters, engine {self.options.given('engine')}"
         )
 

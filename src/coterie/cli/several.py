@@ -28,7 +28,7 @@ def folder_of_several(options: TrainingOptions, name: str, what: str) -> Path:
         raise UserError(f"--resume needs to know which {what}: add --out FOLDER")
     folder = options.out or fresh_folder(name)
     if not options.resume:
-        _check_free(folder)
+        check_free(folder)
     return folder
 
 
@@ -38,7 +38,7 @@ def fresh_folder(name: str) -> Path:
     return next(path for path in numbers if not path.exists())
 
 
-def _check_free(folder: Path) -> None:
+def check_free(folder: Path) -> None:
     """Refuse a folder that exists, unless all it has is of a command that was killed before its first round."""
     if folder.exists() and not (folder.is_dir() and (folder / LOCK).exists() and _is_unbegun(folder)):
         raise UserError(f"{folder} already exists: choose another --out, or continue it with --resume")

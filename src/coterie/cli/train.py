@@ -141,7 +141,7 @@ def train_seed(
     module, algorithm = plan.module(federation, seed, among), plan.algorithm(method, among)
     missing = plan.missing(module, federation, algorithm, among)
     return fit(
-        module,
+        plan.trained(module),
         federation,
         algorithm,
         rounds=plan.rounds,

@@ -1,0 +1,63 @@
+"""What ``coterie.compare`` returns: the methods side by side, as a frame, as text, as a page, and their runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.arguments import checked
+from ..core.errors import UserError
+from ..measure.compare import Comparison
+from ..report import write
+from ..report.texts import comparison_table, latex, markdown
+from ..training.run import Run
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Methods that were trained on the same clients; a notebook shows their table and the verdict."""
+
+    comparison: Comparison  # the columns, the gains and the tests as data
+    runs: Mapping[str, Sequence[Run]]  # by method, one per seed; without models where these are in a folder
+    folder: Path | None  # where all of it was written, if anywhere
+
+    def __repr__(self) -> str:
+        seeds = len(next(iter(self.runs.values())))
+        return f"Compared({', '.join(self.runs)}: {seeds} seed{'' if seeds == 1 else 's'})"
+
+    def _repr_markdown_(self) -> str:
+        """Return what Jupyter shows."""
+        return self.markdown()
+
+    @property
+    def verdict(self) -> list[str]:
+        """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
+        return self.comparison.verdict
+
+    def frame(self) -> "pandas.DataFrame":
+        """Return the table as a frame of pandas: one row per method, one column per number, means over the seeds."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("a frame needs pandas: run pip install pandas") from error
+        found = {column.title: [cell.value for cell in column.cells] for column in self.comparison.columns}
+        return pandas.DataFrame(found, index=pandas.Index(list(self.runs), name="method"), dtype=float)
+
+    @checked("function")
+    def markdown(self, columns: Sequence[str] = ()) -> str:
+        """Return the table in GitHub's Markdown; ``columns``: the titles of some of them, all unless given."""
+        return markdown(comparison_table(self.comparison, columns))
+
+    @checked("function")
+    def latex(self, columns: Sequence[str] = ()) -> str:
+        """Return the table for LaTeX's booktabs; ``columns``: the titles of some of them, all unless given."""
+        return latex(comparison_table(self.comparison, columns))
+
+    @checked("function")
+    def report(self, path: str | Path) -> Path:
+        """Write one HTML page of all runs that needs nothing else."""
+        runs = [run for each in self.runs.values() for run in each] if self.folder is None else [self.folder]
+        return write(runs, path, target=self.comparison.target)

@@ -1,0 +1,111 @@
+"""``coterie.compare`` gives what the command gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie as ct
+from helpers_cli import Cli
+
+METHODS = ["local", "fedavg", "fedper"]
+SOURCE = "synthetic:size=240,classes=3"
+
+
+def untimed(value: Any) -> Any:
+    """Return what compare.json says without seconds, which no two runs share."""
+    if isinstance(value, dict):
+        return {k: untimed(v) for k, v in value.items() if k != "seconds"}
+    return [untimed(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def found() -> ct.Compared:
+    given = {"clients": 6, "rounds": 2, "seeds": 2, "seed": 5, "settings": {"lr": 0.05, "fedper.lr": 0.1}}
+    return ct.compare(METHODS, SOURCE, **given, progress=False)  # type: ignore[arg-type]
+
+
+def test_it_is_the_command_to_the_last_digit(cli: Cli, found: ct.Compared, tmp_path: Path) -> None:
+    typed = ("--data", SOURCE, "--clients", "6", "--rounds", "2", "--seeds", "2", "--seed", "5", "--quiet")
+    typed += ("--set", "lr=0.05", "--set", "fedper.lr=0.1")
+    titles = [c.title for c in found.comparison.columns if c.title != "seconds"]
+    cli.succeed("compare", *METHODS, *typed, "--out", "a", cwd=tmp_path)
+    done = cli.succeed("report", "a", "--format", "latex", "--columns", ",".join(titles), cwd=tmp_path)
+    assert done.out.rstrip("\n") == found.latex(titles)
+    assert untimed(json.loads((tmp_path / "a/compare.json").read_text())) == untimed(found.comparison.saved)
+
+
+def test_the_frame_has_the_numbers_of_the_runs(found: ct.Compared) -> None:
+    frame = found.frame()
+    assert list(frame.index) == METHODS
+    for method in METHODS:
+        finals = [run.summary["personal_accuracy"]["after_mix"] for run in found.runs[method]]
+        means = [100 * each["final"] for each in finals if each is not None]
+        assert frame.iloc[:, 0][method] == pytest.approx(sum(means) / 2)
+        assert frame["sent"][method] == found.runs[method][0].summary["bytes_sent"]
+        assert [len(run.clients) for run in found.runs[method]] == [6, 6]
+    assert repr(found) == "Compared(local, fedavg, fedper: 2 seeds)"
+    assert any("Sign-flip test, two-sided, Holm-corrected for all 3 pairs" in line for line in found.verdict)
+    assert found._repr_markdown_() == found.markdown()
+    assert found.markdown().startswith("| ")
+
+
+def test_values_in_place_of_names(found: ct.Compared, tmp_path: Path) -> None:
+    """Algorithms, data and a module that are handed over train as those that are named."""
+    run = found.runs["fedper"][0]
+    fed = ct.data.federate(**run.config["data"])
+    settings = {k: v for k, v in run.config["settings"].items() if v is not None}
+    methods = {"mine": ct.algorithms.fedper(**settings), "alone": "local"}
+    net = ct.models.build("mlp", fed, seed=5)
+    given: Any = {"model": net, "rounds": 2, "seed": 5, "settings": {"lr": 0.05}, "progress": False}
+    handed = ct.compare(methods, fed, **given, out=tmp_path / "a")
+    for mine, named in (("mine", "fedper"), ("alone", "local")):
+        one, other = handed.runs[mine][0], found.runs[named][0]
+        assert untimed(one.summary) == untimed(other.summary)
+        assert one.clients == []  # they are in the folder
+        assert ct.load(tmp_path / f"a/{mine}-seed5").summary == one.summary
+    page = handed.report(tmp_path / "page.html").read_text()
+    assert "FedPer" in page or "fedper" in page
+    again = ct.compare(methods, fed, **given, out=tmp_path / "a", resume=True)
+    assert again.comparison.saved == handed.comparison.saved
+
+
+def test_a_function_draws_a_model_for_every_seed() -> None:
+    fed = ct.data.federate("synthetic:size=60,classes=3", clients=3, partition="iid")
+    drawn: list[int] = []
+
+    def net() -> Any:
+        drawn.append(1)
+        return ct.models.build("logreg", fed, seed=len(drawn))
+
+    found = ct.compare([ct.algorithms.local(epochs=1)], fed, model=net, rounds=1, seeds=2, progress=False)
+    first, second = (run.config["fingerprints"] for run in found.runs["local"])
+    assert first["data"] == second["data"]
+    assert first["model"] != second["model"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"methods": ["fedper", "fedper"]}, "fedper is named twice: give both a name of their own"),
+        ({"methods": []}, "there are no methods to compare"),
+        ({"methods": ["lokal"]}, "did you mean local"),
+        ({"methods": ["local"], "settings": {"lrr": 1}}, "lrr"),
+        ({"methods": ["local"], "drop_messages": 0.5}, "has no topology"),
+        ({"methods": ["local"], "tune": {"lr": [0.1]}}, "kept in a folder: name one with out"),
+        ({"methods": [ct.algorithms.local()], "settings": {"lr": 1}}, "settings are for methods by name"),
+        ({"methods": {"a": "local"}, "tune": {"lr": [0.1]}, "out": "x"}, "tune chooses settings of methods by name"),
+        ({"methods": ["local"], "seeds": 0}, "seeds"),
+        ({"methods": 3}, "methods"),
+    ],
+)
+def test_what_cannot_be_compared(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ct.UserError, match=said):
+        ct.compare(**{"data": SOURCE, "rounds": 1, "progress": False, **given})
+
+
+def test_divided_data_are_not_divided_again() -> None:
+    fed = ct.data.federate(SOURCE, clients=3, partition="iid")
+    with pytest.raises(ct.UserError, match="divided already: leave clients out"):
+        ct.compare(["local"], fed, clients=2, progress=False)
