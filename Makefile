@@ -11,11 +11,12 @@ BIN := $(VENV)/$(SCRIPTS)
 # Every client calls four of the ten digits by each other's names: what they look like is worth sharing, their names are
 # not, so that training alone, one model for all and personalized models differ (docs/start.md says how it was chosen).
 TASK := --data digits:renamed=4 --partition iid
+DEMO := local fedavg fedavg-ft fedper dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1
 
-.PHONY: demo papers test lint types docs times browser bench-peers release-check lowest licenses setup clean
+.PHONY: demo papers test lint types docs report-image times browser bench-peers release-check lowest licenses setup clean
 
 demo: $(VENV)/.demo
-	$(BIN)/coterie compare local fedavg fedper dfedavgm dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1
+	$(BIN)/coterie compare $(DEMO)
 
 # The nine methods of the five papers, on the same task.
 papers: $(VENV)/.demo
@@ -36,6 +37,12 @@ types: setup
 # The documentation as a site, into site/: open site/index.html. Nothing is fetched.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The picture of the demo's report, docs/report.png, in the README and on the site.
+report-image: setup
+	rm -rf .venvs/demo
+	$(BIN)/coterie compare $(DEMO) --out .venvs/demo
+	$(BIN)/python docs/generate/report_image.py .venvs/demo/report.html
 
 # After new runs were gathered for the evidence: how fast they were, and how long every table of the papers takes.
 times: setup
