@@ -3,7 +3,7 @@
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin, get_type_hints
@@ -33,6 +33,7 @@ GRAPH_FACTS = ("degree", "degrees", "diameter", "edges", "in_neighbors", "spectr
 CALLS: dict[str, dict[str, Any]] = {
     "algorithms.build": {"name": "fedavg"},
     "algorithms.builder": {"name": "fedavg"},
+    "cli.python.compare": {"methods": ["local"], "rounds": 1, "progress": False},
     "data.federation.Federation": {"x": X, "y": Y, "test_x": X, "test_y": Y, "train": ROWS, "test": ROWS, "classes": 2},
     "data.federation.from_tensors": {"train": [(X, Y)], "test": [(X, Y)]},
     "data.frames.from_csv": {"path": "nowhere", "target": "y"},
@@ -89,7 +90,7 @@ CALLS: dict[str, dict[str, Any]] = {
 HANDED_OUT = re.compile(
     r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
     r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.(Run|Client)"
-    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized"
+    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 
@@ -144,7 +145,7 @@ def test_every_argument_of_a_public_function_is_checked(
     for argument, hint in arguments(function):
         for value in HOSTILE:
             if (value is None and type(None) in get_args(hint)) or (
-                isinstance(value, dict) and get_origin(hint) is dict
+                isinstance(value, dict) and {dict, Mapping} & {get_origin(kind) for kind in (hint, *get_args(hint))}
             ):
                 continue
             with pytest.raises(ct.UserError, match=rf"\b{argument}\b") as refused:

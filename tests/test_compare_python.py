@@ -98,6 +98,8 @@ def test_a_function_draws_a_model_for_every_seed() -> None:
         ({"methods": {"a": "local"}, "tune": {"lr": [0.1]}, "out": "x"}, "tune chooses settings of methods by name"),
         ({"methods": ["local"], "seeds": 0}, "seeds"),
         ({"methods": 3}, "methods"),
+        ({"methods": {"a": 1}}, r"methods\['a'\]"),
+        ({"methods": ["local"], "tune": {"lr": 1}, "out": "x"}, "tune"),
     ],
 )
 def test_what_cannot_be_compared(given: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from .. import algorithms
 from ..algorithms import Algorithm
 from ..core import rng
 from ..core.annotations import Example, Fraction, PositiveInt, Range
-from ..core.arguments import checked
+from ..core.arguments import accept, checked
 from ..core.custom import display_name
 from ..core.errors import UserError
 from ..core.schema import Init, MeasureName, Precision, Select
@@ -113,7 +113,8 @@ def compare(
         check_free(options.out)
     if tune and not all(name == method for name, method in called.items()):
         raise UserError("tune chooses settings of methods by name, and some of these have their own: leave tune out")
-    grid = [f"{key}={','.join(map(str, values))}" for key, values in (tune or {}).items()]
+    tried = {key: accept("function compare", f"tune[{key!r}]", v, list | tuple) for key, v in (tune or {}).items()}
+    grid = [f"{key}={','.join(map(str, values))}" for key, values in tried.items()]
     asked = ComparisonPlan.of(plan, list(called), seeds, options.out, target, grid)
     output = Output(quiet=not progress)
     output.say(asked.remarks)
@@ -147,7 +148,7 @@ def _kept(run: Run, out: str | Path | None) -> Run:
 def _called(methods: Sequence[str | Algorithm] | Mapping[str, str | Algorithm]) -> dict[str, str | Algorithm]:
     """Return the methods by what they are called; refuse two of one name."""
     if isinstance(methods, Mapping):
-        return dict(methods)
+        return {str(name): accept("function compare", f"methods[{name!r}]", m, Given) for name, m in methods.items()}
     names = [display_name(m) if isinstance(m, str) else m.name for m in methods]
     if not names:
         raise UserError("there are no methods to compare: name at least one")
@@ -166,7 +167,7 @@ def _plan(
     handed: dict[str, Any] = {"model": model, "called": called}
     named = [display_name(m) for m in called.values() if isinstance(m, str)]
     if options.set and not named:
-        raise UserError("settings are for methods by name, and all of these have their own: leave them out")
+        raise UserError("settings are for methods by name, and all of these have their own: leave settings out")
     check_settings(named, options)
     if isinstance(data, str):
         plan = RunPlan.of(replace(options, data=data))
