@@ -231,7 +231,7 @@ def test_every_methods_clients_are_what_was_measured(method: str, tmp_path: Path
     fed = plan.federation(0)
     module, algorithm = plan.module(fed, 0, [method]), plan.algorithm(method, [method])
     run = ct.fit(module, fed, algorithm, rounds=rounds, engine="serial", progress=False)
-    protocol = "after_finetune" if method == "fedbabu" else "after_mix"
+    protocol = "after_finetune" if method in ("fedbabu", "fedavg-ft") else "after_mix"
     for client in (0, CLIENT):
         module = run.clients[client].module()
         again = ct.export.load(ct.export.save(run, client, tmp_path / f"{client}.safetensors"))

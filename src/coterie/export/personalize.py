@@ -27,7 +27,7 @@ from ..store.folder import CONFIG
 from ..training.checks import check_model
 from ..training.experiment import Experiment
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
-from ..training.run import Client, Run, finished, module_of
+from ..training.run import Client, Run, answering, finished, module_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def personalize(
     return [
         Personalized(client, metric, before, after, size)
         for client, before, after, size in zip(
-            _clients(e, own, epochs), as_it_is, trained, e.tests.sizes.tolist(), strict=True
+            answering(config, _clients(e, own, epochs)), as_it_is, trained, e.tests.sizes.tolist(), strict=True
         )
     ]
 

@@ -25,7 +25,7 @@ from .config import moved
 from .experiment import Experiment, RunState
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
-from .run import History, Run, client_tensors, read_finished
+from .run import History, Run, answering, client_tensors, read_finished
 from .time_limit import LimitedRun
 
 
@@ -127,7 +127,7 @@ def _finished(
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     known |= resampled(experiment, clients)
-    run = Run(config, History(history), summary, clients, final, known)
+    run = Run(config, History(history), summary, answering(config, clients), final, known)
     if folder is not None:
         folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
     tracking.summary = run.summary

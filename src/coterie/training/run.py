@@ -2,16 +2,16 @@
 
 import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
@@ -29,6 +29,8 @@ from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
 from ..store.folder import CONFIG, METRICS
 from . import render
+from .client_table import client_table
+from .predict import Answering
 
 if TYPE_CHECKING:
     import pandas
@@ -55,6 +57,7 @@ class Client:
     shared: Tensors  # what it exchanged
     personal: Tensors  # what never left it
     model: Model | None
+    answering: Answering | None = None  # what its samples are and its outputs mean; of the clients of a run
 
     def __repr__(self) -> str:
         return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
@@ -68,6 +71,17 @@ class Client:
             )
         return self.model.to_module(self.shared | self.personal)
 
+    def predict(self, x: Any) -> Tensor:
+        """Return the client's answers to samples as its federation holds them: a batch [B, ...], or one sample.
+
+        Images of bytes are normalized, floating numbers take the type of the model, tokens stay. NumPy arrays and
+        tensors are taken alike. Answers are classes, 0 and 1 of labels, or numbers, by the loss that was minimized;
+        ``module()`` has the scores.
+        """
+        if self.answering is None:
+            raise UserError("only a client of a run knows what its samples are: call module() on inputs of the model")
+        return self.answering.predict(self.module(), x)
+
 
 @dataclass(frozen=True, repr=False)
 class Run:
@@ -79,6 +93,13 @@ class Run:
     clients: list[Client]
     final: Tensors  # the state after the last round, as a checkpoint holds it
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
+
+    def client_table(self) -> "pandas.DataFrame":
+        """Return one row per client as a pandas DataFrame: its name, its samples, its model and its metrics.
+
+        Newcomers, which took no part in training, follow with the metric that decides, as received and trained.
+        """
+        return client_table(self.config, self.client_summary)
 
     @property
     def newcomers(self) -> Newcomers | None:
@@ -116,6 +137,12 @@ class Run:
         return render.write([self], path)
 
 
+def answering(config: Config, clients: Iterable[Client]) -> list[Client]:
+    """Return clients who know what samples of the run are."""
+    known = Answering.of(config)
+    return [replace(client, answering=known) for client in clients]
+
+
 def client_tensors(client: Client) -> Tensors:
     """Return a client's model as its file holds it: ``shared/name`` and ``personal/name``."""
     parts = {"shared": client.shared, "personal": client.personal}
@@ -149,7 +176,7 @@ def read_finished(
         config=config,
         history=History(history),
         summary=summary,
-        clients=[client_of(folder.path, i, model) for i in clients],
+        clients=answering(config, [client_of(folder.path, i, model) for i in clients]),
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
     )

@@ -1,0 +1,40 @@
+"""What is known of every client at the end of a run, as a pandas DataFrame."""
+
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import UserError
+from ..core.schema import ClientSummary, Config
+from ..core.units import client_names, metrics_of, of_clients
+
+if TYPE_CHECKING:
+    import pandas
+
+COUNTS = ("train_samples", "test_samples", "parameters", "personal_parameters")
+
+
+def client_table(config: Config, summary: ClientSummary) -> "pandas.DataFrame":
+    """Return one row per client by its name, newcomers last; what is not known of somebody is NaN."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UserError("a frame needs pandas: run pip install pandas") from error
+    known: Any = summary
+    found: dict[str, Any] = {key: known[key] for key in COUNTS if known.get(key)}
+    for metric in metrics_of(config):
+        for protocol, values in of_clients(summary, metric).items():
+            found[f"{metric['column']}_{protocol}"] = [float("nan") if v is None else v for v in values]
+    table = pandas.DataFrame(found, index=pandas.Index(client_names(summary), name="client"))
+    table["newcomer"] = False
+    later = summary.get("newcomers")
+    if later is None:
+        return table
+    column = metrics_of(config)[0]["column"]
+    some = {
+        "train_samples": later["train_samples"],
+        "test_samples": later["test_samples"],
+        f"{column}_received": later["received"],
+        f"{column}_personalized": later["personalized"],
+        "newcomer": True,
+    }
+    names = later["names"] or [f"newcomer {i}" for i in range(len(later["train_samples"]))]
+    return pandas.concat([table, pandas.DataFrame(some, index=pandas.Index(names, name="client"))])

@@ -1,0 +1,59 @@
+"""A client's model asked: from samples as the data set gives them to the answers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import UserError
+from ..core.schema import Config
+from ..data import Transform
+from ..data.arrays import as_tensor, name_of
+
+
+@dataclass(frozen=True)
+class Answering:
+    """What a run's samples are, and what the outputs of its models mean."""
+
+    transform: Transform | None  # of images that are stored as bytes
+    input_shape: tuple[int, ...] | None  # of one sample; not known of modules that Coterie did not build
+    loss: str
+
+    @classmethod
+    def of(cls, config: Config) -> "Answering":
+        """Read it off a configuration."""
+        made, shape = config["transform"], config["model"].get("input_shape")
+        transform = None if made is None else Transform(made["mean"], made["std"])
+        return cls(transform, None if shape is None else tuple(shape), config["loss"].replace("_", "-"))
+
+    def predict(self, module: nn.Module, x: Any) -> Tensor:
+        """Return the answers of a module in evaluation mode to a batch of samples, or to one."""
+        samples = as_tensor("the samples", x)
+        alone = self.input_shape is not None and samples.dim() == len(self.input_shape)
+        batch = samples[None] if alone else samples
+        if self.input_shape is not None and tuple(batch.shape[1:]) != self.input_shape:
+            shape = ", ".join(map(str, self.input_shape))
+            given = tuple(samples.shape)
+            raise UserError(f"the samples have the shape {given}: give a batch [B, {shape}], or one sample")
+        with torch.no_grad():
+            found = self._answers(module(self._inputs(module, batch)))
+        return found[0] if alone else found
+
+    def _inputs(self, module: nn.Module, batch: Tensor) -> Tensor:
+        """Return samples as the module takes them; floating numbers have the type of its parameters."""
+        if self.transform is not None and batch.dtype != torch.uint8:
+            raise UserError(
+                f"the samples are {name_of(batch)}, and the run was trained on images of bytes: give uint8, 0 to 255, "
+                "as the data set has them, or call module() on inputs that are normalized already"
+            )
+        if self.transform is not None:
+            return self.transform.plain(batch)
+        own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+        return batch.to(own) if batch.is_floating_point() else batch
+
+    def _answers(self, outputs: Tensor) -> Tensor:
+        """Return the class of the largest score, 1 for a label that is there, or the numbers, as the loss has them."""
+        if self.loss == "cross-entropy" or (self.loss == "dice" and outputs.shape[1] > 1):
+            return outputs.argmax(1)
+        return (outputs > 0).long() if self.loss in ("bce", "dice") else outputs

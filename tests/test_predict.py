@@ -1,0 +1,74 @@
+"""Clients asked in Python: answers to samples as the data set gives them, and a table of all clients."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie as ct
+from coterie.data import Federation
+
+
+def byte_images(folder: Path) -> Federation:
+    draw = np.random.default_rng(0)
+    y = np.arange(96) % 3
+    x = draw.integers(0, 60, (96, 8, 8, 3), dtype=np.uint8)
+    x[np.arange(96), :, :, y] += 150
+    np.savez(folder / "images.npz", x=x, y=y, client=np.array(["mayo", "nice", "oslo"])[np.arange(96) % 7 % 3])
+    return ct.data.federate(f"npz:{folder / 'images.npz'}", partition="natural")
+
+
+def test_bytes_are_normalized(tmp_path: Path) -> None:
+    """What the predictions get right is what the run has measured; a saved run predicts the same."""
+    fed = byte_images(tmp_path)
+    method = ct.algorithms.fedper(lr=0.05, batch_size=8, epochs=1, participation=1.0)
+    run = ct.fit(ct.models.build("small-cnn", fed), fed, method, rounds=1, out=tmp_path / "a", progress=False)
+    again = ct.load(tmp_path / "a")
+    for i, mine in enumerate(run.clients):
+        x, y = fed.test_x[fed.test[i]], fed.test_y[fed.test[i]]
+        assert x.dtype == torch.uint8
+        answers = mine.predict(x)
+        assert float((answers == y).double().mean()) == run.client_summary["accuracy"]["after_mix"][i]
+        assert answers.equal(mine.predict(x.numpy()))
+        assert answers.equal(again.clients[i].predict(x))
+        one = mine.predict(x[0])
+        assert (one.shape, int(one)) == ((), int(answers[0]))
+    with pytest.raises(ct.UserError, match="float32, and the run was trained on images of bytes: give uint8"):
+        run.clients[0].predict(fed.test_x.float())
+    with pytest.raises(ct.UserError, match=r"shape \(2, 2\): give a batch \[B, 3, 8, 8\], or one sample"):
+        run.clients[0].predict(np.zeros((2, 2), np.uint8))
+
+
+def test_a_table_of_all_clients(tmp_path: Path) -> None:
+    fed = byte_images(tmp_path)
+    method = ct.algorithms.fedper(lr=0.05, batch_size=8, epochs=1, participation=1.0)
+    run = ct.fit(ct.models.build("logreg", fed), fed, method, rounds=1, holdout_clients=1, progress=False)
+    table, newcomers = run.client_table(), run.newcomers
+    assert newcomers is not None
+    assert set(table.index) == {"mayo", "nice", "oslo"}
+    assert table["newcomer"].tolist() == [False, False, True]
+    assert list(table.index[:2]) == run.client_summary["names"]
+    assert table["accuracy_after_mix"].tolist()[:2] == run.client_summary["accuracy"]["after_mix"]
+    assert table["train_samples"].tolist() == [*run.client_summary["train_samples"], *newcomers["train_samples"]]
+    assert table["accuracy_personalized"].tolist()[2:] == newcomers["personalized"]
+    assert table["accuracy_after_mix"].isna().tolist() == [False, False, True]
+
+
+def test_numbers_and_labels() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(24, 5, dtype=torch.float64, generator=draw)
+    for loss, y in (("mse", x[:, :2].float()), ("bce", (x[:, :2] > 0).float())):
+        pairs = [(x[:12].float(), y[:12]), (x[12:].float(), y[12:])]
+        fed = ct.data.from_tensors(pairs, pairs)
+        net = ct.models.build("logreg", fed)
+        run = ct.fit(net, fed, ct.algorithms.local(lr=0.1, epochs=1), rounds=1, loss=loss, progress=False)
+        assert list(run.client_table().index) == ["client 0", "client 1"]
+        mine, scores = run.clients[1], run.clients[1].module()(x.float())
+        expected = scores if loss == "mse" else (scores > 0).long()
+        assert mine.predict(x.numpy()).equal(expected.detach())  # double precision becomes the model's
+
+
+def test_only_a_client_of_a_run_knows_its_samples() -> None:
+    with pytest.raises(ct.UserError, match=r"call module\(\)"):
+        ct.Client({}, {}, None).predict(torch.zeros(1))
