@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.custom import display_name, folder_name
+from ..core.custom import folder_name
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
@@ -22,6 +22,7 @@ from .results import TABLE, TableStyle, show_comparison
 from .several import folder_of_several, several_runs, typed_command, write_notes
 from .train import checked_plan, train_seed, without_models
 from .trials import Tuning, trials_of_each, tuned_plan
+from .variations import variation
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class ComparisonPlan:
     """Methods and seeds to be compared, checked before the first of them is trained."""
 
     plan: RunPlan
-    methods: Sequence[str]  # what each is called
+    methods: Sequence[str]  # as they are typed
+    labels: Sequence[str]  # what each is called
     seeds: Sequence[int]
     folder: Path | None  # None: nothing is written
     target: float | None  # that rounds are counted to
@@ -48,7 +50,7 @@ class ComparisonPlan:
     ) -> "ComparisonPlan":
         """Find every mistake first; ``tune``: the values of settings to choose among."""
         if len(set(methods)) != len(methods):
-            raise UserError("a method is named twice: name each once")
+            raise UserError(f"a method is named twice: name each once, or with other settings, as {methods[0]}@lr=0.1")
         if tune and folder is None:
             raise UserError("the trials of tune are kept in a folder: name one with out")
         trials = trials_of_each(plan, methods, tune, folder, train_seed) if tune and folder is not None else []
@@ -56,10 +58,11 @@ class ComparisonPlan:
         chosen = [plan.algorithm(m, methods) for m in methods]
         plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
         first = plan.options.given("seed")
-        listed = (f"  {m}: {plan.preset_text(a)}" for m, a in zip(methods, chosen, strict=True))
+        labels = plan.labels(methods, chosen)
+        listed = (f"  {label}: {plan.preset_text(a)}" for label, a in zip(labels, chosen, strict=True))
         said = "\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)])
         goal = check_target(target, metric)
-        return cls(plan, methods, range(first, first + seeds), folder, goal, trials, said)
+        return cls(plan, methods, labels, range(first, first + seeds), folder, goal, trials, said)
 
     @property
     def runs(self) -> dict[str, tuple[str, int]]:
@@ -85,7 +88,8 @@ class ComparisonPlan:
                 run = train_seed(plan, method, self.methods, seed, place, shown, trackers)
                 trained.setdefault(method, []).append(without_models(run))
                 keep(method, run)
-            comparison = Comparison([MethodRuns(m, each) for m, each in trained.items()], self.target, notes)
+            rows = [MethodRuns(label, trained[m]) for m, label in zip(self.methods, self.labels, strict=True)]
+            comparison = Comparison(rows, self.target, notes)
             if self.folder is not None:
                 write_json(self.folder / COMPARISON, comparison.saved)
             return comparison
@@ -106,7 +110,7 @@ def compare_methods(
     tune: Sequence[str] = (),
 ) -> None:
     """Train all methods on the same clients, seed by seed, and print one table; ``tune``: what is chosen before."""
-    methods = list(map(display_name, methods))
+    methods = [variation(text).typed for text in methods]
     check_settings(methods, options)
     plan = RunPlan.of(options)
     folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from .. import models
 from ..algorithms import Algorithm
-from ..core.custom import display_name
 from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled
 from ..recipes.costs import duration
@@ -18,6 +17,7 @@ from .recipe_time import platform_of
 from .request import RunPlan, check_settings
 from .rows_format import for_programs, print_rows
 from .train import checked_plan, experiments_of, saved_config
+from .variations import variation
 
 COUNTED = (
     "FLOPs: forward and backward passes of all clients; sent: over all links, both directions; memory: what all "
@@ -46,7 +46,7 @@ def show_costs(
         raise UserError(f"--dry-run is for methods, and {typed[0]} is a saved configuration: name its method")
     if tune:
         raise UserError("--dry-run does not count trials: leave --tune out")
-    methods = list(map(display_name, typed))
+    methods = [variation(text).typed for text in typed]
     check_settings(methods, options)
     plan = RunPlan.of(options)
     chosen = [plan.algorithm(m, methods) for m in methods]
@@ -62,7 +62,8 @@ def show_costs(
 def _costs(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], platform: Platform) -> list[RunCost]:
     seed = plan.options.given("seed")
     model = parse(plan.model_name(plan.federation(seed), methods)).name
-    counts = ((m, e, forecast(e)) for m, e in zip(methods, experiments_of(plan, methods, chosen, seed), strict=True))
+    experiments, labels = experiments_of(plan, methods, chosen, seed), plan.labels(methods, chosen)
+    counts = ((label, e, forecast(e)) for label, e in zip(labels, experiments, strict=True))
     return [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
 
 

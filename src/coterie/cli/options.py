@@ -52,7 +52,8 @@ TuneTexts = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE,VALUE",
-        help="Choose a setting of every method first, on validation samples; repeat for more.",
+        help="Choose a setting of every method first, on validation samples, as `coterie tune --grid` does; repeat for "
+        "more.",
         show_default="none",
     ),
 ]

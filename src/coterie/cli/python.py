@@ -13,7 +13,6 @@ from ..algorithms import Algorithm
 from ..core import rng
 from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import accept, checked
-from ..core.custom import display_name
 from ..core.errors import UserError
 from ..core.schema import Init, MeasureName, Precision, Select
 from ..data import Federation
@@ -32,6 +31,7 @@ from .options import Output, RunOptions
 from .presets import DATA, PRESETS
 from .request import RunPlan, check_settings, spelled_options
 from .several import check_free
+from .variations import variation
 
 OWN = "data of your own"
 Given = Annotated[str | Algorithm, Example('coterie.algorithms.fedavg() or "fedavg"')]
@@ -149,7 +149,7 @@ def _called(methods: Sequence[str | Algorithm] | Mapping[str, str | Algorithm]) 
     """Return the methods by what they are called; refuse two of one name."""
     if isinstance(methods, Mapping):
         return {str(name): accept("function compare", f"methods[{name!r}]", m, Given) for name, m in methods.items()}
-    names = [display_name(m) if isinstance(m, str) else m.name for m in methods]
+    names = [variation(m).typed if isinstance(m, str) else m.name for m in methods]
     if not names:
         raise UserError("there are no methods to compare: name at least one")
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
@@ -165,7 +165,7 @@ def _plan(
 ) -> "HandedPlan":
     """Return the plan with what was handed over."""
     handed: dict[str, Any] = {"model": model, "called": called}
-    named = [display_name(m) for m in called.values() if isinstance(m, str)]
+    named = [variation(m).typed for m in called.values() if isinstance(m, str)]
     if options.set and not named:
         raise UserError("settings are for methods by name, and all of these have their own: leave settings out")
     check_settings(named, options)
@@ -215,11 +215,16 @@ class HandedPlan(RunPlan):
         found = self.called[method]
         if isinstance(found, Algorithm):
             return found
-        named = [display_name(m) for m in self.called.values() if isinstance(m, str)]
-        return super().algorithm(display_name(found), named)
+        named = [variation(m).typed for m in self.called.values() if isinstance(m, str)]
+        return super().algorithm(variation(found).typed, named)
+
+    def labels(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> list[str]:
+        """Return the names that were given; where there are none, what the command would call them."""
+        by_name = all(isinstance(m, str) and variation(m).typed == name for name, m in self.called.items())
+        return super().labels(methods, chosen) if by_name else list(methods)
 
     def _method(self, called: str) -> str | None:
         """Return the method that goes by a name, if it is one that can be asked what models it needs."""
         found = self.called[called]
-        name = found.name if isinstance(found, Algorithm) else display_name(found)
+        name = found.name if isinstance(found, Algorithm) else variation(found).method
         return name if isinstance(found, str) or algorithms.is_method(name) else None

@@ -32,6 +32,7 @@ from ..training.fit import ModelLike
 from .fields import flag
 from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
+from .variations import builder_of, row_labels, variation
 
 _FLAGS = ("topology", "capacities")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
@@ -111,13 +112,13 @@ class RunPlan:
 
     def model_name(self, federation: Federation, among: Sequence[str]) -> str:
         """Return the model as it would be typed."""
-        staged = any(facts(algorithms.builder(m)).staged for m in among)
+        staged = any(facts(builder_of(m)).staged for m in among)
         suited = models_for(self.preset, federation.input_shape)
         return self.options.model or (suited.staged if staged else suited.model)
 
     def algorithm(self, method: str, among: Sequence[str]) -> Algorithm:
         """Return the method with the preset's settings and the typed ones; ``among``: all methods of this command."""
-        builder = algorithms.builder(method)
+        builder = builder_of(method)
         known = settings_of(builder)
         chosen = {k: v for k, v in self.preset.settings.items() if k in known and suitable(method, k)}
         chosen |= own_settings(self.preset, builder)
@@ -127,17 +128,23 @@ class RunPlan:
             chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)
         asked = self.asked(method, among)
         chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
-        idle = unused(display_name(method), builder(**chosen).settings).keys() - asked.keys()
+        idle = unused(variation(method).method, builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
+
+    def labels(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> list[str]:
+        """Return what the methods are called in tables."""
+        return row_labels(methods, chosen)
 
     def asked(self, method: str, among: Sequence[str]) -> dict[str, Any]:
         """Return the settings that somebody chose for a method: in a file, and in the command, which wins over it."""
-        builder = algorithms.builder(method)
-        typed = parse_settings(self.options.set, {m: algorithms.builder(m) for m in among})[method]
+        name, builder = variation(method).method, builder_of(method)
+        typed = parse_settings(self.options.set, {variation(m).method: builder_of(m) for m in among})[name]
         known = settings_of(builder)
         typed |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
+        own = parse_settings(variation(method).settings, {name: builder})[name]
         filed = settings_from_file(self.options, among)[method]
-        return {k: v for k, v in filed.items() if not _displaced(k, typed)} | typed
+        first = {k: v for k, v in filed.items() if not _displaced(k, typed)} | typed
+        return {k: v for k, v in first.items() if not _displaced(k, own)} | own
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
         """Return what clients begin with; beside others, a method whose clients begin with the server's model does."""
@@ -226,7 +233,7 @@ def _displaced(suggested: str, asked: Mapping[str, Any]) -> bool:
 
 def check_settings(methods: Sequence[str], options: RunOptions) -> None:
     """Refuse settings that no method of the command has, and a graph where everybody talks to a server."""
-    builders = {m: algorithms.builder(m) for m in methods}
+    builders = {variation(m).method: builder_of(m) for m in methods}
     known = [settings_of(builder) for builder in builders.values()]
     parse_settings(options.set, builders)
     if options.settings is not None and not any(settings_from_file(options, methods).values()):
@@ -244,8 +251,9 @@ def settings_from_file(options: RunOptions, methods: Sequence[str]) -> dict[str,
     """Return what a file sets for each method of the command; all its tables are checked, whoever they are for."""
     if options.settings is None:
         return {m: {} for m in methods}
-    found = algorithms.settings_in(options.settings, own=[m for m in methods if is_own(m)])
-    return {m: found.get(display_name(m), {}) for m in methods}
+    names = {m: variation(m).method for m in methods}
+    found = algorithms.settings_in(options.settings, own=[name for name in names.values() if is_own(name)])
+    return {m: found.get(name, {}) for m, name in names.items()}
 
 
 def refuse_beside_config(options: RunOptions, config: Config) -> None:

@@ -52,7 +52,9 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            help="Methods (see `coterie list`), or module:function of your own.", autocompletion=complete_method
+            help="Methods (see `coterie list`), or module:function of your own; dfedalt@lr=0.1 is one with settings of "
+            "its own, so that a method may be there twice.",
+            autocompletion=complete_method,
         ),
     ],
     options: RunOptions,

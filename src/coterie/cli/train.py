@@ -12,7 +12,7 @@ from .. import algorithms
 from ..algorithms import Algorithm
 from ..core.arguments import accept
 from ..core.checked_json import read_json
-from ..core.custom import display_name, folder_name, is_own
+from ..core.custom import folder_name, is_own
 from ..core.errors import DivergedError, FolderError, UserError
 from ..core.files import path_problem
 from ..core.schema import Config, MetricInfo, Select
@@ -39,6 +39,7 @@ from .options import Output, RunOptions
 from .request import RunPlan, check_settings, refuse_beside_config
 from .results import TableStyle, show_comparison
 from .several import fresh_folder
+from .variations import variation
 
 # The arguments of fit that a saved configuration decides alone.
 SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
@@ -54,7 +55,7 @@ def run_method(method: str, options: RunOptions, trusted: Sequence[str], style: 
     elif trusted:
         raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
     else:
-        run, folder = _run_new(display_name(method), options, output)
+        run, folder = _run_new(variation(method).typed, options, output)
     show_comparison(Comparison([MethodRuns(run.summary["method"], [without_models(run)])]), folder, style.format)
     output.say(f"to look at it: {shlex.join(['coterie', 'report', str(folder)])}")
 

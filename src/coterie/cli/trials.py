@@ -24,6 +24,7 @@ from ..training.run import Run
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan
+from .variations import variation
 
 TUNING = "tune.json"
 TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path, bool | str, Sequence[Tracker]], Run]
@@ -34,12 +35,15 @@ class EndedEarly(UserError):  # noqa: N818
 
 
 def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], options: RunOptions) -> dict[str, list[str]]:
-    """Return the values to try of every setting; refuse what no method has, and what is set already."""
+    """Return the values to try of every setting; refuse what no method has, and what is set already.
+
+    Values that have commas themselves are separated by semicolons, as in ``epochs=1,2;3``.
+    """
     found: dict[str, list[str]] = {}
     known = dict.fromkeys(k for m in methods for k in settings_of(algorithms.builder(m)))
     for item in items:
         key, equals, text = (part.strip() for part in item.partition("="))
-        values = [value.strip() for value in text.split(",") if value.strip()]
+        values = [value.strip() for value in text.split(";" if ";" in text else ",") if value.strip()]
         if not equals or not values:
             raise UserError(
                 f"{option} {item} has no values: write {option} KEY=VALUE,VALUE, as in {option} lr=0.01,0.1"
@@ -47,13 +51,22 @@ def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], option
         if key not in known:
             raise no_option(f"method {' or '.join(methods)}", key, known)
         if key in found:
-            raise given_twice(option, key, ",".join(found[key]), ",".join(values))
+            raise given_twice(option, key, listed(found[key]), listed(values))
         if len(set(values)) < len(values):
             raise UserError(f"{option} {item} has a value twice: leave one out")
         if any(typed.partition("=")[0].strip().rpartition(".")[2] == key for typed in options.set):
             raise UserError(f"--set and {option} both have {key}: leave one of them out")
         found[key] = values
     return found
+
+
+def listed(values: Sequence[str]) -> str:
+    """Return values as they are typed.
+
+    >>> listed(["0.1", "0.2"]), listed(["1,2", "3"])
+    ('0.1,0.2', '1,2;3')
+    """
+    return (";" if any("," in value for value in values) else ",").join(values)
 
 
 @dataclass(frozen=True)
@@ -212,6 +225,9 @@ def trials_of_each(
 ) -> list[Tuning]:
     """Return the trials of every method of a comparison: the same values, samples and seed for all of them."""
     options = plan.options
+    for m in methods if items else ():
+        if (typed := variation(m)).settings:
+            raise UserError(f"--tune chooses settings of {typed.method}, and {m} has its own: leave one of them out")
     grid = typed_grid(items, "--tune", methods, options)
     if not grid:
         return []
@@ -242,7 +258,7 @@ def tuned_plan(
 
 def _said_alike(trials: Sequence[Tuning], said: Sequence[str]) -> str:
     """Say that all methods had the same chance, and what each of them chose of how many trainings."""
-    grid = {key: ",".join(values) for t in trials for key, values in t.grid.items()}
+    grid = {key: listed(values) for t in trials for key, values in t.grid.items()}
     kept, seed = trials[0].plan.options.given("validation"), trials[0].first_seed
     return (
         f"Every method was tuned alike, one training for each of {'; '.join(f'{k}={v}' for k, v in grid.items())} as "

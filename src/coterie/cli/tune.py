@@ -22,7 +22,11 @@ def tune(
     output: Output,
     grid: Annotated[
         list[str],
-        typer.Option(metavar="KEY=VALUE,VALUE", help="The values of a setting that are tried; repeat for more."),
+        typer.Option(
+            metavar="KEY=VALUE,VALUE",
+            help="The values of a setting that are tried, with ; "
+            "between values that have commas: epochs=1,2;5; repeat for more.",
+        ),
     ] = [],  # noqa: B006
     seeds: Annotated[
         int, typer.Option(help="How many seeds of every trial, counted up from --seed.", min=1, max=SEEDS)

@@ -22,6 +22,7 @@ from .request import RunPlan, check_settings
 from .several import folder_of_several, several_runs, typed_command
 from .train import checked_plan, train_seed
 from .trials import Tuning, best_trial, run_name, trial_score, typed_grid
+from .variations import variation
 
 SETTINGS, PAGE = "settings.toml", "tune.html"
 
@@ -30,7 +31,9 @@ def tune_method(
     method: str, items: Sequence[str], seeds: int, budget: int | None, sampler: str, options: RunOptions, output: Output
 ) -> None:
     """Try settings of one method, print a table of them, and leave the best ones in a file."""
-    method = display_name(method)
+    method, typed = variation(method)
+    if typed:
+        raise UserError(f"tune tries settings of {method}: type those that stay with --set, as in --set {typed[0]}")
     options = replace(options, validation=VALIDATION if options.validation is None else options.validation)
     if not options.validation:
         raise UserError("tune chooses on validation samples, and --validation 0 keeps none: leave it out")

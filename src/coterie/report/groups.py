@@ -1,7 +1,7 @@
 """Which runs belong side by side: equal clients and models make a set-up, a method with several seeds one row."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
@@ -132,12 +132,21 @@ def _name(record: Record) -> str:
 
 def _label(record: Record, namesakes: Sequence[Record]) -> str:
     """Return a method's name with the settings that tell it from its namesakes, and its folder where none does."""
-    mine, *every = ({k: _key(v) for k, v in _own(r).items()} for r in (record, *namesakes))
-    different = [k for k in mine if any(other.get(k) != mine[k] for other in every)]
-    settings = ", ".join(f"{k}={mine[k].strip(chr(34))}" for k in different)
-    alone = len(every) == 1 or (settings and every.count(mine) == 1)
+    mine, *every = (_own(r) for r in (record, *namesakes))
+    settings = difference(mine, every)
+    alone = len(every) == 1 or (settings and sum(_key(other) == _key(mine) for other in every) == 1)
     folder = "" if alone or record.folder is None else f"in {record.folder.name}"
     return " ".join(filter(None, (_name(record), settings, folder)))
+
+
+def difference(mine: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> str:
+    """Return the settings in which one of several differs from any other.
+
+    >>> difference({"lr": 0.1, "topology": "ring"}, [{"lr": 0.1, "topology": "ring"}, {"lr": 0.2, "topology": "ring"}])
+    'lr=0.1'
+    """
+    different = [k for k in mine if any(_key(other.get(k)) != _key(mine[k]) for other in every)]
+    return ", ".join(f"{k}={_key(mine[k]).strip(chr(34))}" for k in different)
 
 
 def _common(record: Record) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""One method with several settings in one comparison: dfedalt@lr=0.1."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.cli.options import RunOptions
+from coterie.cli.request import RunPlan
+from helpers_cli import contents, rows
+from in_process import answer
+from pages import Page
+
+SMALL = ("--data", "synthetic:size=400,classes=4", "--clients", "6", "--rounds", "2", "--quiet")
+TYPED = ("compare", "fedavg", "FedAvg@lr=0.3,momentum=0", "local", *SMALL)
+LABELS = ["fedavg lr=0.02, momentum=0.9", "fedavg lr=0.3, momentum=0.0", "local"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A comparison of a method with itself."""
+    folder = tmp_path_factory.mktemp("twice")
+    done = answer(*TYPED, "--out", "c", cwd=folder)
+    assert done.status == 0, done.err
+    return folder, done.out
+
+
+def test_rows_are_named_by_what_differs(compared: tuple[Path, str]) -> None:
+    """In the terminal, in compare.json, on the page and in LaTeX, all alike."""
+    folder, out = compared
+    assert [label for label in LABELS if f"\n{label} " in out] == LABELS
+    saved = json.loads((folder / "c" / "compare.json").read_text())
+    assert [method["method"] for method in saved] == LABELS
+    page = Page(folder / "c" / "report.html").root.text
+    assert [label for label in LABELS if label in page] == LABELS
+    latex = answer("report", "c", "--format", "latex", cwd=folder).out
+    assert r"FedAvg lr=0.3, momentum=0.0 &" in latex
+    assert f"{LABELS[0]} against {LABELS[1]}" in out or f"{LABELS[1]} against" in out or "local against" in out
+
+
+def test_each_is_trained_as_if_it_were_alone(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    alone = ("run", "fedavg", *SMALL, "--evaluate-every", "1", "--set", "lr=0.3", "--set", "momentum=0", "--out", "a")
+    assert answer(*alone, cwd=folder).status == 0
+    assert rows(folder / "a") == rows(folder / "c" / "fedavg@lr=0.3_momentum=0-seed0")
+    typed = ("run", "fedavg@lr=0.3,momentum=0", *SMALL, "--evaluate-every", "1", "--out", "b")
+    assert answer(*typed, cwd=folder).status == 0
+    assert rows(folder / "a") == rows(folder / "b")
+
+
+def test_what_is_typed_behind_a_name_comes_first() -> None:
+    """Before --set, which comes before the preset; a list keeps its commas, and steps take the place of epochs."""
+    plan = RunPlan.of(RunOptions(set=["lr=0.5", "momentum=0.5", "dfedalt.clip=3"]))
+    among = ["dfedalt@lr=0.1,epochs=1,2", "dfedalt@steps=3", "fedavg"]
+    first, second, third = (plan.algorithm(m, among).settings for m in among)
+    assert (first["lr"], first["momentum"], first["clip"], first["epochs"]) == (0.1, 0.5, 3.0, (1, 2))
+    assert (second["lr"], second["steps"], second["epochs"], second["clip"]) == (0.5, 3, None, 3.0)
+    assert (third["lr"], third["clip"]) == (0.5, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("compare", "local", "dfedalt@"), "write dfedalt@KEY=VALUE"),
+        (("compare", "dfedalt", "dfedalt"), "named twice"),
+        (("compare", "dfedalt", "dfedalt@lr=0.02"), "twice with the same settings"),
+        (("compare", "dfedalt", "dfedalt@mu=1"), "has no option 'mu'"),
+        (("compare", "dfedalt@lr=x", "local"), "lr='x'"),
+        (("compare", "dfedalt", "dfedalt@momentum=0", "--tune", "lr=0.1,0.2"), "leave one of them out"),
+        (("tune", "dfedalt@momentum=0", "--grid", "lr=0.1,0.2"), "--set momentum=0"),
+        (("run", "dfedatl@lr=1"), "did you mean dfedalt"),
+    ],
+)
+def test_what_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = answer(*words, cwd=tmp_path)
+    assert (done.status, contents(tmp_path)) == (2, {})
+    assert said in done.err.splitlines()[-1]
+
+
+def test_values_of_a_grid_may_have_commas(tmp_path: Path) -> None:
+    typed = ("tune", "fedavg", *SMALL, "--grid", "epochs=1,2;3", "--grid", "lr=0.1,0.2", "--out", "t")
+    assert answer(*typed, cwd=tmp_path).status == 0
+    tried = [trial["settings"] for trial in json.loads((tmp_path / "t" / "tune.json").read_text())["trials"]]
+    assert [(texts["epochs"], texts["lr"]) for texts in tried] == [
+        ("1,2", "0.1"),
+        ("1,2", "0.2"),
+        ("3", "0.1"),
+        ("3", "0.2"),
+    ]
+    config = json.loads((tmp_path / "t" / "trial001-seed0" / "config.json").read_text())
+    assert config["settings"]["epochs"] == [1, 2]
