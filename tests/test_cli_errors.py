@@ -295,17 +295,17 @@ def test_a_run_is_not_resumed_by_another_method(cli: Cli, whole: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--rounds", "5"],
-        ["--seed", "0"],
-        ["--set", "lr=1"],
         ["--data", "digits"],
-        ["--engine", "serial"],
-        ["--evaluate-every", "1"],
+        ["--model", "mlp"],
+        ["--partition", "iid"],
+        ["--clients", "3"],
+        ["--loss", "mse"],
+        ["--validation", "0.2"],
     ],
     ids=" ".join,
 )
 @pytest.mark.parametrize("path", ["a", "a/config.json"])
-def test_a_saved_configuration_takes_no_options(cli: Cli, whole: Path, path: str, options: list[str]) -> None:
+def test_a_saved_configuration_keeps_its_data_and_model(cli: Cli, whole: Path, path: str, options: list[str]) -> None:
     before = contents(whole.parent)
     names = (options[0], "saved configuration", "fedavg", "leave it out")
     cli.refuse("run", path, *options, "--out", "b", cwd=whole.parent, names=names)

@@ -38,7 +38,7 @@ def _check(t: Training) -> None:
         raise UserError("dispfl keeps most entries at zero, which fine-tuning would fill: leave finetune_epochs out")
 
 
-@method(SAM_PAPER, check=_check)
+@method(SAM_PAPER, check=_check, paced=True)
 def dispfl(
     p: Problem,
     t: Training,

@@ -24,7 +24,7 @@ def _staged(model: Model) -> Model:
     return model.like(staged(model.module))
 
 
-@method(LMT_PAPER, check=refuse_persistent, adapt=_staged, staged=True, submodel="stages")
+@method(LMT_PAPER, check=refuse_persistent, adapt=_staged, staged=True, submodel="stages", paced=True)
 def progfed(
     p: Problem,
     t: Training,

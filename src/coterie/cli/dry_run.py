@@ -16,7 +16,8 @@ from .options import RunOptions
 from .recipe_time import platform_of
 from .request import RunPlan, check_settings
 from .rows_format import for_programs, print_rows
-from .train import checked_plan, experiments_of, saved_config
+from .saved_run import saved_config
+from .train import checked_plan, experiments_of
 from .variations import variation
 
 COUNTED = (

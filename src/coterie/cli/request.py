@@ -17,7 +17,7 @@ from ..algorithms.used import unused
 from ..core.arguments import accept
 from ..core.custom import display_name, is_own
 from ..core.errors import UserError
-from ..core.schema import Config, Init
+from ..core.schema import Init
 from ..core.spec import counted, parse, spelled
 from ..data import Federation
 from ..data.partition import NATURAL
@@ -26,6 +26,7 @@ from ..models.losses import loss_of
 from ..models.model import Loss, Model
 from ..recipes.changes import fit_topology
 from ..training.checks import begins_apart
+from ..training.cluster import Cluster
 from ..training.experiment import Experiment
 from ..training.first import COMMON, PER_CLIENT, first_models
 from ..training.fit import ModelLike
@@ -34,7 +35,7 @@ from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
 from .variations import builder_of, row_labels, variation
 
-_FLAGS = ("topology", "capacities")  # settings with an option of their own
+FLAGS = ("topology", "capacities")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
 
 
@@ -127,7 +128,7 @@ class RunPlan:
         if "topology" in chosen:
             chosen["topology"] = fit_topology(chosen["topology"], self.options.clients or self.preset.clients)
         asked = self.asked(method, among)
-        chosen = {k: v for k, v in chosen.items() if not _displaced(k, asked)} | asked
+        chosen = {k: v for k, v in chosen.items() if not displaced(k, asked)} | asked
         idle = unused(variation(method).method, builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
 
@@ -140,11 +141,11 @@ class RunPlan:
         name, builder = variation(method).method, builder_of(method)
         typed = parse_settings(self.options.set, {variation(m).method: builder_of(m) for m in among})[name]
         known = settings_of(builder)
-        typed |= {k: v for k in _FLAGS if k in known and (v := getattr(self.options, k)) is not None}
+        typed |= {k: v for k in FLAGS if k in known and (v := getattr(self.options, k)) is not None}
         own = parse_settings(variation(method).settings, {name: builder})[name]
         filed = settings_from_file(self.options, among)[method]
-        first = {k: v for k, v in filed.items() if not _displaced(k, typed)} | typed
-        return {k: v for k, v in first.items() if not _displaced(k, own)} | own
+        first = {k: v for k, v in filed.items() if not displaced(k, typed)} | typed
+        return {k: v for k, v in first.items() if not displaced(k, own)} | own
 
     def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
         """Return what clients begin with; beside others, a method whose clients begin with the server's model does."""
@@ -225,7 +226,7 @@ def own_settings(preset: Preset, builder: Callable[..., Any]) -> dict[str, Any]:
     return {name: value for kind in preset.kinds for name, value in asked.get(kind, {}).items()}
 
 
-def _displaced(suggested: str, asked: Mapping[str, Any]) -> bool:
+def displaced(suggested: str, asked: Mapping[str, Any]) -> bool:
     """Whether a typed setting takes the place of one that the preset suggests."""
     others = [set(pair) - {suggested} for pair in EXCLUSIVE if suggested in pair]
     return any(asked.get(k) is not None for other in others for k in other)
@@ -241,7 +242,7 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
         raise UserError(
             f"{options.settings.path} has settings for {tables} and none for {', '.join(methods)}: add them"
         )
-    for name in (*_FLAGS, "drop_messages"):
+    for name in (*FLAGS, "drop_messages"):
         needed = "topology" if name == "drop_messages" else name
         if getattr(options, name) is not None and not any(needed in settings for settings in known):
             raise UserError(f"{', '.join(methods)} has no {needed}: leave {flag(name)} out")
@@ -256,17 +257,7 @@ def settings_from_file(options: RunOptions, methods: Sequence[str]) -> dict[str,
     return {m: found.get(name, {}) for m, name in names.items()}
 
 
-def refuse_beside_config(options: RunOptions, config: Config) -> None:
-    """Refuse options beside a saved configuration, which already says everything.
-
-    It does not say where the data and the results are, nor the cluster, nor for how long; a run that goes on may change
-    its engine.
-    """
-    apart = {"data_dir", "out", "resume", "for_", "ray_address", "workers", "gpus_per_worker"}
-    apart |= {"engine"} if options.resume else set()
-    other = [flag(k) for k, v in vars(options).items() if v not in (None, []) and k not in apart]
-    if other:
-        raise UserError(
-            f"{' '.join(other)} cannot be combined with a saved configuration of {config['method']}: "
-            "leave it out, or name the method instead of the folder"
-        )
+def cluster(options: RunOptions) -> Cluster | None:
+    """Return the cluster that was typed, if any."""
+    typed = Cluster(options.workers, options.ray_address, options.given("gpus_per_worker"))
+    return None if typed == Cluster() else typed

@@ -36,7 +36,8 @@ def run(
     format: ResultFormat = "table",
     dry_run: DryRun = False,
 ) -> None:
-    """Train one method. A saved config.json repeats its run exactly; `--resume` continues an interrupted one."""
+    """Train one method. A saved config.json repeats its run exactly, or with what is typed changed: --set, --rounds,
+    --seed; `--resume` continues an interrupted run, and with --rounds lets a finished one have more."""
     from .dry_run import show_costs
     from .results import TableStyle
     from .train import run_method
