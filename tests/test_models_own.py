@@ -55,6 +55,49 @@ def test_it_runs_and_is_repeated_from_its_configuration(cli: Cli, here: Path) ->
     cli.refuse("run", "../a/config.json", *trusted, cwd=elsewhere, names=("mine_of_a_test.py",))
 
 
+def test_it_is_exported_and_loaded_by_whoever_trusts_it(cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, made = "mine_of_a_test:Net", ("--client", "1", "--out")
+    cli.succeed("run", "fedper", *SMALL, "--model", f"{named},width=5", "--out", "a", cwd=here)
+    cli.refuse("export", "a", *made, "x.safetensors", cwd=here, names=("would run", f"--trust {named}"))
+    cli.refuse("export", "a", *made, "x.pt", "--trust", "os:abort", cwd=here, names=(f"--trust {named}",))
+    assert not (here / "x.safetensors").exists()
+    for file in ("x.safetensors", "x.pt"):
+        cli.succeed("export", "a", *made, file, "--trust", named, cwd=here)
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(here)
+    run = ct.load("a", trust=[named])
+    x = torch.randn(3, *run.config["model"]["input_shape"])
+    expected = run.clients[1].module()(x)
+    assert torch.equal(ct.export.load("x.safetensors", trust=[named])(x), expected)
+    torch.testing.assert_close(torch.jit.load("x.pt")(x), expected)
+    assert run.clients[1].predict(x).equal(expected.argmax(1))
+    with pytest.raises(UserError, match="trust=\\['mine:net'\\]"):
+        ct.load("a").clients[1].module()
+    with pytest.raises(UserError, match=f"add --trust {named}"):
+        ct.export.load("x.safetensors")
+    with pytest.raises(UserError, match="in memory names no code"):
+        ct.export.save(run, 1, "y.pt", trust=[named])
+
+
+def test_a_file_is_named_as_a_shell_completes_it(cli: Cli, here: Path) -> None:
+    """From any folder; the configuration repeats the name, and trust is by that name."""
+    work = here / "work"
+    work.mkdir()
+    named = "../mine_of_a_test.py:Net"
+    cli.succeed("run", "fedper", *SMALL, "--model", f"{named},width=5", "--out", "a", cwd=work)
+    assert json.loads((work / "a/config.json").read_text())["model"]["module"] == named
+    cli.refuse("run", "a/config.json", cwd=work, names=(f"--trust {named}",))
+    cli.succeed("run", "a/config.json", "--trust", named, "--out", "b", cwd=work)
+    assert_same_run(work / "a", work / "b")
+    cli.succeed("run", "fedper", *SMALL, "--model", "./mine_of_a_test.py:Net,width=5", "--out", "c", cwd=here)
+    names = ("there is no file ./gone.py", "name one that is there")
+    cli.refuse("run", "local", *SMALL, "--model", "./gone.py:Net", cwd=here, names=names)
+    (work / "json.py").write_text(MINE)
+    cli.refuse(
+        "run", "local", *SMALL, "--model", "work/json.py:Net", cwd=here, names=("another module 'json'", "rename")
+    )
+
+
 WRONG = {
     "mine_of_a_test:net": ("did you mean Net",),
     "mine_of_a_test:number": ("int", "torch.nn.Module"),

@@ -210,6 +210,12 @@ def export(
         str, typer.Option(help="Of models of low rank: recovered (ordinary layers) or factorized.")
     ] = "recovered",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Code of your own that the run names and may run here: module:function.", show_default="none"
+        ),
+    ] = None,
 ) -> None:
     """Write a client's own model into a file that works elsewhere.
 
@@ -224,7 +230,7 @@ def export(
     """
     from .export import export_models
 
-    export_models(run, client, format, out, form, force)
+    export_models(run, client, format, out, form, force, trust or [])
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Code of one's own, typed as ``module:function`` in a command.
+"""Code of one's own, typed as ``module:function`` or ``./file.py:function`` in a command.
 
 Only a name that a person types is imported. A configuration may come from anybody, so code that it names is not
 imported unless the person types that name, too (``--trust``).
@@ -16,14 +16,14 @@ from typing import Any
 
 from .errors import UserError, unknown
 
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|[^:,]*\.py):[^\W\d]\w*")
 
 
 def is_own(name: str) -> bool:
     """Return whether a text names a function of one's own.
 
-    >>> is_own("mine:fedfoo"), is_own("lab.methods:fedfoo"), is_own("fedavg"), is_own("random:5")
-    (True, True, False, False)
+    >>> [is_own(name) for name in ("mine:fedfoo", "lab.methods:fedfoo", "./lab/mine.py:fedfoo", "fedavg", "random:5")]
+    [True, True, True, False, False]
     """
     return _NAME.fullmatch(name) is not None
 
@@ -47,12 +47,23 @@ def folder_name(method: str) -> str:
 
 
 def import_function(name: str, kind: str) -> Callable[..., Any]:
-    """Return the function (or class) of that name, from the current folder or wherever Python finds the module."""
+    """Return the function (or class) of that name, from its file, or wherever Python finds the module.
+
+    A file is imported as the module of its name, as if it had been looked for in its folder.
+    """
     module, _, function = name.partition(":")
-    home = _imported(module, name, kind)
+    folder = Path.cwd()
+    if module.endswith(".py"):
+        file = Path(module).expanduser()
+        if not file.is_file():
+            raise UserError(f"there is no file {module} for the {kind} {name}: name one that is there")
+        folder, module = file.absolute().parent, file.stem
+    home = _imported(module, name, kind, folder)
+    if folder != Path.cwd():
+        _check_hidden(home, module, folder)
     found = getattr(home, function, None)
     if found is None:
-        _check_hidden(home, module)
+        _check_hidden(home, module, folder)
         defined = [k for k, v in vars(home).items() if callable(v) and getattr(v, "__module__", None) == module]
         if not defined:
             raise UserError(f"module {module!r} has no function: write {function} in it, or name another module")
@@ -62,15 +73,16 @@ def import_function(name: str, kind: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _check_hidden(home: ModuleType, module: str) -> None:
-    """Refuse a file of the current folder whose name another module has taken."""
-    file = Path(*module.split(".")).with_suffix(".py").absolute()
+def _check_hidden(home: ModuleType, module: str, folder: Path) -> None:
+    """Refuse a file of a folder whose name another module has taken."""
+    file = folder.joinpath(*module.split(".")).with_suffix(".py")
     if file.exists() and not (home.__file__ and file.samefile(home.__file__)):
-        raise UserError(f"Python has another module {module!r} than {file.name} of this folder: rename your file")
+        where = "this folder" if folder == Path.cwd() else str(folder)
+        raise UserError(f"Python has another module {module!r} than {file.name} of {where}: rename your file")
 
 
-def _imported(module: str, name: str, kind: str) -> ModuleType:
-    here = str(Path.cwd())
+def _imported(module: str, name: str, kind: str, folder: Path) -> ModuleType:
+    here = str(folder)
     if here not in sys.path:
         sys.path.append(here)  # last: a file of the folder must not hide a library's
     try:
@@ -78,8 +90,6 @@ def _imported(module: str, name: str, kind: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _broken(module, error) from error  # the missing module is one that this module imports
-        if module.endswith(".py"):
-            raise UserError(f"{name} names a file: type its module, {name.replace('.py:', ':')}") from error
         raise UserError(
             f"there is no module {module!r} for the {kind} {name}: go to the folder of "
             f"{module.replace('.', '/')}.py, or install it"

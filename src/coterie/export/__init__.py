@@ -5,7 +5,7 @@ Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that a
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..core.arguments import checked
@@ -27,6 +27,7 @@ def save(
     format: FormatName | None = None,
     form: Form = "recovered",
     force: bool = False,
+    trust: Sequence[str] = (),
 ) -> Path:
     """Write one client's model into a file.
 
@@ -37,6 +38,7 @@ def save(
         format: Its kind, by default what its name ends with (.safetensors, .onnx, .pt).
         form: Of a model of low rank, "recovered" (ordinary layers) or "factorized".
         force: Replace a file that exists.
+        trust: The code that a folder names and that may run here, such as ["mine:net"] of ``--model mine:net``.
 
     >>> import coterie as ct, tempfile
     >>> fed = ct.data.federate("synthetic", clients=2, partition="iid", seed=0)
@@ -48,7 +50,7 @@ def save(
     """
     path = Path(path)
     chosen = _format(format, path)
-    opened = Opened.of(run)
+    opened = Opened.of(run, trust)
     _check_absent(path, force)
     chosen.write(opened.deployed(opened.number(client), form), path)
     return path
@@ -61,10 +63,11 @@ def save_all(
     format: FormatName | None = None,
     form: Form = "recovered",
     force: bool = False,
+    trust: Sequence[str] = (),
 ) -> Iterator[Path]:
     """Write every client's model into a folder, as client-0003.onnx or client-0003-mayo.onnx; yield file by file."""
     chosen = _format(format or "safetensors", Path(folder))
-    opened = Opened.of(run)
+    opened = Opened.of(run, trust)
     names = ["-" + re.sub(r"[^\w.-]", "_", name[:80]) for name in opened.names] or [""] * opened.clients
     files = [Path(folder) / f"client-{i:04d}{name}{chosen.suffix}" for i, name in enumerate(names)]
     for file in files:  # before the first one is written

@@ -4,7 +4,7 @@ Clients are read one by one: a hundred models need not be in memory to write one
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.clients import NAMED
+from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError, unknown
 from ..core.schema import FINETUNED, ClientSummary, Config
 from ..core.schema_parts import SavedColumns
@@ -146,20 +147,24 @@ class Opened:
     client: Callable[[int], Client]
 
     @classmethod
-    def of(cls, run: Run | str | Path) -> "Opened":
-        """Open a run in memory, or in its folder."""
+    def of(cls, run: Run | str | Path, trusted: Collection[str] = ()) -> "Opened":
+        """Open a run in memory, or in its folder; ``trusted``: the code that the folder names and that may run."""
         if isinstance(run, Run):
+            if trusted:
+                raise UserError("a run in memory names no code that would have to be trusted: leave trust out")
             return cls(run.config, run.client_summary, run.clients.__getitem__)
         folder = finished(run)
         config = folder.config()
-        if "name" not in config["model"]:
+        if trusted or is_own(config["model"].get("module", "")):
+            check_trusted(config, trusted)
+        elif "name" not in config["model"]:
             raise UserError(
                 f"{run} was made with a module of its own: give coterie.export.save the run that "
                 "coterie.load(path, model=...) returns"
             )
         where = str(folder.path / CONFIG)
         known = folder.client_summary()
-        modules = Modules(config, model_of(config, where=where), where, known)
+        modules = Modules(config, model_of(config, where=where, trusted=trusted), where, known, trusted)
         return cls(config, known, lambda i: client_of(folder.path, i, modules.of))
 
     @property

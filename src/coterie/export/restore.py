@@ -1,6 +1,7 @@
 """From a safetensors file back to a module, by what its metadata say."""
 
 import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from .. import algorithms, models
 from ..algorithms.update import final_models
 from ..core.arguments import checked
 from ..core.checked_json import made_of
+from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError
 from ..core.tensors import Tensors
 from ..models.model import Model, cross_entropy
@@ -18,8 +20,11 @@ from ..training.run import shapes
 
 
 @checked("function")
-def load(path: str | Path) -> nn.Module:
-    """Return the module of a safetensors file that ``save`` has written, in evaluation mode."""
+def load(path: str | Path, trust: Sequence[str] = ()) -> nn.Module:
+    """Return the module of a safetensors file that ``save`` has written, in evaluation mode.
+
+    ``trust``: the code that the file names and that may run here, such as ["mine:net"].
+    """
     try:
         with safe_open(path, framework="pt") as file:
             about, tensors = file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
@@ -28,17 +33,20 @@ def load(path: str | Path) -> nn.Module:
     if "model" not in about or "classes" not in about:
         raise UserError(f"{path} does not say which model it holds: load its tensors into a module of your own")
     with made_of(str(path), "what it says of its model"):
-        module = _module(about, tensors)
+        module = _module(about, tensors, trust)
         module.load_state_dict(tensors)
     return module.eval()
 
 
-def _module(about: dict[str, str], tensors: Tensors) -> nn.Module:
+def _module(about: dict[str, str], tensors: Tensors, trusted: Collection[str]) -> nn.Module:
     """Return the module as the method trained it, in the client's own form, with other values."""
     known: dict[str, Any] = {k: json.loads(about[k]) for k in ("classes", "input_shape", "model_options")}
-    module = models.rebuild(
-        {"name": about["model"], **{k: known[k] for k in ("classes", "input_shape")}, **known["model_options"]}
-    )
+    sizes = {k: known[k] for k in ("classes", "input_shape")}
+    if is_own(about["model"]):
+        check_trusted({"model": {"module": about["model"]}}, trusted)
+        module = models.rebuild_trusted({**known["model_options"], **sizes, "module": about["model"]})
+    else:
+        module = models.rebuild({"name": about["model"], **sizes, **known["model_options"]})
     if about.get("form") == "recovered":
         return module
     if not algorithms.is_method(about["method"]):

@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from .. import algorithms, models
 from ..algorithms.update import final_models
 from ..core.arguments import checked
 from ..core.checked_json import made_of
-from ..core.custom import trust_options
+from ..core.custom import check_trusted, trust_options
 from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.schema_parts import Newcomers
@@ -67,7 +67,8 @@ class Client:
         if self.model is None:
             raise UserError(
                 "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
-                "coterie.load(path, model=...)"
+                "coterie.load(path, model=...), or trust the code that the run names, as in coterie.load(path, "
+                "trust=['mine:net'])"
             )
         return self.model.to_module(self.shared | self.personal)
 
@@ -150,14 +151,17 @@ def client_tensors(client: Client) -> Tensors:
 
 
 @checked("function")
-def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None) -> Run:
+def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = None, trust: Sequence[str] = ()) -> Run:
     """Return a finished run from its folder; ``model``: the module, where the run used one of its own.
 
+    ``trust``: the code that the folder names and that may run here, such as ["mine:net"] of ``--model mine:net``.
     Without the clients' models, which ``coterie pack`` leaves out, ``clients`` and ``final`` are empty.
     """
     folder = finished(path)
     config, where = folder.config(), str(folder.path / CONFIG)
-    modules = Modules(config, model_of(config, model, where), where, folder.client_summary())
+    if trust:
+        check_trusted(config, trust)
+    modules = Modules(config, model_of(config, model, where, trust), where, folder.client_summary(), trust)
     return read_finished(folder, config, modules.of, say=print)
 
 
@@ -193,11 +197,16 @@ def finished(path: str | Path) -> RunFolder:
 
 
 def module_of(
-    config: Config, model: nn.Module | Callable[[], nn.Module] | None = None, where: str = "the configuration"
+    config: Config,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    where: str = "the configuration",
+    trusted: Collection[str] = (),
 ) -> nn.Module | None:
     """Return the module of a run as it was given to ``fit``; ``where``: the file of the configuration."""
     if model is not None:
         return accepted(model if isinstance(model, nn.Module) else model())
+    if config["model"].get("module") in trusted:
+        return models.rebuild_trusted(config["model"])
     if "name" not in config["model"]:
         return None
     with made_of(where, "model"):
@@ -205,17 +214,20 @@ def module_of(
 
 
 def model_of(
-    config: Config, model: nn.Module | Callable[[], nn.Module] | None = None, where: str = "the configuration"
+    config: Config,
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    where: str = "the configuration",
+    trusted: Collection[str] = (),
 ) -> Model | None:
     """Return the module of a run, as its method trained it; ``where``: the file of the configuration."""
-    module = module_of(config, model, where)
+    module = module_of(config, model, where, trusted)
     if module is None:
         return None
     given = Model(module, cross_entropy)
-    if not algorithms.is_method(config["method"]):  # the module that it trained is the one to pass
-        return given
+    if not algorithms.is_method(config["method"]) and config["method"] not in trusted:
+        return given  # the module that it trained is the one to pass
     with made_of(where, "settings"):
-        return algorithms.rebuild(config["method"], **config["settings"]).adapt(given)
+        return algorithms.rebuild(config["method"], trusted, **config["settings"]).adapt(given)
 
 
 @dataclass(frozen=True)
@@ -226,12 +238,14 @@ class Modules:
     common: Model | None
     where: str  # the file of the configuration
     clients: ClientSummary  # which says after which round each client's model was taken
+    trusted: Collection[str] = ()  # the code that the configuration may run
 
     def of(self, client: int, tensors: Tensors) -> Model | None:
         """Return the module that these tensors of a client are for."""
         if self.common is None or shapes(tensors) == shapes(self.common.start):
             return self.common
-        return self._own[client] if algorithms.is_method(self.config["method"]) else None
+        known = algorithms.is_method(self.config["method"]) or self.config["method"] in self.trusted
+        return self._own[client] if known else None
 
     @cached_property
     def _own(self) -> list[Model]:
@@ -240,7 +254,7 @@ class Modules:
         c, n = self.config, self.config["data"]["clients"]
         taken = self.clients.get("rounds") or [self.clients.get("round", c["rounds"])] * n
         with made_of(self.where, "settings"):
-            method = algorithms.rebuild(c["method"], **c["settings"])
+            method = algorithms.rebuild(c["method"], self.trusted, **c["settings"])
             known = method, self.common, n, c["rounds"], c["seed"]
             forms = {t: final_models(*known, t - 1) for t in set(taken)}
         return [forms[t][i] for i, t in enumerate(taken)]
