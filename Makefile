@@ -34,8 +34,8 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-# The documentation as a site, into site/: open site/index.html. Nothing is fetched.
-docs: setup
+# The documentation as a site, into site/: open site/index.html. Nothing is fetched but the packages of the extra docs.
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The picture of the demo's report, docs/report.png, in the README and on the site.
@@ -82,11 +82,12 @@ licenses: setup
 
 setup: $(VENV)/.ready
 
-# The stamps are written last, so an interrupted installation is taken up again by the next call. The demo needs far
-# less than the tests do.
+# The stamps are written last, so an interrupted installation is taken up again by the next call. The demo and the site
+# need far less than the tests do.
 $(VENV)/.demo: EXTRAS := report
+$(VENV)/.docs: EXTRAS := docs
 $(VENV)/.ready: EXTRAS := all
-$(VENV)/.demo $(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.docs $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Coterie needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'

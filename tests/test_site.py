@@ -4,17 +4,25 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import blocks
 import coterie as ct
 import methods as method_pages
 import webpages
+from coterie.algorithms import base
+from coterie.algorithms.options import Training
 from coterie.data import builtin
 from coterie.data.pool import Pool
 from coterie.data.sources import SOURCES
+from coterie.local.steps import Phase
 from docstrings import about, formula
 from helpers_cli import Cli
 from method_round import CLIENTS, method_round
@@ -22,11 +30,17 @@ from words import LETTERS
 
 ROOT = Path(__file__).parent.parent
 METHODS = list(ct.algorithms.BUILDERS)
-# MkDocs in a process that cannot reach any network.
+# MkDocs in a process that cannot reach any network, and that has no packages but those that `make docs` installs.
 ALONE = """
-import runpy, socket
+import runpy, socket, sys
+from importlib.machinery import PathFinder
 def refuse(*a, **k): raise OSError("the site must be built without a network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in ABSENT else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
 runpy.run_module("mkdocs", run_name="__main__")
 """
 
@@ -45,9 +59,40 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared / "site"
 
 
+def absent() -> set[str]:
+    """The modules of installed packages that neither Coterie nor its extra docs needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["docs"])]
+    needed: set[str] = set()
+    while wanted:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        extras = requirement.extras or {""}
+        if name not in needed:
+            needed.add(name)
+            with suppress(metadata.PackageNotFoundError):
+                every = map(Requirement, metadata.requires(name) or ())
+                wanted += [r for r in every if any(marked(r, extra) for extra in extras)]
+    owners = metadata.packages_distributions()
+    return {module for module, names in owners.items() if not {canonicalize_name(n) for n in names} & needed}
+
+
+def marked(requirement: Requirement, extra: str) -> bool:
+    """Whether a requirement holds here."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
 def build(out: Path) -> None:
     """Builds it; a warning is an error."""
-    order = [sys.executable, "-c", ALONE, "build", "--strict", "--site-dir", str(out)]
+    order = [
+        sys.executable,
+        "-c",
+        f"ABSENT = {absent() - {'coterie'}}\n{ALONE}",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(out),
+    ]
     quiet = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(order, cwd=ROOT, env={**os.environ, **quiet}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -69,6 +114,26 @@ def test_every_link_leads_somewhere(site: Path) -> None:
     ]
     assert len(found) > 1000
     assert [x for x in found if x[1]] == []
+
+
+FIELDS = {
+    "runs": (ct.Run, ct.training.run.Client),
+    "data": (ct.data.Federation,),
+    "algorithms": (Training,),
+    "inside": (base.Program, base.Round, base.Trained, base.Problem, Phase),
+}
+
+
+@pytest.mark.parametrize("page", FIELDS)
+def test_the_reference_shows_all_fields_with_a_sentence_each(site: Path, page: str) -> None:
+    text = (site / "api" / f"{page}.html").read_text(encoding="utf-8")
+    for kind in FIELDS[page]:
+        start = text.index(f'id="{kind.__module__}.{kind.__qualname__}"')
+        rows = re.findall(r"<tr>\s*<td>(.*?)</td>\s*</tr>", text[start:].partition("</table>")[0], flags=re.DOTALL)
+        cells = [re.split(r"</td>\s*<td>", row) for row in rows]
+        told = {re.sub(r"<.*?>", "", name): means for name, _, _, means in cells}
+        assert list(told) == list(kind.__annotations__)
+        assert all(means.endswith(".") for means in told.values())
 
 
 def test_search_in_a_folder_brings_its_own_script(site: Path) -> None:

@@ -50,10 +50,10 @@ class Assigned(NamedTuple):
 class Problem:
     """The problem that a program is bound to: the model, the number of clients, the number of rounds."""
 
-    model: Model
-    clients: int
+    model: Model  # of all clients, before a method makes others of it
+    clients: int  # how many there are
     rounds: int  # of the whole run, for schedules
-    seed: int
+    seed: int  # of the run
     submodels: Callable[["Round"], Sequence[Assigned]] | None = None  # where clients train forms of their own
     shard: Integers | None = None  # the clients of this process; None: all clients
 
@@ -86,12 +86,12 @@ class Problem:
 class Round:
     """One round, as a program sees it."""
 
-    index: int
+    index: int  # counted from 0
     cohort: Integers  # [m] who takes part, of the local clients
     Ws: tuple[Tensor, ...]  # [n, n] who mixes with whom, one exchange after another; none where there is a server
     samples: Samples  # the training data
-    engine: Engine
-    seed: int
+    engine: Engine  # where the clients run
+    seed: int  # of the run
     global_cohort: Integers  # who takes part, wherever they lie
     local_clients: Integers  # those of this process, in the order of the state's rows
     dropout: bool = False  # whether the model drops out: then batches bring the keys of its masks
@@ -178,12 +178,12 @@ class Program(NamedTuple, Generic[S]):
     phases: Sequence[Phase]  # the local work
     training: Training  # what all methods have in common: rates, batches, fine-tuning, bits
     init: Callable[[Tensors, Tensors], S]  # the common first model; stacked: those of the local clients
-    train: Callable[[S, Round], Trained]
-    exchange: Callable[[S, Trained, Round], S]
+    train: Callable[[S, Round], Trained]  # the local work of the cohort, which needs no other client
+    exchange: Callable[[S, Trained, Round], S]  # what follows from what the members have sent: the next state
     models: Callable[[S], Tensors]  # stacked: what each client would deploy, in the common form
     message: Callable[[Tensors], Tensors]  # of one model's tensors: names, shapes and types of what a client sends
-    traffic: Callable[[S, Round], Traffic]
-    topology: Topology | None = None
+    traffic: Callable[[S, Round], Traffic]  # messages and bytes of a round
+    topology: Topology | None = None  # the graph that clients exchange over; None with a server
     gossip_steps: int = 1  # exchanges of a round over that topology
     fresh_graph: bool = False  # whether each of them has a matrix of its own
     participation: float | int = 1.0  # a fraction of the clients, or a count

@@ -93,8 +93,8 @@ class Phase(NamedTuple):
     """A stretch of local work that trains one part of the model."""
 
     trains: frozenset[str]  # everything else is frozen: no step, no decay, no share in any norm
-    amount: Amount
-    lr: float
+    amount: Amount  # how many epochs or steps
+    lr: float  # the learning rate of the first round
     corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
     group: ParamGroup | None = None  # of what is trained: this has another rate

@@ -56,7 +56,7 @@ class Client:
 
     shared: Tensors  # what it exchanged
     personal: Tensors  # what never left it
-    model: Model | None
+    model: Model | None  # the model that these tensors are of; None where it must be given to coterie.load
     answering: Answering | None = None  # what its samples are and its outputs mean; of the clients of a run
 
     def __repr__(self) -> str:
@@ -88,10 +88,10 @@ class Client:
 class Run:
     """A finished run; a notebook shows its numbers and its curve."""
 
-    config: Config
+    config: Config  # everything that repeats the run, as in config.json
     history: History  # one row per round; history.frame() is a pandas DataFrame
-    summary: Summary
-    clients: list[Client]
+    summary: Summary  # the numbers of the reported round, the best ones and the costs, as in summary.json
+    clients: list[Client]  # every client's own model, in the order of the data
     final: Tensors  # the state after the last round, as a checkpoint holds it
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
 
