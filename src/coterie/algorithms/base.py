@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core import rng
 from ..core.clients import client_name
 from ..core.errors import DivergedError
-from ..core.tensors import Tensors, Tree, finite, floating
+from ..core.tensors import Tensors, Tree, finite, floating, to_device
 from ..data.batches import Amount, Batches, Integers, Samples
 from ..engines.base import Engine, Step
 from ..local.personal import Patterns, personal_names
@@ -120,7 +120,7 @@ class Round:
     @property
     def members(self) -> Tensor:
         """The places of the cohort in a state, to index its stacked tensors with."""
-        return torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)).to(self.samples.x.device)
+        return to_device(torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)), self.samples.x.device)
 
     def row(self, weighting: str) -> Tensor:
         """Return [m] a server's row of W: the weight of each local member among all members of the round.
@@ -130,7 +130,7 @@ class Round:
         sizes = self.samples.sizes
         total = sizes[self.global_cohort].sum() if weighting == "size" else 0
         row = sizes[self.cohort] / total if total else np.full(len(self.cohort), 1 / len(self.global_cohort))
-        return torch.from_numpy(row).to(self.samples.x.device)
+        return to_device(torch.from_numpy(row), self.samples.x.device)
 
 
 class ModelGroup(NamedTuple):

@@ -15,7 +15,19 @@ from torch import Tensor
 from torch.func import vmap
 
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, concatenate, entries, floating, leaves, replicate, rows, split, zeros_like
+from ..core.tensors import (
+    Tensors,
+    Tree,
+    concatenate,
+    entries,
+    floating,
+    leaves,
+    replicate,
+    rows,
+    split,
+    to_device,
+    zeros_like,
+)
 from ..data.batches import Integers, Samples
 from ..engines import Serial
 from ..local.steps import REFERENCE, Aux, Carry, Descent, Frozen, Phase
@@ -79,22 +91,23 @@ class LocalUpdate:
             models, memory = models | end.x | end.running, memory | end.buffer
             loss, steps = loss + end.loss, steps + batches.steps
             passes += batches.seen * prod(c.gradients for c in phase.corrections)
-        made = torch.from_numpy(steps).to(loss)
+        made = torch.from_numpy(steps).to(loss, non_blocking=True)
         return Trained(models, {}, memory, loss / made, made, ((self.problem.model, passes),))
 
     def train(self, r: Round, models: Tensors, memory: Tensors, message: Message, aux: Aux = NOTHING) -> Trained:
         """Run all phases and send the ``message`` of the models; clients with submodels of their own train those.
 
-        Those with equal shapes train side by side, one submodel after another.
+        Those with equal shapes train side by side, one submodel after another. Nothing between two of them waits for
+        the device, or it would have nothing to do while the next one is prepared.
         """
         if self.problem.submodels is None:
             done = self.run(r, models, memory, aux)
             return done._replace(sent=message(done.models))
         assigned = self.problem.submodels(r)
         parts = [self._train_submodel(a, r, models, aux) for a in assigned]
-        back = torch.from_numpy(np.concatenate([a.places for a in assigned]).argsort()).to(r.members.device)
+        order = torch.from_numpy(np.concatenate([a.places for a in assigned]).argsort())
         stacked = concatenate([(part.models, part.mass, part.loss, part.steps) for part in parts])
-        models, mass, loss, steps = rows(stacked, back)
+        models, mass, loss, steps = rows(stacked, to_device(order, r.members.device))
         sent = message(models)
         passes = tuple(p for part in parts for p in part.passes)
         groups = tuple(group for part in parts for group in part.groups)
@@ -102,13 +115,15 @@ class LocalUpdate:
 
     def _train_submodel(self, a: Assigned, r: Round, models: Tensors, aux: Aux) -> Trained:
         """Train the members with one submodel; the result is in the common form."""
-        mine, submodel = torch.from_numpy(a.places).to(r.members.device), a.submodel
+        device, submodel = r.members.device, a.submodel
+        mine, index = to_device((torch.from_numpy(a.places), a.index), device)
         problem = replace(self.problem, model=submodel.model, submodels=None)
         everything = self.problem.parameters
         phases = [p._replace(trains=problem.parameters) if p.trains == everything else p for p in self.phases]
         work, members = replace(self, problem=problem, phases=phases), replace(r, cohort=r.cohort[a.places])
         done = work.run(members, extracted(submodel, models, mine, a.index), None, rows(dict(aux), mine))
-        values, mass = vmap(submodel.embed)(done.models, a.index)
+        one = equal_rows(a.index)
+        values, mass = vmap(submodel.embed, (0, None if one else 0))(done.models, rows(index, 0) if one else index)
         group = ModelGroup(a.places, submodel.model, done.models, submodel.private)
         return done._replace(models=values, mass=mass, groups=(group,))
 
@@ -159,13 +174,14 @@ def named_submodel(model: Model, common: Mapping[str, torch.Tensor], place: Call
 
 def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) -> Tensors:
     """Return the submodels of some members, stacked; extracted once where all have the same model and index."""
+    there = to_device(index, mine.device)
     if alike(models, index):
-        once: Tensors = replicate(submodel.extract(rows(models, 0), rows(index, 0)), len(mine))
+        once: Tensors = replicate(submodel.extract(rows(models, 0), rows(there, 0)), len(mine))
         return once
     if one_for_all(models):  # one model is not copied for every member before it is cut
-        cuts: Tensors = vmap(submodel.extract, in_dims=(None, 0))(rows(models, 0), index)
+        cuts: Tensors = vmap(submodel.extract, in_dims=(None, 0))(rows(models, 0), there)
         return cuts
-    each: Tensors = vmap(submodel.extract)(rows(models, mine), index)
+    each: Tensors = vmap(submodel.extract)(rows(models, mine), there)
     return each
 
 
@@ -176,7 +192,12 @@ def one_for_all(models: Tensors) -> bool:
 
 def alike(models: Tensors, index: Tree) -> bool:
     """Tell whether all members see one model in the same way."""
-    return one_for_all(models) and all(bool((v == v[:1]).all()) for v in leaves(index))
+    return one_for_all(models) and equal_rows(index)
+
+
+def equal_rows(index: Tree) -> bool:
+    """Tell whether all rows of what is stacked are equal; ask before it is on a device, or that will be waited for."""
+    return all(bool((v == v[:1]).all()) for v in leaves(index))
 
 
 def chunks(places: Integers, model: Model) -> Iterator[slice]:
@@ -197,7 +218,7 @@ def model_groups(model: Model, submodels: Submodels | None, models: Tensors, r: 
     for a in submodels(r):
         parts = [slice(None)] if alike(models, a.index) else chunks(a.places, a.submodel.model)
         for some in parts:
-            mine = torch.from_numpy(a.places[some]).to(r.members.device)
+            mine = to_device(torch.from_numpy(a.places[some]), r.members.device)
             own = extracted(a.submodel, models, mine, rows(a.index, some))
             yield ModelGroup(a.places[some], a.submodel.model, own, a.submodel.private)
 

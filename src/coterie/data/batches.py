@@ -243,11 +243,11 @@ class Batches:
         device = self.samples.x.device
         return Stream(
             self.samples,
-            torch.from_numpy(index).to(device),
-            None if mask is None else torch.from_numpy(mask).to(device),
-            None if draw is None else torch.from_numpy(draw).to(device),
+            torch.from_numpy(index).to(device, non_blocking=True),
+            None if mask is None else torch.from_numpy(mask).to(device, non_blocking=True),
+            None if draw is None else torch.from_numpy(draw).to(device, non_blocking=True),
             counts.max(0, initial=0).tolist(),
-            None if dropout is None else torch.from_numpy(dropout).to(device),
+            None if dropout is None else torch.from_numpy(dropout).to(device, non_blocking=True),
         )
 
     def one(self, place: int) -> Stream:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.tensors import Tensors, Tree, leaves, pick, rows, tree_map, with_leaves
+from ..core.tensors import Tensors, Tree, leaves, pick, rows, to_device, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Step
 from .capture import Build, Play, PlayOver, Wanted, captured
@@ -266,7 +266,7 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
     largest = int(batches.samples.sizes.max())
     wide = min(batches.batch_size or largest, largest)
     columns, widths = torch.arange(block.index.shape[2]), torch.tensor(block.widths)
-    used = (columns < widths[:, None]).to(block.index.device).expand(block.index.shape)
+    used = to_device(columns < widths[:, None], block.index.device).expand(block.index.shape)
     tensors = block.tensors | {"mask": used if block.mask is None else block.mask & used}
     return {k: F.pad(v, (0, wide - v.shape[2])) for k, v in tensors.items()}, [wide] * len(widths)
 

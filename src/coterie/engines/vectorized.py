@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, tree_map
+from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, to_device, tree_map
 from ..data.batches import Batch, Batches, Integers
 from .base import Grad, InMemory, Objective, Step, StepInfo, name_owners
 from .buckets import buckets
@@ -161,4 +161,4 @@ def write(x: Tree, which: Integers, part: Tree) -> None:
     if consecutive(which):
         tree_map(lambda v, new: v[first : first + len(which)].copy_(new), x, part)
     else:
-        tree_map(lambda v, new: v.index_copy_(0, place.to(v.device), new), x, part)
+        tree_map(lambda v, new: v.index_copy_(0, to_device(place, v.device), new), x, part)
