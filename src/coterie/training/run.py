@@ -66,9 +66,8 @@ class Client:
         """Return the client's own module, in evaluation mode, ready to use."""
         if self.model is None:
             raise UserError(
-                "this run has a module of its own, or a method that makes one: pass the module that was trained, as in "
-                "coterie.load(path, model=...), or trust the code that the run names, as in coterie.load(path, "
-                "trust=['mine:net'])"
+                "this run has a module of its own, or a method that makes one: give coterie.load the module that was "
+                "trained, as model=..., or trust the code that the run names, as trust=['mine:net']"
             )
         return self.model.to_module(self.shared | self.personal)
 
@@ -96,10 +95,7 @@ class Run:
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
 
     def client_table(self) -> "pandas.DataFrame":
-        """Return one row per client as a pandas DataFrame: its name, its samples, its model and its metrics.
-
-        Newcomers, which took no part in training, follow with the metric that decides, as received and trained.
-        """
+        """Return one row per client as a pandas DataFrame: name, samples, model, metrics; newcomers come last."""
         return client_table(self.config, self.client_summary)
 
     @property
