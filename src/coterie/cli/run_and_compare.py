@@ -21,7 +21,8 @@ def run(
     method: Annotated[
         str,
         typer.Argument(
-            help="A method (see `coterie list`), module:function of your own, or a run folder or its config.json.",
+            help="A method (see `coterie list`), module:function of your own, a run folder or its config.json, or a "
+            "TOML file with method, data, rounds, ... and tables of settings.",
             autocompletion=complete_method,
         ),
     ],
@@ -54,7 +55,7 @@ def compare(
         list[str],
         typer.Argument(
             help="Methods (see `coterie list`), or module:function of your own; dfedalt@lr=0.1 is one with settings of "
-            "its own, so that a method may be there twice.",
+            "its own, so that a method may be there twice. Or a TOML file with methods, data, seeds, ...",
             autocompletion=complete_method,
         ),
     ],

@@ -8,7 +8,7 @@ from .typed import Command
 
 
 class TrainingCommand(Command):
-    """A command that trains. Its help has the settings of the methods that are named beside it."""
+    """A command that trains. Its help has the settings of the methods beside it, and a file may say what to train."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Answer what is no option here in a sentence that names what is, then parse."""
@@ -24,6 +24,10 @@ class TrainingCommand(Command):
             for method in named:
                 show_settings(method)
             ctx.exit()
+        if any(word.endswith(".toml") for word in args) and any(p.name in ("method", "methods") for p in self.params):
+            from .experiment_file import expanded
+
+            args = expanded(args, self.get_params(ctx))
         return super().parse_args(ctx, args)
 
 

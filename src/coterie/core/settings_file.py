@@ -24,16 +24,7 @@ class SettingsFile(NamedTuple):
 def read_settings(path: str | Path) -> SettingsFile:
     """Return the tables of a file; refuse one that is no TOML, or has anything but tables of plain values."""
     file = user_path(path)
-    try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read {file} ({error.strerror}): name a file of settings, one table per method"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is no text in UTF-8: write the settings in that encoding") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is not TOML ({error}): write [dfedalt] and below it lr = 0.1") from error
+    found = read_toml(file)
     for name, table in found.items():
         if not isinstance(table, dict):
             raise UserError(f"{file}: {name} is in no table, so no method has it: write [METHOD] above it")
@@ -43,6 +34,20 @@ def read_settings(path: str | Path) -> SettingsFile:
     if not any(found.values()):
         raise UserError(f"{file} has no settings: write [dfedalt] and below it lr = 0.1")
     return SettingsFile(file, found)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return what a file says; refuse one that is not there, or no TOML."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read {file} ({error.strerror}): name a file of settings, one table per method"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no text in UTF-8: write the settings in that encoding") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"{file} is not TOML ({error}): write [dfedalt] and below it lr = 0.1") from error
 
 
 def _plain(value: Any) -> bool:
