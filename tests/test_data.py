@@ -538,7 +538,7 @@ X, Y = torch.ones(3, 2), torch.zeros(3, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ([], "train is empty: give one pair (samples, targets) a client"),
+        ([], "train is empty: give one pair (samples, targets) per client"),
         ([(X, Y), X], "train of client 1 must be a pair (samples, targets)"),
         (
             [(X, Y), (X[:2], Y)],

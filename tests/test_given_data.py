@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import coterie as ct
 
@@ -34,6 +34,26 @@ def mapped(mode: Any) -> Callable[[Path], Any]:
         return np.load(folder / "x.npy", mmap_mode=mode), L
 
     return made
+
+
+class Items(Dataset[Any]):
+    """Items as somebody's own Dataset gives them."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.items[place]
+
+
+class Stream(IterableDataset[Any]):
+    """One that does not know how many items it has."""
+
+    def __iter__(self) -> Any:
+        return iter([(X[0], 0)])
 
 
 # The data of the second of two clients, or a function that makes them; None: it trains, else what the refusal says.
@@ -85,9 +105,20 @@ KINDS: dict[str, tuple[Any, str | None]] = {
     "half precision": ((X.half(), Y), "client 1 are float16 .* but those of client 0 are float32"),
     "floating labels": ((X, Y.float()), "targets of client 1 are float32 .* but those of client 0 are int64"),
     "a mixed frame": ((pd.DataFrame({"a": ["x"] * 12, "b": L}), L), "samples of client 1 are an array of objects"),
-    "a Dataset": (TensorDataset(X, Y), r"client 1 must be a pair .*not a TensorDataset: .*DataLoader"),
-    "a generator": ((part for part in NUMBERS), r"train of client 1 must be a pair \(samples, targets\), not a gen"),
-    "a dictionary": ({"x": X, "y": Y}, r"train of client 1 must be a pair \(samples, targets\), not a dict"),
+    "a Dataset": (TensorDataset(X, Y), TRAINS),
+    "a Dataset of items": (Items([(x.numpy(), int(y)) for x, y in zip(X, Y, strict=True)]), TRAINS),
+    "a part of a Dataset": (Subset(TensorDataset(X, Y), [2, 0, 1]), TRAINS),
+    "items that are no pairs": (Items([X[0], X[1]]), "item 0 of train of client 1 is a Tensor: .*pairs"),
+    "items of three": (TensorDataset(X, Y, Y), "item 0 of train of client 1 is a tuple: .*pairs"),
+    "items of texts": (Items([("a", 0)]), "sample 0 of train of client 1 are a str: give a tensor or an array"),
+    "items of unequal shapes": (Items([(X[0], 0), (X[1, :2], 0)]), "train of client 1 has items of unequal shapes"),
+    "a Dataset of nothing": (Items([]), "train of client 1 is a Dataset of no items"),
+    "a stream": (Stream(), "train of client 1 is a Stream without a length"),
+    "a generator": (
+        (part for part in NUMBERS),
+        r"train of client 1 must be a pair \(samples, targets\) or .*, not a gen",
+    ),
+    "a dictionary": ({"x": X, "y": Y}, r"train of client 1 must be a pair \(samples, targets\) or .*, not a dict"),
     "three parts": ((X, Y, Y), "train of client 1 must be a pair"),
     "nothing": ((None, None), "the train samples of client 1 are a NoneType: give a tensor or an array"),
     "a set": (({1, 2}, {0, 1}), "the train samples of client 1 are a set: give a tensor or an array"),

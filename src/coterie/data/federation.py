@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
@@ -17,11 +18,12 @@ from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.tensors import as_bytes
 from .arrays import as_labels, as_tensor, name_of
+from .datasets import dataset_pair
 from .encoding import Columns
 from .transform import Masking, Transform
 
 Array = Tensor | NDArray[np.generic]
-Pair = tuple[Array, Array]
+Pair = tuple[Array, Array] | Dataset[Any]
 MOST_CLASSES = 1_000_000  # of fewer samples than that
 
 
@@ -159,7 +161,9 @@ def from_tensors(
     transform: Transform | None = None,
     names: Sequence[str] = (),
 ) -> Federation:
-    """Make a federation of one pair (samples, targets) per client: tensors, arrays, tables of pandas, lists of numbers.
+    """Make a federation of one pair (samples, targets) per client: tensors, arrays, DataFrames, lists of numbers.
+
+    A client may be a ``torch.utils.data.Dataset`` instead, whose items are pairs (sample, target).
 
     Samples and floating targets keep their dtype; integer targets are class labels and become int64. ``classes``
     is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
@@ -194,7 +198,7 @@ def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tup
     if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
         raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
     if not pairs:
-        raise UserError(f"{kind} is empty: give one pair (samples, targets) a client")
+        raise UserError(f"{kind} is empty: give one pair (samples, targets) per client")
     check_names(names, len(pairs))
     called = [client_name(names, client) for client in range(len(pairs))]
     tensors = [_pair(kind, who, pair) for who, pair in zip(called, pairs, strict=True)]
@@ -207,10 +211,11 @@ def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tup
 
 
 def _pair(kind: str, who: str, pair: Pair) -> tuple[Tensor, Tensor]:
+    if isinstance(pair, Dataset):
+        pair = dataset_pair(f"{kind} of {who}", pair)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(
-            f"{kind} of {who} must be a pair (samples, targets), not a {type(pair).__name__}: a Dataset "
-            "becomes one by next(iter(DataLoader(dataset, len(dataset))))"
+            f"{kind} of {who} must be a pair (samples, targets) or a torch Dataset, not a {type(pair).__name__}"
         )
     x = as_tensor(f"the {kind} samples of {who}", pair[0])
     y = as_labels(f"the {kind} targets of {who}", pair[1])
