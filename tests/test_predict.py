@@ -8,6 +8,7 @@ import torch
 
 import coterie as ct
 from coterie.data import Federation
+from helpers_cli import SMALL, Cli, assert_same_run
 
 
 def byte_images(folder: Path) -> Federation:
@@ -72,3 +73,31 @@ def test_numbers_and_labels() -> None:
 def test_only_a_client_of_a_run_knows_its_samples() -> None:
     with pytest.raises(ct.UserError, match=r"call module\(\)"):
         ct.Client({}, {}, None).predict(torch.zeros(1))
+
+
+def test_every_client_of_every_round(cli: Cli, tmp_path: Path) -> None:
+    """Kept in the rows, the same after an interruption, and what the last round says is what clients.json says."""
+    typed = ("run", "fedper", *SMALL, "--record", "clients", "--evaluate-every", "2")
+    cli.succeed(*typed, "--out", "a", cwd=tmp_path)
+    cli.run(*typed, "--out", "b", cwd=tmp_path, at="rename b/checkpoint/round-000002.json")
+    cli.succeed("run", "b", "--resume", cwd=tmp_path)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    run = ct.load(tmp_path / "a")
+    table = run.client_history()
+    assert (list(table.index), list(table.columns)) == ([2, 3], [f"client {i}" for i in range(5)])
+    assert table.loc[3].tolist() == run.client_summary["accuracy"]["after_mix"]
+    assert run.client_history("after_train").loc[3].tolist() == run.client_summary["accuracy"]["after_train"]
+    for t in (2, 3):
+        assert table.loc[t].mean() == pytest.approx(run.history[t - 1]["personal_accuracy_after_mix"])
+    assert "clients" not in run.history.frame().columns
+    for wrong in ({"protocol": "after_tea"}, {"metric": "auroc"}):
+        with pytest.raises(ct.UserError, match=r"after_tea|auroc"):
+            run.client_history(**wrong)
+
+
+def test_nothing_is_kept_unless_asked(tmp_path: Path) -> None:
+    fed = ct.data.federate("synthetic:size=60", clients=2, partition="iid")
+    run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.local(epochs=1), rounds=1, progress=False)
+    assert "clients" not in run.history[0]
+    with pytest.raises(ct.UserError, match=r"train with record=\['clients'\]"):
+        run.client_history()

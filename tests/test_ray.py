@@ -468,6 +468,18 @@ class TestRuns:
         assert_close(ct.load(tmp_path / "a").final, ct.load(tmp_path / "whole").final)
 
 
+def test_every_client_of_every_round_is_kept(lent: None) -> None:
+    """Two workers keep of single clients what one process keeps."""
+    fed, alg = TestRuns.FED, TestRuns.ALG
+    kept = []
+    for where in ({"engine": "serial"}, {"engine": "ray:serial", "cluster": ct.Cluster(workers=2)}):
+        net = ct.models.build("mlp", fed)
+        run = ct.fit(net, fed, alg, rounds=2, progress=False, record=["clients"], **where)  # type: ignore[arg-type]
+        kept.append(run.client_history())
+    assert kept[0].shape == (2, fed.clients)
+    np.testing.assert_allclose(kept[1], kept[0], atol=1e-5)
+
+
 def test_what_is_wrong_is_one_sentence(lent: None) -> None:
     fed, alg = TestRuns.FED, TestRuns.ALG
 

@@ -61,7 +61,7 @@ Metrics = Annotated[
     list[MeasureName],
     typer.Option(
         help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
-        "constants; repeat for more.",
+        "constants, or clients for every single client's; repeat for more.",
         show_default="none",
     ),
 ]

@@ -16,6 +16,7 @@ from ..core.schema import Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data.batches import Integers
+from ..measure.convergence import CLIENTS
 from ..measure.rows import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.cluster import Cluster
@@ -98,8 +99,8 @@ def ray_backend(
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
-    if experiment.record:
-        raise UserError(f"--record {experiment.record[0]} is not measured on a cluster: leave it out")
+    if elsewhere := [name for name in experiment.record if name != CLIENTS]:
+        raise UserError(f"--record {elsewhere[0]} is not measured on a cluster: leave it out")
     with connected(cluster) as ray:
         workers = workers_for(ray, cluster, experiment.federation.clients)
         shape, shard_of = outline(experiment), assign_shards(costs(experiment), len(workers))

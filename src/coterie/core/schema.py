@@ -19,9 +19,8 @@ Precision = Literal["fp32", "tf32", "bf16"]
 """How forward and backward passes multiply; weights keep their type."""
 Select = Literal["last", "best-validation", "best-validation-per-client", "best-test"]
 """Which round of a run is reported and deployed."""
-MeasureName = Literal[
-    "gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass", "deltas"
-]
+MeasureName = Literal["gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass",
+                      "deltas", "clients"]  # fmt: skip
 """What ``record`` adds to the row of every evaluated round."""
 
 
@@ -92,6 +91,7 @@ class Row(TypedDict):
     mass_greatest: NotRequired[float | None]
     delta_u: NotRequired[float | None]  # deltas
     delta_v: NotRequired[float | None]
+    clients: NotRequired[dict[str, dict[str, list[float | None]]]]  # clients: by metric and protocol, of every client
     bytes_sent: Count  # by all nodes together
     parameters_sent: Count
     messages_sent: Count

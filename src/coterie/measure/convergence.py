@@ -134,8 +134,13 @@ def record_columns(experiment: Measured, names: Iterable[MeasureName], before: A
     """Return all columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:
+        if name == CLIENTS:  # what every client has is measured anyway, and kept where all shards come together
+            continue
         row |= CHANGES[name](experiment, before, after) if name in CHANGES else MEASURES[name](experiment, after)
     return row
+
+
+CLIENTS: MeasureName = "clients"
 
 
 def check_measure(name: str, model: Model, program: Any) -> None:

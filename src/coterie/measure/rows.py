@@ -131,6 +131,14 @@ def joined(
     return values, row
 
 
+def client_columns(values: Tensors, metrics: Sequence[MetricInfo]) -> dict[str, dict[str, list[float | None]]]:
+    """Return every client's metrics by protocol, as clients.json and rows have them."""
+    return {
+        m["column"]: {protocol: [finite(value) for value in each[:, i]] for protocol, each in values.items()}
+        for i, m in enumerate(metrics)
+    }
+
+
 def whole(parts: Sequence[tuple[Integers, Tensor]]) -> Tensor:
     """Put together what the clients of all shards have: [n, ...] in the order of the clients."""
     order = np.argsort(np.concatenate([clients for clients, _ in parts]))

@@ -6,7 +6,7 @@ from typing import Any
 from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
-from ..measure.rows import finite
+from ..measure.rows import client_columns
 from ..models.model import Model
 from ..topology.sparse import entries
 from .experiment import Experiment
@@ -31,12 +31,7 @@ def client_summary(
         "parameters": _parameters([client.model for client in clients if client.model is not None]),
         "personal_parameters": [_own_parameters(client) for client in clients],
         "labels": _labels(experiment),
-        **{
-            m["column"]: {
-                protocol: [finite(value) for value in each[:, i]] for protocol, each in (values or {}).items()
-            }
-            for i, m in enumerate(experiment.metrics.infos)
-        },
+        **client_columns(values or {}, experiment.metrics.infos),
         "graph": _graph(experiment, rounds - 1),
     }
     few = {"names": names, "rounds": list(taken)}

@@ -1,9 +1,10 @@
-"""What is known of every client at the end of a run, as a pandas DataFrame."""
+"""What is known of every client, at the end of a run and round by round, as pandas DataFrames."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UserError
-from ..core.schema import ClientSummary, Config
+from ..core.errors import UserError, unknown
+from ..core.schema import ClientSummary, Config, Row
 from ..core.units import client_names, metrics_of, of_clients
 
 if TYPE_CHECKING:
@@ -38,3 +39,24 @@ def client_table(config: Config, summary: ClientSummary) -> "pandas.DataFrame":
     }
     names = later["names"] or [f"newcomer {i}" for i in range(len(later["train_samples"]))]
     return pandas.concat([table, pandas.DataFrame(some, index=pandas.Index(names, name="client"))])
+
+
+def client_history(
+    config: Config, history: Sequence[Row], summary: ClientSummary, protocol: str, metric: str | None
+) -> "pandas.DataFrame":
+    """Return a metric of every client, one row per evaluated round, one column per client."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise UserError("a frame needs pandas: run pip install pandas") from error
+    kept = {row["round"]: row["clients"] for row in history if "clients" in row}
+    if not kept:
+        raise UserError("nothing was kept of single clients in every round: train with record=['clients']")
+    known = next(iter(kept.values()))
+    column = metric or metrics_of(config)[0]["column"]
+    if column not in known:
+        raise unknown("metric", column, known)
+    if protocol not in known[column]:
+        raise unknown("protocol", protocol, known[column])
+    values = [each[column][protocol] for each in kept.values()]
+    return pandas.DataFrame(values, pandas.Index(list(kept), name="round"), client_names(summary), dtype=float)

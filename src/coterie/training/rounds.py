@@ -11,6 +11,8 @@ from ..core.schema import Config, Row
 from ..core.tensors import Tensors, size_in_bytes
 from ..engines.base import InMemory
 from ..measure import summarize
+from ..measure.convergence import CLIENTS
+from ..measure.rows import client_columns
 from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
 from ..models.model import Model
 from ..store import RunFolder, Writer
@@ -23,9 +25,10 @@ from .chosen import Chosen
 from .client_summary import client_summary
 from .config import moved
 from .experiment import Experiment, RunState
+from .history import History
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
-from .run import History, Run, answering, client_tensors, read_finished
+from .run import Run, answering, client_tensors, read_finished
 from .time_limit import LimitedRun
 
 
@@ -76,6 +79,8 @@ def run_rounds(
             with noted(f"It happened in round {t + 1}."):
                 now, row = backend.run_round(now, t, evaluate=schedule.evaluated(t) == t)
             row["seconds"] += building if t == todo.start else 0.0
+            if CLIENTS in config["record"] and now.values is not None:
+                row["clients"] = client_columns(now.values, experiment.metrics.infos)
             history.append(row)
             if chosen is not None and now.values is not None:
                 chosen.see(history, now.values, partial(backend.clients, now.state, t), folder)

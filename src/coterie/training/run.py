@@ -19,7 +19,7 @@ from ..core.arguments import checked
 from ..core.checked_json import made_of
 from ..core.custom import check_trusted, trust_options
 from ..core.errors import DamagedFileError, UserError
-from ..core.schema import ClientSummary, Config, Row, Summary
+from ..core.schema import ClientSummary, Config, Summary
 from ..core.schema_parts import Newcomers
 from ..core.tensors import Tensors
 from ..core.units import metrics_of, personal_summary, with_unit, words
@@ -29,25 +29,12 @@ from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
 from ..store.folder import CONFIG, METRICS
 from . import render
-from .client_table import client_table
+from .client_table import client_history, client_table
+from .history import History
 from .predict import Answering
 
 if TYPE_CHECKING:
     import pandas
-
-
-class History(list[Row]):
-    """One row per round, oldest first."""
-
-    def frame(self) -> "pandas.DataFrame":
-        """Return the rows as a pandas DataFrame, one column per measure; what a round did not measure is NaN."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("a frame needs pandas: run pip install pandas") from error
-        frame = pandas.DataFrame(list(self))
-        unknown = frame.columns[frame.isna().all()]  # columns of None would be of no number's type
-        return frame.astype(dict.fromkeys(unknown, float))
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +84,13 @@ class Run:
     def client_table(self) -> "pandas.DataFrame":
         """Return one row per client as a pandas DataFrame: name, samples, model, metrics; newcomers come last."""
         return client_table(self.config, self.client_summary)
+
+    def client_history(self, protocol: str = "after_mix", metric: str | None = None) -> "pandas.DataFrame":
+        """Return a metric of every client in every evaluated round as a pandas DataFrame, one column per client.
+
+        It is kept by ``record=["clients"]``; ``metric``: its column, that of the metric that decides unless given.
+        """
+        return client_history(self.config, self.history, self.client_summary, protocol, metric)
 
     @property
     def newcomers(self) -> Newcomers | None:
