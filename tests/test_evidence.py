@@ -35,19 +35,19 @@ def text(name: str) -> str:
 def test_three_words_by_one_rule() -> None:
     v = script("verdicts")
     sure, turned = [1.0, 1.1, 1.2], [-1.0, -1.1, -1.2]
-    assert (v.verdict(sure), v.verdict(turned)) == ("holds", "contradicted")
+    assert (v.verdict(sure), v.verdict(turned)) == ("reproduced", "contradicted")
     unsure = ([0.1, 0.1, 2.0], [-0.1, 1.0, 1.1], [1.0], [])  # beyond its deviation, of one sign, of several seeds
-    assert {v.verdict(d) for d in unsure} == {"does not show"}
-    assert v.verdict([1.0, 1.0, 3.6]) == "holds"  # 1.87 against a deviation of 1.50 for n - 1
-    assert v.verdict([1.0, 1.0, 5.5]) == "does not show"  # 2.50 against 2.60, but 2.12 for n
+    assert {v.verdict(d) for d in unsure} == {"not reproduced"}
+    assert v.verdict([1.0, 1.0, 3.6]) == "reproduced"  # 1.87 against a deviation of 1.50 for n - 1
+    assert v.verdict([1.0, 1.0, 5.5]) == "not reproduced"  # 2.50 against 2.60, but 2.12 for n
     assert v.differences({0: 1.0, 1: 2.0}, {0: 2.0}) == []  # a seed that diverged
     steps = [{0: a, 1: a + 0.1} for a in (1.0, 2.0, 3.0)]
     assert (v.rising(steps), v.rising(steps[::-1]), v.rising([*steps, steps[1]])) == (
-        "holds",
+        "reproduced",
         "contradicted",
-        "does not show",
+        "not reproduced",
     )
-    assert (v.not_rising(steps), v.not_rising(steps[::-1])) == ("contradicted", "holds")
+    assert (v.not_rising(steps), v.not_rising(steps[::-1])) == ("contradicted", "reproduced")
 
 
 def test_fashion_pages_say_what_their_runs_say() -> None:
@@ -179,7 +179,7 @@ def test_a_run_finds_its_table_and_names_what_was_changed(tmp_path: Path) -> Non
     said = [tables.judged(tables.CAPACITY, claim, rows) for claim in tables.CAPACITY.claims]
     assert said[0][1:] == ("heterofl", "+6.01", "-2.1 ± 0.1 points", "3", "contradicted")  # the changed row is left out
     assert said[1] is None  # there is no FedAvg
-    assert said[2][-3:] == ("stopped: fedrolex", "0", "does not show")
+    assert said[2][-3:] == ("stopped: fedrolex", "0", "not reproduced")
     none = {"personal_accuracy_after_mix": 0.5}
     (tmp_path / "short" / "metrics.jsonl").write_text(json.dumps({"bytes_sent": 1, "seconds": 1.0, **none}) + "\n")
     with pytest.raises(SystemExit, match="short was never evaluated"):

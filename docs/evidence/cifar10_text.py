@@ -27,7 +27,7 @@ CLAIMED = """
 
 {rule}
 
-With one seed nothing can hold by this rule: "does not show" then says that one run of each is not enough, and the
+With one seed nothing can hold by this rule: "not reproduced" then says that one run of each is not enough, and the
 number beside it says which way these runs point. The numbers are by how many points the method is above the best of the
 others, or how many rounds earlier it is, at least so many where the other was stopped or never got there. A run that
 was stopped before its rounds were over has no final accuracy.
@@ -148,8 +148,8 @@ tried fits all rows.
 * **DFedAlt** was stopped after 150 of 500 rounds, at 80.4 %; it says nothing about the published 86.5 %.
 * **DFedAvgM** was stopped after 141 of 500 rounds, at 63.0 %; that says nothing about the published 82.6 %, nor about
   round 354, in which it passes 80 % in the paper. DFedAlt has 80.2 % in round 141 and was ahead in every round until
-  then, so in these two runs it passes 80 % first, as in the paper; with one seed each the ordering *does not show* by
-  our rule, and nothing contradicts it. The lead depends on where one measures: it is 17 points after aggregation, but
+  then, so in these two runs it passes 80 % first, as in the paper; with one seed each the ordering is *not
+  reproduced* by our rule, and nothing contradicts it. The lead depends on where one measures: it is 17 points after aggregation, but
   after local training, just before the models of that round are mixed, the two have 72.2 % and 73.9 %. Mixing then
   takes 9 points from DFedAvgM and adds 6 to DFedAlt, whose heads are not mixed. Both had the same rate in the
   same round.

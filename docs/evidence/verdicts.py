@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
-HOLDS, DOES_NOT, CONTRADICTED = WORDS = ("holds", "does not show", "contradicted")
+HOLDS, DOES_NOT, CONTRADICTED = WORDS = ("reproduced", "not reproduced", "contradicted")
 RULE = (
-    "A claim that one thing is above another *holds* where the difference, taken seed by seed, has the claimed sign in "
-    "all seeds and its mean exceeds its standard deviation; it is *contradicted* where the same is true of the "
-    "opposite; otherwise it *does not show*. A seed of which a run diverged leaves nothing to show. Several steps hold "
-    "where each does, and are contradicted where the last is on the wrong side of the first. That something does not "
+    "A claim that one thing is above another is *reproduced* where the difference, taken seed by seed, has the claimed "
+    "sign in all seeds and its mean exceeds its standard deviation; it is *contradicted* where the same is true of the "
+    "opposite; otherwise it is *not reproduced*. A seed of which a run diverged leaves nothing to show. Several "
+    "steps hold where each does, and are contradicted where the last is on the wrong side of the first. That something does not "
     "grow is contradicted where growth holds, and holds otherwise. Standard deviations are those of a sample (n - 1)."
 )
 
@@ -39,7 +39,7 @@ def verdict(found: Sequence[float]) -> str:
     """One of three words for differences that a claim says are positive.
 
     >>> [verdict(d) for d in ([1.0, 2.0, 3.0], [0.1, 0.1, 3.0], [-1.0, -2.0, -3.0], [1.0])]
-    ['holds', 'does not show', 'contradicted', 'does not show']
+    ['reproduced', 'not reproduced', 'contradicted', 'not reproduced']
     """
     if len(found) < 2 or abs(fmean(found)) <= stdev(found):
         return DOES_NOT

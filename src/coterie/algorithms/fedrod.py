@@ -204,6 +204,6 @@ def class_counts(r: Round, like: Tensor) -> Tensor:
     """Return [m, C] how many training samples of each class every member of the cohort has."""
     y = r.samples.y
     if y.is_floating_point() or y.dim() != 1:
-        raise UserError("fedrod counts classes: give one whole-numbered label per sample, or take fedper")
+        raise UserError("fedrod counts classes: give one integer label per sample, or take fedper")
     owned = (r.samples.owned[client] for client in r.cohort)
     return torch.stack([y[own].bincount(minlength=like.shape[1]) for own in owned]).to(like)

@@ -103,7 +103,7 @@ class Masking:
 
     A token that is hidden in evaluation is stored as its own number plus ``tokens`` + 1, so that both the token and
     whether it is hidden are known. In training each pass hides others; the random draw is an argument, one integer
-     per sample.
+    per sample.
 
     >>> stored = torch.tensor([[3, 1, 2 + 10]])
     >>> Masking(tokens=9, probability=0.15).plain(stored).tolist()
