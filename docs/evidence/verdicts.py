@@ -9,8 +9,9 @@ RULE = (
     "A claim that one thing is above another is *reproduced* where the difference, taken seed by seed, has the claimed "
     "sign in all seeds and its mean exceeds its standard deviation; it is *contradicted* where the same is true of the "
     "opposite; otherwise it is *not reproduced*. A seed of which a run diverged leaves nothing to show. Several "
-    "steps hold where each does, and are contradicted where the last is on the wrong side of the first. That something does not "
-    "grow is contradicted where growth holds, and holds otherwise. Standard deviations are those of a sample (n - 1)."
+    "steps hold where each does, and are contradicted where the last is on the wrong side of the first. That something "
+    "does not grow is contradicted where growth holds, and holds otherwise. Standard deviations are those of a sample "
+    "(n - 1)."
 )
 
 
