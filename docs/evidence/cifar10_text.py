@@ -149,10 +149,10 @@ tried fits all rows.
 * **DFedAvgM** was stopped after 141 of 500 rounds, at 63.0 %; that says nothing about the published 82.6 %, nor about
   round 354, in which it passes 80 % in the paper. DFedAlt has 80.2 % in round 141 and was ahead in every round until
   then, so in these two runs it passes 80 % first, as in the paper; with one seed each the ordering is *not
-  reproduced* by our rule, and nothing contradicts it. The lead depends on where one measures: it is 17
-  points after aggregation, but after local training, just before the models of that round are mixed, the two have 72.2 % and
-  73.9 %. Mixing then takes 9 points from DFedAvgM and adds 6 to DFedAlt, whose heads are not mixed. Both
-  had the same rate in the same round.
+  reproduced* by our rule, and nothing contradicts it. The lead depends on where one measures: it is 17 points after
+  aggregation, but after local training, just before the models of that round are mixed, the two have 72.2 % and 73.9
+  %. Mixing then takes 9 points from DFedAvgM and adds 6 to DFedAlt, whose heads are not mixed. Both had the same rate
+  in the same round.
 * **DFedPGP** was stopped after 150 of 500 rounds, at 81.2 %; that says nothing about the published 85.6 %. It passes
   80 % between rounds 131 and 140, evaluated every tenth; the paper prints 131. Mixing adds six points in it, too: after
   local training it has 74.8 %. Eight processes of tests used the same GPU meanwhile, so its seconds are kept, but are
