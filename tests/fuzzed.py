@@ -58,7 +58,7 @@ LINEAR = "torch.nn:Linear,in_features=20,out_features=4"
 # What suits a parameter, by its name. Runs are tiny: the draws are about what happens before the first round.
 SUITABLE: dict[str, list[str]] = {
     "method": ["dfedavg", "fedavg", "dfedsam", "scaffold-p", "heterofl", "fedlmt", "osgp", "dispfl", "run"],
-    "methods": ["dfedavg", "fedavg", "local", "fedper", "fedrod"],
+    "methods": ["dfedavg", "fedavg", "local", "fedper", "fedavg@lr=0.2", "exp.toml"],
     "data": ["digits", "synthetic:size=200,classes=4", "npz:own.npz", "text:words.txt,length=4,rows=3"],
     "source": ["digits", "synthetic:size=200,classes=4", "npz:own.npz"],
     "model": [
@@ -87,8 +87,10 @@ SUITABLE: dict[str, list[str]] = {
     "capacities": ["b4-b2", "1-0.5", "b2@1-b4"],
     "ray_address": ["127.0.0.1:1"],
     "for_": ["90s", "25m", "1h30m"],
-    "format": ["table", "markdown", "latex", "safetensors", "torchscript"],
+    "format": ["table", "markdown", "latex", "json", "csv", "safetensors", "torchscript"],
     "form": ["recovered", "factorized"],
+    "columns": ["sent", "worst-client,sent"],
+    "what": ["dfedalt", "presets", "columns"],
     "client": ["0", "all"],
     "name": ["ring", "random:3", "dfedalt-t1", "dfedsam-f2", "fedlmt-t2"],
     "names": ["mnist"],

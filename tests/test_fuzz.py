@@ -35,6 +35,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cwd = tmp_path_factory.mktemp("prepared")
     small = ("--data", "synthetic:size=200,classes=4", "--model", "logreg", "--clients", "3", "--rounds", "1")
     assert answer("run", "dfedavg", *small, "--set", "epochs=1", "--out", "run", "--quiet", cwd=cwd).status == 0
+    (cwd / "exp.toml").write_text('methods = ["fedavg"]\nseed = 1\n[set]\nlr = 0.1\n')
     (cwd / "settings.toml").write_text("[fedavg]\nlr = 0.1\n[dfedavg]\nlr = 0.2\n")
     (cwd / "words.txt").write_text("one two three four five six\n" * 50)
     (cwd / "file.txt").write_text("no array\n")

@@ -45,7 +45,7 @@ def test_every_option_shows_its_default(command: str, wide: None, tmp_path: Path
             line = next(line for line in shown.splitlines() if line.startswith(f"│ {option.opts[0]} "))
             required = option.name == "grid"
             assert ("[default: " in line) is not required, line
-    assert "<bool>" not in shown
+    assert "<bool>" not in shown + answer("--help", cwd=tmp_path).out
     assert "{" not in shown
     assert re.search(rf"coterie {command} \[OPTIONS\] METHODS?(\.\.\.)?\s", shown)
 

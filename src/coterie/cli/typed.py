@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ..core.errors import UserError
 from ..core.files import path_problem
@@ -35,8 +35,22 @@ class Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
+class CommandGroup(TyperGroup):
+    """Commands under one name, whose help shows no value behind an option that takes none."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with what the help writes behind their names."""
+        found: list[Any] = super().get_params(ctx)
+        for one in found:
+            one.metavar = ""
+        return found
+
+
 class Commands(typer.Typer):
     """Commands whose arguments are checked, all in the same words."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=CommandGroup, **settings)
 
     def command(  # type: ignore[override]  # Typer's own names all settings
         self, name: str | None = None, **settings: Any

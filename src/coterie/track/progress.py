@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from ..core.schema import ACCURACY, MetricInfo, Row, number
+from ..core.schema import ACCURACY, VALIDATION, MetricInfo, Row, number
 from ..core.spec import scaled
 from ..core.units import with_unit, words
 
@@ -82,17 +82,24 @@ class LatestMeasures:
         self.row: Row | None = None
         self.metric = metrics[0] if metrics else None  # the one that decides
         self.value: tuple[float, int] | None = None  # the last one that was measured, and after which round
+        self.point = "after aggregation"
 
     def add(self, row: Row) -> None:
         """Take the row of one more round."""
         self.row = row
         self.bytes += row["bytes_sent"]
-        found = None if self.metric is None else number(row, f"personal_{self.metric['column']}_after_mix")
+        found = None
+        if self.metric is not None:
+            tried = {f"personal_{self.metric['column']}_{name}": name for name in (VALIDATION, "after_mix")}
+            column = next((column for column in tried if number(row, column) is not None), "")
+            found = number(row, column)
+            # Who keeps validation samples decides by them, and is not to look at the test samples meanwhile.
+            self.point = "on validation samples" if tried.get(column) == VALIDATION else self.point
         self.value = self.value if found is None else (found, row["round"])
 
     @property
     def value_text(self) -> str:
-        """The mean over the clients after aggregation, with its round where that is not the last one.
+        """The mean over the clients, on validation samples if there are any, else after aggregation, and its round.
 
         >>> measured = LatestMeasures()
         >>> measured.add({"round": 1, "bytes_sent": 8, "personal_accuracy_after_mix": 0.5, "train_loss": 1.0})
@@ -118,7 +125,7 @@ class LatestMeasures:
         """All of them in one text."""
         if self.row is None:
             return ""
-        name = "" if self.metric is None else f"personal {words(self.metric)} after aggregation"
+        name = "" if self.metric is None else f"personal {words(self.metric)} {self.point}"
         named = {name: self.value_text, "train loss": self.loss_text}
         return ", ".join([*(f"{k} {v}" for k, v in named.items() if v), f"{scaled(self.bytes, 'B')} sent"])
 
