@@ -10,7 +10,7 @@ from ..data.partition import IID, NATURAL
 from ..data.sources import SOURCES
 
 FEW = 4  # methods that a title has room for
-_APART = ("source", "clients", "partition", "seed", "path")  # what a title says otherwise, or not at all
+_APART = ("source", "clients", "partition", "seed", "path", "target", "client")  # said otherwise, or not at all
 
 
 def setup_title(config: Config) -> str:
