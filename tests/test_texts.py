@@ -97,7 +97,7 @@ def test_methods_by_data_sets(cli: Cli, folder: Path) -> None:
         ("c1 c2 --format latex --columns global,sent", ("2 data sets has one number", "global, sent")),
         ("c1 --columns global", ("the page has all columns", "--format")),
         ("c1 --format latex --out t.tex", ("--out is for the page", "> FILE")),
-        ("c1 --format pdf", ("unknown format 'pdf'", "html, latex, markdown, table")),
+        ("c1 --format pdf", ("unknown format 'pdf'", "csv, html, json, latex, markdown, table")),
     ],
 )
 def test_what_is_refused(cli: Cli, folder: Path, typed: str, told: tuple[str, ...]) -> None:
