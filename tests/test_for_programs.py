@@ -108,7 +108,7 @@ def test_what_a_dry_run_tells_is_what_the_run_comes_to(run_as_json: tuple[Path, 
 def test_flops_and_bytes_are_counted_as_rounds_count_them(method: str) -> None:
     """SAM's second gradient, second models, submodels, directed graphs; one round of each."""
     plan = RunPlan.of(
-        RunOptions(data="digits", clients=6, rounds=6, model="resnet8-bn:width=4", set=["batch_size=256"])
+        RunOptions(data="digits", clients=6, rounds=6, model="resnet8-bn:width=4", set=["batch_size=256", "epochs=1"])
     )
     (e,) = experiments_of(plan, [method], [plan.algorithm(method, [method])], 0)
     told = forecast(e)
