@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.arguments import checked
 from ..core.errors import UserError, did_you_mean, unknown
-from ..core.custom import display_name, is_own
+from ..core.custom import display_name, is_own, own_name
 from ..core.settings_file import SettingsFile, read_settings
 from .custom import custom_builder
 from .settings import file_settings
@@ -130,4 +130,10 @@ def rebuild(name: str, trusted: Collection[str] = (), /, **settings: Any) -> Alg
     """Build the method that a file names: one of these, or code of one's own that the person has typed as well."""
     if not is_method(name) and name not in trusted:
         raise unknown("method", name, BUILDERS)
+    graph = own_name(settings.get("topology"))
+    if graph is not None and graph not in trusted:
+        raise UserError(
+            f"the topology {graph} is code of somebody's own, and a file does not decide what code runs here: if you "
+            f"know that code, add --trust {graph}"
+        )
     return build(name, **settings)

@@ -28,6 +28,16 @@ def is_own(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def own_name(text: object) -> str | None:
+    """Return the function of one's own that a typed text with options names, None where it names none.
+
+    >>> own_name("mine:teams,size=3"), own_name("random:5"), own_name(None)
+    ('mine:teams', None, None)
+    """
+    name = text.split(",")[0].strip() if isinstance(text, str) else ""
+    return name if is_own(name) else None
+
+
 def display_name(method: str) -> str:
     """Return a method's name as tables have it: small letters, and ``-`` for ``_``, except in names of Python.
 
@@ -117,7 +127,9 @@ def own_code(config: Mapping[str, Any]) -> list[str]:
     ['mine:fedfoo', 'mine:net']
     """
     metrics = [dict(metric).get("name") for metric in config.get("metrics") or ()]
-    named = config.get("method"), dict(config.get("model") or {}).get("module"), *metrics
+    settings, data = dict(config.get("settings") or {}), dict(config.get("data") or {})
+    typed = own_name(settings.get("topology")), own_name(data.get("partition"))
+    named = config.get("method"), dict(config.get("model") or {}).get("module"), *metrics, *typed
     return [name for name in named if isinstance(name, str) and is_own(name)]
 
 

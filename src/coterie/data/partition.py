@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..core.annotations import Positive, Range
+from ..core.custom import import_function, own_name
 from ..core.errors import UserError, unknown
 from ..core.rng import generator
-from ..core.spec import bind, parameters, parse
+from ..core.spec import Spec, bind, parameters, parse
 from .batches import Integers
 from .dealing import (
     Floats,
@@ -146,11 +147,46 @@ def test_parts(text: str, labels: Integers, parts: Parts, test_labels: Integers,
 def _bound(text: str) -> tuple[Callable[..., Parts], dict[str, Any]]:
     """Return the function that a text names, and its arguments."""
     spec = parse(text)
+    if spec.name not in PARTITIONS and (name := own_name(text)) is not None:
+        return _of_function(name, spec)
     if spec.name not in PARTITIONS:
         raise unknown("partition", spec.name, (*PARTITIONS, NATURAL))
     function = PARTITIONS[spec.name]
     takes = parameters(function, filled=("labels", "clients", "rng"))
     return function, {k: p.default for k, p in takes.items()} | bind("partition", spec, takes)
+
+
+def _of_function(name: str, spec: Spec) -> tuple[Callable[..., Parts], dict[str, Any]]:
+    """Return a partition of one's own, a function of labels, clients and rng, and its arguments."""
+    make = import_function(name, "partition")
+    takes = parameters(make)
+    filled = [key for key in ("labels", "clients", "rng") if key in takes]
+    if filled[:2] != ["labels", "clients"]:
+        raise UserError(f"{name} does not take labels and clients: write it as a function of labels, clients and rng")
+    free = {key: p for key, p in takes.items() if key not in filled}
+
+    def checked(**given: Any) -> Parts:
+        chosen = {
+            key: value for key, value in given.items() if key in filled or key not in ("labels", "clients", "rng")
+        }
+        return _own_parts(name, make(**chosen), len(given["labels"]), given["clients"])
+
+    return checked, bind("partition", Spec(name, spec.args[1:], spec.options), free)
+
+
+def _own_parts(name: str, found: Any, samples: int, clients: int) -> Parts:
+    """Return the rows that a partition of one's own gives each client; refuse what are none."""
+    try:
+        parts = [np.sort(np.asarray(part, np.int64).reshape(-1)) for part in found]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name} returns no lists of row numbers ({error}): return one per client") from error
+    if len(parts) != clients:
+        raise UserError(
+            f"{name} returns rows for {len(parts)} clients, and {clients} were asked for: return one list each"
+        )
+    if any(len(part) and (part[0] < 0 or part[-1] >= samples) for part in parts):
+        raise UserError(f"{name} returns rows outside of the {samples} samples: count them from 0")
+    return parts
 
 
 NATURAL = "natural"  # the division that the data come with, which takes no labels

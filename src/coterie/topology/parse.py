@@ -1,15 +1,18 @@
 """A topology from what people have at hand: a text, a Topology, or a function of the round."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
+from ..core.custom import import_function, own_name
 from ..core.errors import UserError, noted, unknown
-from ..core.spec import bind, parameters, parse, spelled
+from ..core.spec import Spec, bind, parameters, parse, spelled
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
 from .graphs import Topology, TopologyLike, exponential, full, grid, none, ring, star
@@ -56,12 +59,37 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
 
 def _from_text(text: str, n: int, seed: int) -> Topology:
     spec = parse(spelled(text, BUILDERS))
+    if spec.name not in BUILDERS and (name := own_name(text)) is not None:
+        return _of_function(text, name, spec, n, seed)
     if spec.name not in BUILDERS:
         raise unknown("topology", spec.name, BUILDERS)
     make = BUILDERS[spec.name]
     takes = parameters(make)
     seeded = {"seed": seed} if "seed" in takes else {}
     return make(n, **bind("topology", spec, {k: p for k, p in takes.items() if k not in ("n", "seed")}), **seeded)
+
+
+def _of_function(text: str, name: str, spec: Spec, n: int, seed: int) -> Topology:
+    """Return what a function of one's own makes for n clients: a matrix, a Topology, or a function of the round."""
+    make = import_function(name, "topology")
+    takes = parameters(make)
+    given = {key: value for key, value in (("n", n), ("seed", seed)) if key in takes}
+    if "n" not in given:
+        raise UserError(f"{name} does not take n, the number of clients: write it as a function of n")
+    free = {key: p for key, p in takes.items() if key not in given}
+    made = make(**given, **bind("topology", Spec(name, spec.args[1:], spec.options), free))
+    if isinstance(made, Tensor | np.ndarray):
+        W = build(partial(_always, torch.as_tensor(made)), n)
+        return replace(W, name=text, fixed=True, matrix=partial(_always, W(0)))
+    if isinstance(made, str) or not callable(made):
+        raise UserError(
+            f"{name} returned {type(made).__name__}: return a matrix, a Topology or a function of the round"
+        )
+    return replace(build(made, n), name=text)
+
+
+def _always(W: Tensor, t: int) -> Tensor:
+    return W
 
 
 def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
