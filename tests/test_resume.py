@@ -583,3 +583,17 @@ def test_a_client_s_file_fits_its_model_or_is_refused(tmp_path: Path) -> None:
     save_file({**tensors, name: tensors[name][:1].clone()}, path)
     with pytest.raises(UserError, match=rf"client-0001.*{name.partition('/')[2]} is \[1\] and should be \[\d+\]"):
         ct.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "at", ["remove a/clients.json", "rename a/config.json", "rename a/checkpoint/round-000003.json"]
+)
+def test_a_run_that_gets_more_rounds_survives_a_kill(cli: Cli, tmp_path: Path, at: str) -> None:
+    """Killed while it becomes an unfinished run again, or in the rounds that are added: it goes on to the same end."""
+    small = ("run", "dfedavg", *DATA, "--clients", "4", "--quiet", "--rounds")
+    cli.succeed(*small, "4", "--out", "whole", cwd=tmp_path)
+    cli.succeed(*small, "2", "--out", "a", cwd=tmp_path)
+    assert cli.run("run", "a", "--resume", "--rounds", "4", "--quiet", cwd=tmp_path, at=at).status < 0
+    more = ("--rounds", "4") if json.loads((tmp_path / "a/config.json").read_text())["rounds"] == 2 else ()
+    cli.succeed("run", "a", "--resume", *more, "--quiet", cwd=tmp_path)
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
