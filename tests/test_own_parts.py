@@ -1,4 +1,4 @@
-"""Topologies and partitions of one's own, named ``module:function`` or ``./file.py:function`` in a command."""
+"""Data, topologies and partitions of one's own, named ``module:function`` or ``./file.py:function`` in a command."""
 
 import json
 from pathlib import Path
@@ -40,6 +40,16 @@ def text(n):
 
 def alone():
     return 3
+
+def sites(size: int = 8, seed=0):
+    import coterie as ct
+    pairs = arrays(size, seed)
+    return ct.data.from_tensors([pairs[0]] * 3, [pairs[1]] * 3, names=["mayo", "nice", "oslo"])
+
+def arrays(size: int = 8, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(size, 5, generator=draw), torch.arange(size) % 2
+    return (x, y), (x, y)
 """
 NAME = "parts_of_a_test"
 OWN = ("--topology", f"{NAME}:teams,size=3", "--partition", f"./{NAME}.py:halves,share=0.6")
@@ -104,3 +114,22 @@ WRONG = {
 def test_a_mistake_is_one_sentence(cli: Cli, here: Path, typed: tuple[str, str]) -> None:
     words = ("run", "dfedavg", *DATA, "--clients", "6", "--rounds", "1", *typed)
     cli.refuse(*words, cwd=here, names=WRONG[typed])
+
+
+def test_data_are_a_federation_or_arrays_that_are_divided(cli: Cli, here: Path) -> None:
+    """Saved, repeated by whoever trusts them, and compared; sites keep their names."""
+    cli.succeed("run", "fedper", "--data", f"{NAME}:sites,size=12", "--rounds", "1", "--out", "a", cwd=here)
+    config = json.loads((here / "a/config.json").read_text())["data"]
+    assert config == {"source": f"{NAME}:sites", "clients": 3, "partition": "natural", "seed": 0, "size": 12}
+    assert json.loads((here / "a/clients.json").read_text())["names"] == ["mayo", "nice", "oslo"]
+    cli.refuse("run", "a/config.json", cwd=here, names=(f"--trust {NAME}:sites",))
+    cli.succeed("run", "a/config.json", "--trust", f"{NAME}:sites", "--out", "b", cwd=here)
+    assert_same_run(here / "a", here / "b")
+    divided = ("--data", f"./{NAME}.py:arrays,size=40", "--clients", "4", "--partition", "iid", "--rounds", "1")
+    cli.succeed("compare", "local", "fedavg", *divided, "--out", "c", cwd=here)
+    assert json.loads((here / "c/local-seed0/clients.json").read_text())["train_samples"] == [10] * 4
+    cli.succeed("run", "local", *divided, cwd=here)  # in a folder of its own below runs/
+    typed = ("run", "local", "--rounds", "1", "--data")
+    cli.refuse(*typed, f"{NAME}:sites", "--clients", "2", cwd=here, names=("federation of 3 clients: leave clients",))
+    cli.refuse(*typed, f"{NAME}:alone", cwd=here, names=("returned int", "return a Federation"))
+    cli.refuse(*typed, f"{NAME}:sitse", cwd=here, names=("did you mean sites",))

@@ -113,7 +113,7 @@ def compare_methods(
     methods = [variation(text).typed for text in methods]
     check_settings(methods, options)
     plan = RunPlan.of(options)
-    folder = folder_of_several(options, "compare-" + plan.source.partition(":")[0], "comparison")
+    folder = folder_of_several(options, "compare-" + folder_name(plan.source.partition(":")[0]), "comparison")
     asked = ComparisonPlan.of(plan, methods, seeds, folder, style.target, tune)
     trackers = output.trackers()
     output.say(asked.remarks)

@@ -15,7 +15,7 @@ from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
 from ..core.arguments import accept
-from ..core.custom import display_name, is_own
+from ..core.custom import display_name, is_own, own_name
 from ..core.errors import UserError
 from ..core.schema import Init
 from ..core.spec import counted, parse, spelled
@@ -61,9 +61,10 @@ class RunPlan:
         options = spelled_options(options)
         source = options.given("data")
         name = parse(source).name
-        if name not in data.SOURCES:
+        own = name not in data.SOURCES and own_name(source) is not None
+        if name not in data.SOURCES and not own:
             data.federate(source)  # says what is wrong with the name
-        plan = cls(options, PRESETS[name], source)
+        plan = cls(options, PRESETS["csv" if own else name], source)
         partition = options.partition or plan.preset.partition
         if partition is not None and (partition != NATURAL or options.clients is not None):
             return plan

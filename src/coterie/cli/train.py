@@ -50,7 +50,7 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
     plan = RunPlan.of(options)
     if options.resume and options.out is None:
         raise UserError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
-    folder = options.out or fresh_folder(f"{folder_name(method)}-{plan.source.partition(':')[0]}")
+    folder = options.out or fresh_folder(f"{folder_name(method)}-{folder_name(plan.source.partition(':')[0])}")
     algorithm = plan.algorithm(method, [method])
     trackers = output.trackers()
     seed = options.given("seed")

@@ -45,7 +45,8 @@ def tune_method(
         raise UserError("there is nothing to try: add --grid KEY=VALUE,VALUE, as in --grid lr=0.01,0.03,0.1")
     chosen = accept("the command", "sampler", sampler, SamplerName)
     plan = RunPlan.of(options)
-    folder = folder_of_several(options, f"tune-{folder_name(method)}-{plan.source.partition(':')[0]}", "tuning")
+    name = f"tune-{folder_name(method)}-{folder_name(plan.source.partition(':')[0])}"
+    folder = folder_of_several(options, name, "tuning")
     tuning = Tuning(plan, method, [method], grid, seeds, chosen, trials_of(budget, seeds), folder, train_seed)
     tuning.search()  # refuses a budget that does not fit
     every = [tuning.with_settings(texts).algorithm(method, [method]) for texts in combinations(grid)]

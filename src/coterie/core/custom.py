@@ -128,7 +128,7 @@ def own_code(config: Mapping[str, Any]) -> list[str]:
     """
     metrics = [dict(metric).get("name") for metric in config.get("metrics") or ()]
     settings, data = dict(config.get("settings") or {}), dict(config.get("data") or {})
-    typed = own_name(settings.get("topology")), own_name(data.get("partition"))
+    typed = (own_name(text) for text in (settings.get("topology"), data.get("partition"), data.get("source")))
     named = config.get("method"), dict(config.get("model") or {}).get("module"), *metrics, *typed
     return [name for name in named if isinstance(name, str) and is_own(name)]
 

@@ -1,6 +1,7 @@
 """The sources of data by name, and the call that makes a federation of one of them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked
+from ..core.custom import import_function, own_name
 from ..core.errors import UserError, unknown
 from ..core.schema_parts import SavedColumns
 from ..core.spec import Spec, bind, parameters, parse, spelled
@@ -16,7 +18,7 @@ from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
 from .encoding import Columns
-from .federation import Federation
+from .federation import Federation, from_tensors
 from .partition import IID, NATURAL, PARTITIONS, natural_split, split, test_parts
 from .place import data_dir as found_data_dir
 from .pool import Pool
@@ -74,11 +76,33 @@ def federate(
     [100, 100, 100]
     """
     spec = parse(spelled(source, SOURCES)).with_options(options)
+    if spec.name not in SOURCES and (name := own_name(source)) is not None:
+        return own_federation(name, Spec(name, spec.args[1:], spec.options), clients, partition, seed)
     if spec.name not in SOURCES:
         raise _unknown(source, spec)
     pool, chosen = _loaded(spec, seed, data_dir)
     partition = partition or default_partition(pool)
     return divided(pool, spec.name, clients, partition, seed, chosen)
+
+
+def own_federation(name: str, spec: Spec, clients: int | None, partition: str | None, seed: int) -> Federation:
+    """Return the data that a function of one's own loads: a Federation, or pairs of arrays that are divided here."""
+    load = import_function(name, "data")
+    takes = parameters(load)
+    chosen = bind("source", spec, {k: p for k, p in takes.items() if k != "seed"})
+    found = load(**chosen, **({"seed": seed} if "seed" in takes else {}))
+    if isinstance(found, Federation):
+        if clients not in (None, found.clients) or partition not in (None, NATURAL):
+            raise UserError(f"{name} returns a federation of {found.clients} clients: leave clients and partition out")
+        made = {"source": name, "clients": found.clients, "partition": NATURAL, "seed": seed, **chosen}
+        return replace(found, origin=made)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise UserError(
+            f"{name} returned {type(found).__name__}: return a Federation, or ((x, y), (test_x, test_y)) to be divided"
+        )
+    whole = from_tensors([found[0]], [found[1]])
+    pool = Pool(whole.x, whole.y, whole.test_x, whole.test_y, whole.classes, None, whole.transform)
+    return divided(pool, name, clients, partition or default_partition(pool), seed, {"seed": seed, **chosen})
 
 
 def _unknown(source: str, spec: Spec) -> UserError:
