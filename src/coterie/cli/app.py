@@ -62,8 +62,8 @@ def report(
     format: Annotated[
         str,
         typer.Option(
-            help="html, or table, markdown or latex, which are printed; folders of several data sets give a table of "
-            "methods by data sets."
+            help="html, or table, markdown, latex, csv or json, which are printed; folders of several data sets give "
+            "a table of methods by data sets."
         ),
     ] = "html",
     columns: Annotated[
