@@ -271,9 +271,9 @@ class TestList:
         shown = cli.succeed("list", OWN, cwd=here).out
         assert shown.startswith("Lazy gossip: every client keeps a part of its own model.\n")
         assert "x_i <- keep z_i + (1 - keep) sum_j W[i, j] z_j" in shown
-        assert re.search(r"^keep +0.5 +a number +How much of its own model a client keeps.", shown, re.MULTILINE)
-        assert re.search(r"^kept_by +all +all or none", shown, re.MULTILINE)
-        assert re.search(r"^batch_size +128 +an integer or none +Samples in one batch", shown, re.MULTILINE)
+        assert re.search(r"^keep +0.5 +0.5 +a number +How much of its own model a client keeps.", shown, re.MULTILINE)
+        assert re.search(r"^kept_by +all +all +all or none", shown, re.MULTILINE)
+        assert re.search(r"^batch_size +128 +16 +an integer or none +Samples in one batch", shown, re.MULTILINE)
         assert "Reference" not in shown
 
     def test_one_of_ours(self, cli: Cli, here: Path) -> None:
@@ -303,7 +303,7 @@ WRONG = {
     f"{OWN} --set keep=much": ("keep takes a number",),
     f"{OWN} --set keep=-1": ("keep=-1", "at least 0"),
     f"{OWN} --set kept_by=some": ("kept_by='some'", "all or none"),
-    "mine_of_door.py:lazy_gossip": (f"type its module, {OWN}",),
+    "mine_of_dor.py:lazy_gossip": ("there is no file mine_of_dor.py",),
     "empty_of_door:f": ("has no function", "write f"),
     "calendar:f": ("another module 'calendar'", "rename"),
 }

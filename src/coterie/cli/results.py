@@ -87,7 +87,7 @@ def in_two_lines(title: str) -> str:
     """Break a title where its longer line is shortest.
 
     >>> in_two_lines("rounds to 80 %")
-    'rounds to\\n80 %'
+    'rounds\\nto 80 %'
     """
     breaks = [i for i, c in enumerate(title) if c == " "]
     at = min(breaks, key=lambda i: max(i, len(title) - i), default=None)
