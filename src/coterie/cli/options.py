@@ -86,7 +86,8 @@ class TrainingOptions:
     """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
 
     data: str | None = option(
-        "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`).",
+        "The data: digits, cifar10, npz:FILE, csv:FILE,target=COLUMN,client=COLUMN, ... (see `coterie list`), or "
+        "module:function of your own.",
         usual=DATA,
     )
     data_dir: DataDir = None
@@ -95,7 +96,8 @@ class TrainingOptions:
         shows=of_preset("model"),
     )
     partition: str | None = option(
-        "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`).",
+        "Who gets which samples: iid, dirichlet:0.1, pathological:2, shards:2, natural, ... (see `coterie list`), or "
+        "module:function of your own.",
         shows=of_preset("partition"),
     )
     clients: int | None = option("How many clients.", min=1, max=MOST, shows=of_preset("clients"))

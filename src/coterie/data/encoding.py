@@ -233,7 +233,10 @@ def _check_alike(table: Table, known: Columns) -> None:
             )
     strange = [name for name in table.names if name not in known.features]
     if strange:
-        raise UserError(f"the run has not learned from {_few(strange)} of {table.where}: remove what it does not know")
+        raise UserError(
+            f"the run has not learned from {_few(strange)} of {table.where}: remove what it does not know, or leave it "
+            f"out, as in csv:FILE,target={'+'.join(known.target)},drop={'+'.join(strange[:3])}"
+        )
 
 
 def _scaled_targets(y: NDArray[Any], classes: Texts | None, train: Mask, way: Way) -> tuple[NDArray[Any], list[Scale]]:
