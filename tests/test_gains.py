@@ -67,7 +67,7 @@ def test_a_client_gains_whose_interval_lies_above_zero() -> None:
     assert found.each[0].difference == pytest.approx(40)
     assert found.each[0].low == pytest.approx(40)
     assert gain_sentences([found]) == [
-        "Against training alone (local), of 3 clients: fedper helps 1, harms 1.",
+        "Against training alone (local), of 3 clients, each by its own interval: fedper helps 1, harms 1.",
         "fedper against local, client by client: most client 0 +40 (+40 to +40), least client 2 -40 (-40 to -40).",
     ]
 
@@ -80,7 +80,8 @@ def test_the_best_method_comes_first_and_sites_have_their_names() -> None:
     for one in (alone, worse, better):
         one.runs[0].client_summary["names"] = ["north", "south"]
     first, second = gain_sentences(gains([alone, worse, better]))
-    assert first == "Against training alone (local), of 2 clients: ditto helps 2, harms 0; fedper helps 1, harms 1."
+    own = "Against training alone (local), of 2 clients, each by its own interval"
+    assert first == f"{own}: ditto helps 2, harms 0; fedper helps 1, harms 1."
     assert "most north +40" in second
 
 

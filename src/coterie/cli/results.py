@@ -16,7 +16,7 @@ from .console import plain_console, table, wide_console
 TABLE = "table"
 BEST = "*"  # beside bold type, which does not survive a pipe
 LEGEND = f"{POINTS['after_mix']}: right after the exchange; {POINTS['after_train']}: before it"
-SURELY = "helps, harms: clearly so, by the client's own test samples"
+SURELY = "helps, harms: by the client's own test samples (95 % interval, not corrected for the number of clients)"
 FEWEST = 2  # columns of numbers that stay, however little room there is
 
 

@@ -64,7 +64,8 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
         ranked = sorted((one for one in found if one.means == means), key=lambda one: -one.total)
         clients = len(ranked[0].each)
         counts = (f"{one.label} helps {one.count('helps')}, harms {one.count('harms')}" for one in ranked)
-        said.append(f"Against {means} ({ranked[0].reference}), of {clients} clients: {'; '.join(counts)}.")
+        whose = f"of {clients} clients, each by its own interval"
+        said.append(f"Against {means} ({ranked[0].reference}), {whose}: {'; '.join(counts)}.")
         if means == ALONE:
             said.append(_ends(ranked[0]))
     return said

@@ -216,6 +216,8 @@ def _left_behind(methods: Sequence[MethodRuns]) -> str:
     low, high = ranked[0], ranked[-1]
     best, least = (high, low) if metric is None or metric["higher_is_better"] else (low, high)
     best_text, least_text = (_text(methods[0], cells[label]) for label in (best, least))
+    if best_text == least_text:
+        return f"The worst client after aggregation is equally well off with every method ({best_text})."
     worst_client = f"The worst client after aggregation is best off with {best} ({best_text})"
     return f"{worst_client} and worst off with {least} ({least_text})."
 
