@@ -143,6 +143,8 @@ def test_the_page_never_scrolls_sideways(browser: Any, report: Path, width: int)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for chart in page.locator(".plot .main-svg").all():
             assert chart.bounding_box()["width"] <= width
+        if width == DESK:
+            assert page.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))") == 0
 
 
 def test_a_figure_is_saved_as_svg_for_white_paper(browser: Any, report: Path, tmp_path: Path) -> None:
