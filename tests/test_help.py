@@ -119,6 +119,8 @@ def test_a_run_says_what_it_trains_before_it_begins(tmp_path: Path) -> None:
     plan = "on digits: 4 clients, dirichlet:0.1, 1 round, small-cnn with 13,706 parameters, engine auto"
     assert said[0] == f"dfedalt {plan}"
     assert said[1].startswith("  lr=0.02, personal_lr=0.02")
+    assert said[2] == "engine: vectorized:4 on cpu (4 clients at once fit the memory)"
+    assert said[3].startswith("dfedalt: round 1/1")
     compared = answer("compare", "local", "fedavg", *words[:4], "--out", "c", cwd=tmp_path).err.splitlines()
     assert compared[0] == f"2 methods {plan}"
 

@@ -20,6 +20,7 @@ from ..store.folder import CHECKPOINT, CONFIG, RunFolder
 from ..training.config import rebuild
 from ..training.fit import fit
 from ..training.run import Run
+from .chosen_engine import ChosenEngine
 from .fields import flag
 from .interrupted import interruptible
 from .options import Output, RunOptions
@@ -50,7 +51,7 @@ def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], ou
     config = _asked_for(config_path, options, trusted, output)
     module, federation, algorithm = rebuild(config, trusted, options.data_dir, str(config_path))
     again = config_path.parent if options.resume else fresh_folder(f"{folder_name(algorithm.name)}-again")
-    folder, trackers = options.out or again, output.trackers()
+    folder, trackers = options.out or again, [*output.trackers(), ChosenEngine()]
     output.say(_remark(config, options))
     saved: Any = {**USUAL, **{key: value for key, value in config.items() if key in (*SAVED, *USUAL)}}
     with interruptible(folder, options, output), _named(config_path):

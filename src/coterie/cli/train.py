@@ -23,6 +23,7 @@ from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.newcomers import hold_out
 from ..training.run import Run
+from .chosen_engine import ChosenEngine
 from .interrupted import interruptible
 from .options import Output, RunOptions
 from .request import RunPlan, check_settings, cluster
@@ -52,7 +53,7 @@ def _run_new(method: str, options: RunOptions, output: Output) -> tuple[Run, Pat
         raise UserError("--resume needs to know which run: add --out FOLDER, or type coterie run FOLDER --resume")
     folder = options.out or fresh_folder(f"{folder_name(method)}-{folder_name(plan.source.partition(':')[0])}")
     algorithm = plan.algorithm(method, [method])
-    trackers = output.trackers()
+    trackers = [*output.trackers(), ChosenEngine()]
     seed = options.given("seed")
     trained, _ = hold_out(plan.federation(seed), plan.holdout, seed)
     remarks = [plan.remark([method], trained), f"  {plan.preset_text(algorithm)}"]
