@@ -85,7 +85,7 @@ def test_test_images_without_folders_of_clients_are_refused(cli: Cli, tmp_path: 
 def test_sites_are_exported_by_name(cli: Cli, compared: Path) -> None:
     done = cli.succeed("export", "a/fedper-seed0", "--client", "nice", "--out", "nice.safetensors", cwd=compared)
     assert done.out.splitlines() == ["nice of a/fedper-seed0 is in nice.safetensors"]
-    cli.succeed("export", "a/fedper-seed0", "--client", "1", "--out", "one.safetensors", cwd=compared)
+    cli.succeed("export", "a/fedper-seed0", "--client", "NICE", "--out", "one.safetensors", cwd=compared)
     assert (compared / "nice.safetensors").read_bytes() == (compared / "one.safetensors").read_bytes()
     with safe_open(compared / "nice.safetensors", "pt") as file:
         assert (file.metadata()["client"], file.metadata()["name"]) == ("1", "nice")

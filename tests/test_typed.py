@@ -20,7 +20,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "an empty option": ((*RUN, "--partition", ""), ("an empty text behind --partition",)),
     "an empty option, joined": ((*RUN, "--model="), ("an empty text behind --model",)),
     "an empty picture": (("topology", "ring", "--png", ""), ("an empty text behind --png",)),
-    "a picture without a name": (("topology", "ring", "--png", "/"), ("/picture.png instead of /",)),
+    "a picture without a name": (("topology", "ring", "--png", "/"), ("/figure.png instead of /",)),
     "a long folder": (("report", LONG), ("a name of 5,000 bytes", "255", "another file or folder")),
     "a long folder of images": ((*RUN, "--data", f"image-folder:{LONG}"), ("a name of 5,000 bytes", "another")),
     "nobody's text": ((*RUN, "--data", "text:~nobodyatall/x"), ("~nobodyatall/x", "write the whole path")),
@@ -29,7 +29,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "a long name to write to": ((*RUN[:-3], "--out", "x" * 300), ("a name of 300 bytes",)),
     "a deep folder to write to": ((*RUN[:-3], "--out", DEEP), ("500 levels", "200")),
     "a path of any length": ((*RUN[:-3], "--out", DEEP * 5), ("4,999 bytes", "3,000")),
-    "a device as a configuration": (("run", "/dev/zero"), ("unknown method '/dev/zero'",)),
+    "a run that is not there": (("run", "runs/nothing", "--resume"), ("there is no run runs/nothing",)),
+    "a device as a configuration": (("run", "/dev/zero"), ("there is no run /dev/zero",)),
     "no digit": (("recipe", "run", "dfedalt-t1", "--case", "²"), ("unknown case", "'²'")),
     "no digit in a shape": (("capacity", "--shape", "²,8,8"), ("--shape ²,8,8 is no shape",)),
     "a word that a terminal acts on": (("run", "fed\x1b[31m\navg"), ("'fed\\x1b[31m\\navg'",)),
@@ -110,7 +111,7 @@ def test_what_the_system_refuses_is_a_sentence(name: str, tmp_path: Path, monkey
 
 
 def test_a_defect_of_ours_is_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails() -> None:
+    def fails(format: str) -> None:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr("coterie.cli.listing.show_list", fails)
@@ -129,7 +130,7 @@ def test_nothing_takes_the_place_of_a_device(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(format: str) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("coterie.cli.listing.show_list", interrupted)

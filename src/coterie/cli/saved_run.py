@@ -43,7 +43,11 @@ def saved_config(text: str) -> Path | None:
         return None
     if path.is_dir():
         return path / CONFIG
-    return path if path.suffix == ".json" or path.is_file() else None
+    if path.suffix == ".json" or path.is_file():
+        return path
+    if len(path.parts) > 1:  # no method has such a name
+        raise UserError(f"there is no run {text}: name the folder of one, its config.json, or a method")
+    return None
 
 
 def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:

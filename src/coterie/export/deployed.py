@@ -179,8 +179,9 @@ class Opened:
 
     def number(self, client: int | str) -> int:
         """Return the number of a client, which is given by its name or by that number."""
-        if client in self.names:
-            return self.names.index(str(client))
+        alike = [i for i, name in enumerate(self.names) if name.casefold() == str(client).casefold()]
+        if client in self.names or len(alike) == 1:
+            return self.names.index(str(client)) if client in self.names else alike[0]
         number = client if isinstance(client, int) else whole_number(client)
         if number is None or not 0 <= number < self.clients:
             named = f"one of {', '.join(self.names[:NAMED])}, or " if self.names else ""

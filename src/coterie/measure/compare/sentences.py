@@ -197,6 +197,8 @@ def _winner(methods: Sequence[MethodRuns], points: Mapping[MethodRuns, str]) -> 
     when = f" {POINTS[points[second]]}" if points[second] != points[first] else ""
     ahead = f"{first.label} has the {_most(metric)} personal {words(metric)} {POINTS[points[first]]}"
     doubt = _doubt([m.finals(points[m]) for m in (first, second)], metric, lead)
+    if lead == 0:
+        return f"{ahead}, {_text(first, cell)}, and {second.label}{when} the same{doubt}."
     return f"{ahead}, {_text(first, cell)}, {apart} ahead of {second.label}{when}{doubt}."
 
 
