@@ -206,3 +206,11 @@ def test_other_metrics_are_told_by_intervals_and_many_clients_not_at_all() -> No
     assert (found.each[0].p, found.said) == (None, "a against b: better for mayo (+75, +75 to +75).")
     assert site_tests([site_runs("a", good * 6), site_runs("b", bad * 6)]) == []
     assert site_tests([one]) == []
+
+
+def test_data_that_name_their_clients_are_divided_so(cli: Cli, tmp_path: Path) -> None:
+    """Nobody has to type it: dealt out anew, samples of one site would train and test others."""
+    client = np.repeat(["lyon", "nice"], 12)
+    np.savez(tmp_path / "two.npz", x=np.arange(96.0).reshape(24, 4), y=np.arange(24) % 2, client=client)
+    done = cli.succeed("run", "fedavg", "--data", "npz:two.npz", "--rounds", "1", "--out", "r", cwd=tmp_path)
+    assert "2 clients, natural" in done.err.splitlines()[0]

@@ -79,11 +79,10 @@ PRESETS = {
     "cifar100": _papers("resnet18-gn", "resnet18-bn"),
     "svhn": _papers("resnet18-gn", "resnet18-bn"),
     "tiny-imagenet": _papers("resnet18-gn", "resnet18-bn"),
-    "image-folder": Preset("small-cnn", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "resnet8-bn"),
-    "npz": Preset("mlp", "dirichlet:0.3", 20, 10, _SMALL, ("small",), "mlp", "image-folder"),
-    "csv": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp", "image-folder"),
+    "image-folder": Preset("small-cnn", None, 20, 10, _SMALL, ("small",), "resnet8-bn"),
+    "npz": Preset("mlp", None, 20, 10, _SMALL, ("small",), "mlp", "image-folder"),
 }
-PRESETS["parquet"] = PRESETS["huggingface"] = PRESETS["csv"]
+PRESETS["csv"] = PRESETS["parquet"] = PRESETS["huggingface"] = PRESETS["npz"]
 PRESETS["wikitext2"] = PRESETS["text"]
 
 

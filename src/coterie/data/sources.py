@@ -65,8 +65,8 @@ def federate(
 
     Options of the source are part of its text or are given by name. The partition "natural" is the one that the data
     come with; ``clients`` is then how many of its clients take part, by default all of them, and otherwise 20. Without
-    a partition it is "natural" where a column of a table names the clients, else "dirichlet:0.1" for samples of a class
-    each and "iid" for others.
+    a partition it is "natural" where the data name their clients, else "dirichlet:0.1" for samples of a class each and
+    "iid" for others.
     data_dir: the folder of the published data sets; by default COTERIE_DATA, else the folder chosen by
     ``coterie data dir``, else ./data. ``federate(**fed.origin)`` is the same federation, bit for bit.
 
@@ -134,7 +134,7 @@ def another_site(
 
 def default_partition(pool: Pool) -> str:
     """Return the partition of samples for which nobody asks for one."""
-    if pool.columns is not None and pool.natural is not None:
+    if pool.natural is not None:
         return NATURAL
     return IID if pool.labels is None else UNEQUAL
 
