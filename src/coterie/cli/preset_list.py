@@ -6,7 +6,7 @@ from .console import table, wide_console
 from .presets import DATA, PRESETS, Preset
 from .rows_format import for_programs, print_rows
 
-BY_SITE = f"{NATURAL} with a client column, else {UNEQUAL}, or {IID} where targets are numbers"
+BY_SITE = f"{NATURAL} where the data name clients, else {UNEQUAL}, or {IID} where targets are numbers"
 BY_SITE_CLIENTS = f"as named, else {CLIENTS}"
 
 
