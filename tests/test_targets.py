@@ -106,7 +106,8 @@ def test_arrays_in_a_file(tmp_path: Path) -> None:
         assert fed.names == ("a", "b", "c")
         rows = np.concatenate([np.flatnonzero(owner == who)[3::4] for who in "abc"])
         np.testing.assert_allclose(fed.test_y.reshape(6, -1), y[rows].reshape(6, -1), atol=1e-6)
-        dealt = ct.data.federate(f"npz:{tmp_path / 'a.npz'}", clients=3)
+        np.savez(tmp_path / "nobodys.npz", x=x, y=y)
+        dealt = ct.data.federate(f"npz:{tmp_path / 'nobodys.npz'}", clients=3)
         assert (dealt.origin["partition"], [len(rows) for rows in dealt.train]) == ("iid", [6] * 3)
         for partition in ("dirichlet:0.3", "pathological:1", "shards:2", "dirichlet-by-class:1"):
             with pytest.raises(UserError, match="divides classes, and the targets of npz are none: take iid"):
