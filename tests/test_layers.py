@@ -22,7 +22,7 @@ FLOORS = (
     ("algorithms", "measure"),
     ("method", "track"),
     ("training",),
-    ("bench", "cluster", "export", "recipes", "theory"),
+    ("bench", "cluster", "export", "net", "recipes", "theory"),
     ("report",),
     ("cli",),
     ("__main__",),
