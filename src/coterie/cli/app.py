@@ -7,6 +7,7 @@ import typer
 
 from .. import __version__
 from ..core.annotations import MOST
+from .certs import certs
 from .completion import complete_method
 from .data_group import data_sets
 from .options import DAY, SEEDS, DataDir, RowsFormat, Settings, TopologyText
@@ -25,6 +26,7 @@ app = Commands(
 )
 app.add_typer(recipe, name="recipe")
 app.add_typer(data_sets, name="data")
+app.add_typer(certs, name="certs")
 app.command(cls=TrainingCommand)(run)
 app.command(cls=TrainingCommand)(compare)
 app.command(cls=TrainingCommand)(tune)

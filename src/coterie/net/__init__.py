@@ -4,3 +4,10 @@
 authority and on its list of revoked certificates, and says why a certificate was refused. gRPC's Python package can
 set neither the version nor the list.
 """
+
+from importlib.util import find_spec
+
+from ..core.errors import UserError
+
+if not all(map(find_spec, ("aiohttp", "cryptography"))):
+    raise UserError("peers and their certificates need aiohttp and cryptography: pip install 'coterie[peers]'")
