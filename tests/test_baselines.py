@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms.dispfl import erk, regrown
+from coterie.algorithms.dispfl import erk, random_scores, regrown
 from coterie.algorithms.fedrod import TwoHeads
 from coterie.algorithms.options import cosine
+from coterie.core import rng
 from coterie.core.errors import UserError
 from coterie.engines import Vectorized
 from coterie.store import flatten
@@ -278,6 +279,17 @@ class TestDisPFL:
         assert sent.totals.parameters == 10 * alive
         assert sent.totals.bytes == 10 * (8 * alive + -(-entries // 8))
         assert alive < 0.26 * entries
+
+    def test_every_client_draws_from_its_own_generator_tensor_by_tensor(self) -> None:
+        """Clients draw at the same time; what each draws is what it would draw alone."""
+        e = experiment(net("groupnorm"), ragged("groupnorm"), alg.dispfl(**COMMON, topology="ring", density=0.4))
+        mask, r = e.start().state.mask, e.round(2)
+        score, count = random_scores(mask, e.seed, r), erk({k: tuple(v.shape[1:]) for k, v in mask.items()}, 0.4)
+        for client in range(e.federation.clients):
+            masks, scores = (rng.generator(e.seed, "mask", t, client) for t in (0, 3))
+            for k, v in mask.items():
+                assert v[client].flatten().tolist() == (masks.permutation(v[0].numel()) < count[k]).tolist()
+                assert score[k][client].flatten().tolist() == scores.random(v[0].numel(), np.float32).tolist()
 
     def test_random_and_gradient_regrowth_differ(self) -> None:
         left, right = (

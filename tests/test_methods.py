@@ -21,7 +21,7 @@ LIMITS = {
     "dfedpgp": 45,
     "scaffold-p": 65,
     "ditto": 50,
-    "dispfl": 75,
+    "dispfl": 85,  # of which its draws in several threads, which nobody else needs, are ten
     "heterofl": 55,
     "fedlmt": 40,
     "fedprox": 45,

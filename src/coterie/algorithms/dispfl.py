@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import topology as topologies
 from ..core import rng
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, floating, split
+from ..core.tensors import Tensors, Tree, floating, split, to_device
 from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
@@ -130,16 +130,18 @@ def erk(shapes: Mapping[str, tuple[int, ...]], density: float) -> dict[str, int]
 def first_masks(model: Tensors, density: float, clients: Integers, seed: int) -> Tensors:
     """Draw masks of the right density, one per client."""
     count = erk({k: tuple(v.shape) for k, v in model.items()}, density)
+    mask = {k: torch.empty(len(clients), *v.shape, dtype=torch.bool) for k, v in model.items()}
     draws = [rng.generator(seed, "mask", 0, int(i)) for i in clients]
-    order = {k: np.stack([draw.permutation(v.numel()) for draw in draws]) for k, v in model.items()}
-    return {k: torch.from_numpy(order[k] < count[k]).view(-1, *v.shape).to(v.device) for k, v in model.items()}
+    rng.draw_each(draws, mask, lambda draw, k, out: np.less(draw.permutation(out.size), count[k], out=out))
+    return {k: v.to(model[k].device) for k, v in mask.items()}
 
 
 def random_scores(mask: Tensors, seed: int, r: Round) -> Tensors:
     """Draw the scores by which each client grows, anew in every round."""
+    score = {k: torch.empty(v.shape, dtype=torch.float32, pin_memory=v.is_cuda) for k, v in mask.items()}
     draws = [rng.generator(seed, "mask", r.index + 1, int(i)) for i in r.cohort]
-    score = {k: np.stack([draw.random(v[0].numel(), np.float32) for draw in draws]) for k, v in mask.items()}
-    return {k: torch.from_numpy(score[k]).view_as(v).to(v.device) for k, v in mask.items()}
+    rng.draw_each(draws, score, lambda draw, _, out: draw.random(out=out, dtype=np.float32))
+    return {k: to_device(v, mask[k].device) for k, v in score.items()}
 
 
 def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:

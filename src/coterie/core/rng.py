@@ -4,16 +4,20 @@ A draw depends on (seed, purpose, round, client, ...) and on nothing else: not o
 processed, not on the engine, not on what was drawn before. That is why a resumed run continues bit for bit.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import blake2b
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 Keys = NDArray[np.uint64]
+Draw = Callable[[np.random.Generator, str, NDArray[Any]], object]
+"""Fills the memory of a tensor of this name from a generator."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _TORCH = RLock()  # of torch's generators, which all threads of a process share
@@ -32,6 +36,27 @@ def key(seed: int, purpose: str, *where: int) -> int:
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:
     """Return a generator of its own for one draw."""
     return np.random.default_rng(key(seed, purpose, *where))
+
+
+def draw_each(generators: Sequence[np.random.Generator], stacked: Mapping[str, torch.Tensor], draw: Draw) -> None:
+    """Fill stacked tensors, whose rows belong to one generator each, by ``draw(generator, name, row)``.
+
+    Several rows are filled at a time, since numpy lets go of Python's lock meanwhile: a number for every weight of a
+    hundred clients may be a billion draws, and a GPU would wait for them.
+
+    >>> stacked = {"w": torch.empty(2, 3)}
+    >>> each = [generator(0, "mask", i) for i in range(2)]
+    >>> draw_each(each, stacked, lambda g, name, out: g.random(out=out, dtype=np.float32))
+    >>> stacked["w"][1].tolist() == generator(0, "mask", 1).random(3, np.float32).tolist()
+    True
+    """
+
+    def fill(place: int) -> None:
+        for name, rows in stacked.items():
+            draw(generators[place], name, rows[place].view(-1).numpy())
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(fill, range(len(generators))))
 
 
 def counters(root: int, *axes: NDArray[np.int64]) -> Keys:
