@@ -36,18 +36,20 @@ def read_settings(path: str | Path) -> SettingsFile:
     return SettingsFile(file, found)
 
 
-def read_toml(file: Path) -> dict[str, Any]:
-    """Return what a file says; refuse one that is not there, or no TOML."""
+def read_toml(
+    file: Path,
+    missing: str = "name a file of settings, one table per method",
+    example: str = "write [dfedalt] and below it lr = 0.1",
+) -> dict[str, Any]:
+    """Return what a file says; refuse one that is not there (``missing``: the fix), or no TOML."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(
-            f"cannot read {file} ({error.strerror}): name a file of settings, one table per method"
-        ) from error
+        raise UserError(f"cannot read {file} ({error.strerror}): {missing}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is no text in UTF-8: write the settings in that encoding") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is not TOML ({error}): write [dfedalt] and below it lr = 0.1") from error
+        raise UserError(f"{file} is not TOML ({error}): {example}") from error
 
 
 def _plain(value: Any) -> bool:

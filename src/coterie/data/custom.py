@@ -79,6 +79,14 @@ def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool
     return _raw_pool(path, *pair, augment)
 
 
+def image_classes(path: str) -> list[str]:
+    """Return the classes in a folder of images, in the order in which ``image_folder`` numbers them."""
+    root = user_path(path)
+    parts = [root / name for name in ("train", "test", "val") if (root / name).is_dir()]
+    apart = len(parts) > 1 and parts[0].name == "train"
+    return sorted({image.label for part in (parts[:2] if apart else [root]) for image in _images(part, False)})
+
+
 class Image(NamedTuple):
     """A file, its class and its client."""
 

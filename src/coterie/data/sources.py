@@ -128,6 +128,11 @@ def another_site(
             raise UserError(f"the run's data are no file, as {data} is: name a source and its options, as npz:FILE")
         own = {k: v for k, v in origin.items() if k in takes and k not in ("seed", "test_file", "test_split")}
         spec = Spec(origin["source"], (), {**own, "path": data})
+    return one_client(spec, seed, known, data_dir)
+
+
+def one_client(spec: Spec, seed: int, known: Columns | None = None, data_dir: str | Path | None = None) -> Federation:
+    """Return the samples of a source as those of one client; ``known``: the columns that its table must be like."""
     pool, _ = _loaded(spec, seed, data_dir, known)
     return divided(pool, spec.name, 1, IID, seed, {})
 

@@ -46,7 +46,8 @@ _HANDSHAKE = {
 }
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Tell whoever is at the terminal."""
     print(f"coterie: {text}", file=sys.stderr)
 
 
@@ -59,7 +60,7 @@ class Credentials:
     key: Path
     revoked: Path | None
     name: str
-    warn: Callable[[str], object] = _say  # told when the list of revoked certificates cannot be read again
+    warn: Callable[[str], object] = say  # told when the list of revoked certificates cannot be read again
     _list: "RevokedList" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
