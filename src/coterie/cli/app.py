@@ -11,6 +11,7 @@ from .certs import certs
 from .completion import complete_method
 from .data_group import data_sets
 from .options import DAY, SEEDS, DataDir, RowsFormat, Settings, TopologyText
+from .peer import peer
 from .recipe import recipe
 from .run_and_compare import compare, run
 from .training_command import TrainingCommand
@@ -27,6 +28,7 @@ app = Commands(
 app.add_typer(recipe, name="recipe")
 app.add_typer(data_sets, name="data")
 app.add_typer(certs, name="certs")
+app.add_typer(peer, name="peer")
 app.command(cls=TrainingCommand)(run)
 app.command(cls=TrainingCommand)(compare)
 app.command(cls=TrainingCommand)(tune)

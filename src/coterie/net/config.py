@@ -209,7 +209,10 @@ def _read(where: str, found: Mapping[str, Any], kind: type[T]) -> T:
     for field in own:
         if field.default is MISSING and field.name not in found:
             raise UserError(f"{where} lacks {field.name}: write {field.name} = {EXAMPLES[field.name]}")
-    values = {key: convert(where, key, value, hints[key]) for key, value in found.items()}
+    try:
+        values = {key: convert("it", key, value, hints[key]) for key, value in found.items()}
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     empty = next((key for key, value in values.items() if isinstance(value, str) and not value.strip()), None)
     if empty is not None:
         raise UserError(f"{where}: {empty} is an empty text: give it a value, or leave it out")

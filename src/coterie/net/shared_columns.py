@@ -12,7 +12,7 @@ from ..core.checked_json import read_json
 from ..core.errors import DamagedFileError, UserError
 from ..core.files import user_path
 from ..core.schema_parts import SavedColumns
-from ..core.spec import parse, spelled
+from ..core.spec import parameters, parse, spelled
 from ..data import SOURCES
 from ..data.encoding import Columns
 from ..data.sources import one_client
@@ -43,7 +43,8 @@ def columns_of(text: str, seed: int) -> SharedColumns:
     if text.endswith(SUFFIX):
         return read_columns(user_path(text))
     spec = parse(spelled(text, SOURCES))
-    found = one_client(spec, seed) if spec.name in SOURCES else None
+    table = spec.name in SOURCES and "target" in parameters(SOURCES[spec.name])
+    found = one_client(spec, seed) if table else None
     if found is None or found.columns is None:
         raise UserError(f"{text} is no table: write csv:FILE,target=COLUMN, or name a file of columns, .json")
     return {**found.columns.saved(), "rows": len(found.x)}
