@@ -14,7 +14,7 @@ from ..core.clients import client_name
 from ..core.errors import DivergedError
 from ..core.tensors import Tensors, Tree, finite, floating, to_device
 from ..data.batches import Amount, Batches, Integers, Samples
-from ..engines.base import Engine, Step
+from ..engines.base import Engine, MixingRule, Step
 from ..local.personal import Patterns, personal_names
 from ..local.steps import Phase
 from ..models.model import Model
@@ -194,6 +194,7 @@ class Program(NamedTuple, Generic[S]):
     weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
     finetune: Callable[[S, Round], Iterator[ModelGroup]] | None = None  # all models, tuned for measuring only
     submodels: Callable[[Round], Sequence[Assigned]] | None = None  # who has which; None: all have the common model
+    rule: MixingRule | None = None  # what takes the place of averages in the exchange; None: nothing does
 
 
 def around(program: Program[Any], inner: Callable[[Any], Any], **own: Any) -> Program[Any]:

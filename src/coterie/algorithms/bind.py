@@ -12,7 +12,7 @@ from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
-from .options import Training
+from .options import Training, refuse_robust
 from .traffic import Traffic
 from .update import LocalUpdate, chunks, model_groups
 
@@ -28,6 +28,8 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     """
     program = algorithm.bind(problem)
     t = program.training
+    if program.rule is None:
+        refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
     if t.finetune_epochs:
         program = finetuned(program, problem)
     if offline:

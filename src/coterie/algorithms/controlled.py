@@ -17,7 +17,7 @@ from ..exchange.mixing import average
 from ..local.corrections import CONTROL
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
-from .options import Training
+from .options import Training, refuse_robust
 from .server import both_ways, federated
 
 CONTROL_STREAM = 2  # batches of the first control variates
@@ -124,3 +124,4 @@ def check_plain(t: Training) -> None:
     for key in ("momentum", "weight_decay", "clip"):
         if getattr(t, key):
             raise UserError(f"control variates need plain SGD: leave {key} out")
+    refuse_robust(t, "the server's control variate has to be the mean of the clients'")

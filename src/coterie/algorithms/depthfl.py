@@ -25,13 +25,13 @@ from ..submodels.staged import check_stages
 from .base import Assigned, Submodel
 from .capacities import DEPTHS, Share, levels, shares
 from .method import Fraction, Options, Participation, Problem, Program, Rate, Round, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server, federated
 from .update import assigned, named_submodel
 
 
 def _check(t: Training, feature_l2: float, distill: str) -> None:
-    refuse_persistent(t)
+    refuse_for_parts(t)
     if feature_l2 and distill != "deepest":
         raise UserError(f"feature_l2={feature_l2:g} is for the deepest head as a teacher: add distill=deepest")
 

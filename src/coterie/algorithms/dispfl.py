@@ -18,7 +18,7 @@ from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.steps import Phase
 from .method import Fraction, Options, Problem, Program, Range, Round, TopologyLike, Trained, Training, method
-from .options import SAM_PAPER, cosine
+from .options import SAM_PAPER, cosine, refuse_robust
 from .peers import decentralized
 from .traffic import Traffic, load, over
 
@@ -36,6 +36,7 @@ class Sparse(NamedTuple):
 def _check(t: Training) -> None:
     if t.finetune_epochs:
         raise UserError("dispfl keeps most entries at zero, which fine-tuning would fill: leave finetune_epochs out")
+    refuse_robust(t, "dispfl's clients hold parts of the model, so that an entry may have one value only")
 
 
 @method(SAM_PAPER, check=_check, paced=True)

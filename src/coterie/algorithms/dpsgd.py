@@ -60,6 +60,6 @@ def combining_first(program: Program[Peers]) -> Program[Peers]:
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
         step = sub(floating(trained.models), floating(s.x))
-        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent), step), trained.private)
+        return Peers(trained.models | add(gossip(r.engine, r.Ws, trained.sent, program.rule), step), trained.private)
 
     return program._replace(train=train, exchange=exchange)

@@ -14,6 +14,7 @@ from ..local.steps import REFERENCE, Phase
 from ..topology.sparse import DENSE, entries, with_diagonal, with_values
 from .base import around
 from .method import Options, Positive, Problem, Program, Rate, Round, TopologyLike, Trained, Training, method
+from .options import refuse_robust
 from .peers import Peers, decentralized
 from .server import both_ways
 from .update import LocalUpdate, message_of
@@ -26,7 +27,11 @@ class Attentive(NamedTuple):
     u: Tensors  # what it is pulled toward
 
 
-@method()
+def _check(t: Training) -> None:
+    refuse_robust(t, "fedamp's weights are learned, so that who is far away counts little already")
+
+
+@method(check=_check)
 def fedamp(
     p: Problem,
     t: Training,

@@ -8,12 +8,12 @@ import torch
 from ..core import rng
 from ..submodels import permuted, random
 from .method import Options, Participation, Problem, Program, Round, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server
 from .widths import Channels, Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_persistent, submodel="width")
+@method(LMT_PAPER, check=refuse_for_parts, submodel="width")
 def feddropout(
     p: Problem,
     t: Training,

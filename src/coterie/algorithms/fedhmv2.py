@@ -84,10 +84,10 @@ def fedhmv2(
 
     def exchange(s: Twofold, trained: Trained, r: Round) -> Twofold:
         if (r.index + 1) % svd_every:
-            x = s.x | average(r.engine, r.row(weighting), trained.sent)
+            x = s.x | average(r.engine, r.row(weighting), trained.sent, old=s.x, rule=t.rule)
             return Twofold(x, submodel.embed(x, {})[0])
         products: Tensors = vmap(lambda x: submodel.embed(x, {})[0])(trained.sent)
-        w = s.w | average(r.engine, r.row(weighting), products)
+        w = s.w | average(r.engine, r.row(weighting), products, old=s.w, rule=t.rule)
         return Twofold(s.x | submodel.extract(w, {}), w)
 
     return Program(
@@ -103,4 +103,5 @@ def fedhmv2(
         participation=participation,
         receiver_has=lambda s: s.x,
         submodels=lambda r: [Assigned(np.arange(len(r.cohort)), submodel, {})],
+        rule=t.rule,
     )

@@ -5,12 +5,12 @@ from typing import Literal, Unpack
 
 from ..submodels import window
 from .method import Options, Participation, Problem, Program, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_persistent, submodel="width")
+@method(LMT_PAPER, check=refuse_for_parts, submodel="width")
 def fedrolex(
     p: Problem,
     t: Training,

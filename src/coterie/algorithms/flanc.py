@@ -9,7 +9,7 @@ from ..models.model import Model
 from ..submodels.basis import bank_names, composed, join_networks, orthogonality
 from .capacities import FRACTIONS, levels, shares
 from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server, federated
 from .update import assigned, named_submodel
 
@@ -24,7 +24,7 @@ def _all_widths(model: Model, capacities: str, n_basis: float, basis_fraction: f
 
 @method(
     LMT_PAPER._replace(weight_decay=1e-4),
-    check=refuse_persistent,
+    check=refuse_for_parts,
     adapt=_all_widths,
     staged=True,
     submodel="basis",

@@ -4,12 +4,12 @@ from typing import Unpack
 
 from ..submodels import prefix
 from .method import Options, Participation, Problem, Program, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server
 from .widths import Trick, by_width
 
 
-@method(LMT_PAPER, check=refuse_persistent, submodel="width")
+@method(LMT_PAPER, check=refuse_for_parts, submodel="width")
 def heterofl(
     p: Problem,
     t: Training,

@@ -11,6 +11,8 @@ from ..core.annotations import Range as Range
 from ..core.arguments import accept
 from ..core.errors import UserError
 from ..data.batches import Amount
+from ..engines.base import MixingRule
+from ..exchange.robust import RULES
 from ..local.steps import Phase, Sgd
 
 Rate = Annotated[float, Range()]
@@ -20,6 +22,8 @@ Participation = Annotated[float | int, Range()]
 """Who takes part in a round: a fraction of the clients, or a count of them."""
 Weighting = Literal["size", "uniform"]
 """How much a client counts on a server: by its training samples, or as much as every other."""
+Robust = Literal["trimmed", "median", "clip"]
+"""What takes the place of averages where members may lie."""
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +47,7 @@ class Options(TypedDict, total=False):
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast.
         steps: Batches in one round, instead of epochs.
         quantize: Bits for every number that a client sends, 2 to 16; none: all it has.
+        robust: What takes the place of averages where members may lie: "trimmed", "median" or "clip"; none: nothing.
         finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
         finetune_lr: The rate of that tuning; none: lr.
     """
@@ -60,6 +65,7 @@ class Options(TypedDict, total=False):
     epochs: Annotated[int | tuple[int, ...], Range()] | None
     steps: Count | None
     quantize: Annotated[int, Range(2, 16)] | None
+    robust: Robust | None
     finetune_epochs: Count
     finetune_lr: Rate | None
 
@@ -90,6 +96,7 @@ class Training(NamedTuple):
     epochs: int | tuple[int, ...] | None = 5
     steps: int | None = None
     quantize: int | None = None
+    robust: Robust | None = None
     finetune_epochs: int = 0
     finetune_lr: float | None = None
 
@@ -117,6 +124,11 @@ class Training(NamedTuple):
         if training.persistent_momentum and not training.momentum:
             raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
         return training
+
+    @property
+    def rule(self) -> MixingRule | None:
+        """What takes the place of averages; None: nothing does."""
+        return None if self.robust is None else RULES[self.robust]
 
     @property
     def amount(self) -> Amount:
@@ -181,6 +193,18 @@ def refuse_persistent(t: Training) -> None:
     """Refuse momentum that outlives a round where a client's model changes its shape."""
     if t.persistent_momentum:
         raise UserError("this method sends other forms of the model in every round: leave persistent_momentum out")
+
+
+def refuse_robust(t: Training, because: str) -> None:
+    """Refuse a rule in place of an average where a method has no plain one."""
+    if t.robust is not None:
+        raise UserError(f"robust={t.robust} takes the place of a plain average, and {because}: leave robust out")
+
+
+def refuse_for_parts(t: Training) -> None:
+    """Refuse what needs whole models where clients hold parts of one, others in every round."""
+    refuse_persistent(t)
+    refuse_robust(t, "here clients hold parts of the model, so that an entry may have one value only")
 
 
 def refuse_unused(reason: str, settings: Mapping[str, Any], instead: str) -> None:

@@ -36,6 +36,8 @@ def decentralized(
 
     z_i <- local(x_i);   u_i <- sum_j W[i, j] u(z_j), ``gossip_steps`` times;   v_i <- v(z_i)
 
+    With ``robust`` a rule of ``exchange.robust`` takes the place of each sum.
+
     fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: the
     values that corrections look up, by name, as functions of the state and the round.
     """
@@ -54,7 +56,7 @@ def decentralized(
         return work.train(r, s.x, s.memory, message, look_up(aux, s, r))
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent), trained.private)
+        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent, training.rule), trained.private)
 
     def traffic(s: Peers, r: Round) -> Traffic:
         return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True))
@@ -73,4 +75,5 @@ def decentralized(
         gossip_steps=gossip_steps,
         fresh_graph=fresh_graph,
         submodels=problem.submodels,
+        rule=training.rule,
     )

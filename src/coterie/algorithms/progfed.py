@@ -15,7 +15,7 @@ from .base import Assigned, Submodel
 from .capacities import Share
 from .depthfl import with_buffer
 from .method import Count, Options, Participation, Problem, Program, Round, Training, Weighting, method
-from .options import LMT_PAPER, refuse_persistent
+from .options import LMT_PAPER, refuse_for_parts
 from .server import Server, federated
 from .update import assigned, named_submodel
 
@@ -24,7 +24,7 @@ def _staged(model: Model) -> Model:
     return model.like(staged(model.module))
 
 
-@method(LMT_PAPER, check=refuse_persistent, adapt=_staged, staged=True, submodel="stages", paced=True)
+@method(LMT_PAPER, check=refuse_for_parts, adapt=_staged, staged=True, submodel="stages", paced=True)
 def progfed(
     p: Problem,
     t: Training,

@@ -17,7 +17,7 @@ from ..local.corrections import WEIGHT, debias, debiased
 from ..local.steps import REFERENCE, Phase
 from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
-from .options import Training
+from .options import Training, refuse_robust
 from .traffic import Traffic, load, over
 from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
@@ -45,6 +45,7 @@ def push_sum(
     aux: the values that corrections look up, by name, as functions of the state and the round; "reference" is the model
     z_i that a client begins with.
     """
+    refuse_robust(training, "push-sum adds up shares of mass, where what is left out would be lost to everybody")
     graph = topologies.build(topology, problem.clients, problem.seed)
     values: AuxOf = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
     at_ratio = [phase._replace(corrections=(*phase.corrections, *debiased(shared))) for phase in phases]

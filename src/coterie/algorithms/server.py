@@ -36,8 +36,9 @@ def federated(
     (u_i, v_i') <- local(u, v_i) for i in S;   u <- u + outer_lr (sum_S q_i u_i - u),  q by size or equal
     v_i <- v_i + personal_outer_lr (v_i' - v_i)
 
-    Where clients hold parts of the model only, every entry is averaged over those of S who hold it. aux: the values
-    that corrections look up, by name, as functions of the state and the round.
+    Where clients hold parts of the model only, every entry is averaged over those of S who hold it. With ``robust`` a
+    rule of ``exchange.robust`` takes the place of the sum. aux: the values that corrections look up, by name, as
+    functions of the state and the round.
     """
     work = LocalUpdate(problem, phases, training, frozenset(aux))
     message = message_of(shared)
@@ -51,7 +52,7 @@ def federated(
         return work.train(r, models, rows(s.memory, r.members), message, look_up(aux, s, r))
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
-        u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, old=s.u)
+        u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, s.u, training.rule)
         v = interpolate(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
         return Server(interpolate(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.private))
 
@@ -68,6 +69,7 @@ def federated(
         participation=participation,
         receiver_has=lambda s: s.u,
         submodels=problem.submodels,
+        rule=training.rule,
     )
 
 

@@ -46,6 +46,7 @@ def _between_peers(s: Settings) -> bool:
 
 
 PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")
+SENT = ("gossip_steps", "tau", "quantize", "robust")
 NO_SERVER = "with a topology everybody takes part and no server weighs them"
 RULES = (
     Rule(PERSONAL, _is("personal", "none"), "personal=none leaves nothing personal", "name a personal part"),
@@ -53,12 +54,12 @@ RULES = (
     Rule(("rho",), _personal_ascent, "sam_on=personal climbs by personal_rho alone", "take sam_on=both"),
     Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
     Rule(("participation", "weighting"), _between_peers, NO_SERVER, "leave the topology out"),
-    Rule(("weighting",), _one_member, "one client a round has nobody to be weighed against", "raise participation"),
+    Rule(("weighting", "robust"), _one_member, "one client a round has nobody beside it", "raise participation"),
     Rule(("finetune_lr",), _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
     Rule(("prox", "alpha", "sigma"), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
-    Rule(("gossip_steps", "tau", "quantize"), _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
+    Rule(SENT, _is("topology", "none"), "topology=none sends nothing", "choose a graph"),
 )
 
 

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, concatenate
 from ..data.batches import Integers
-from ..engines.base import Engine, Statistic, statistics
+from ..engines.base import Engine, MixingRule, Statistic, combined, statistics
 from ..topology.sparse import entries, with_values
 from .shard_thread import ShardThread
+
+ROW = "/row"  # stands beside what members send; no tensor of a model has that name
 
 
 class Paths(NamedTuple):
@@ -46,15 +48,31 @@ class Sharded:
         paths, inbox = self._exchange(W, x)
         return {k: (paths.matrix.to(v) @ _flat(self._rows(paths, k, v, inbox))).view_as(v) for k, v in x.items()}
 
+    def combine(self, rule: MixingRule, W: Tensor, x: Tensors, own: Tensors | None = None) -> Tensors:
+        """Return what ``rule`` makes of the rows that the clients of this shard hear, wherever they come from.
+
+        Where W is this shard's piece of a server's row, every shard gets all rows and makes the same of them.
+        """
+        if own is not None:
+            return rule(own, *self._gather(W, x))
+        paths, received = self._receive(W, x)
+        i, j, weights = entries(paths.matrix)
+        others = torch.from_numpy(self.local_clients[i.cpu().numpy()] != paths.needed[j.cpu().numpy()]).to(i.device)
+        return combined(rule, x, received, i[others], j[others], weights[others])
+
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return [n, n] f(x_i, x_j) along every link of W: each shard computes its own receivers', and all add up."""
-        paths, inbox = self._exchange(W, x)
-        received = {k: self._rows(paths, k, v, inbox) for k, v in x.items()}
+        paths, received = self._receive(W, x)
         receivers, _, weights = entries(W)
         part = torch.zeros_like(weights)
         mine = torch.from_numpy(self.shard_of[receivers.cpu().numpy()] == self.shard)
         part[mine] = statistics(f, x, received, *entries(paths.matrix)[:2]).to(part)
         return with_values(W, self.thread.total({"pairwise": part})["pairwise"])
+
+    def _receive(self, W: Tensor, x: Tensors) -> tuple[Paths, Tensors]:
+        """Return the paths of W and the rows that come along them, this shard's own included."""
+        paths, inbox = self._exchange(W, x)
+        return paths, {k: self._rows(paths, k, v, inbox) for k, v in x.items()}
 
     def _exchange(self, W: Tensor, x: Tensors) -> tuple[Paths, Mapping[int, Tensors]]:
         """Send the rows that other shards need along the edges of W; return the paths and what others send here."""
@@ -83,6 +101,15 @@ class Sharded:
             return {}
         sums = self.thread.total({k: (row.to(v) @ _flat(v)).view(v.shape[1:]) for k, v in x.items()})
         return {k: v.to(x[k]) for k, v in sums.items()}
+
+    def _gather(self, row: Tensor, x: Tensors) -> tuple[Tensor, Tensors]:
+        """Return a server's whole row and the rows of all its members, in the order of the shards."""
+        mine = {ROW: row, **x}
+        shards = range(int(self.shard_of.max()) + 1)
+        inbox = self.thread.swap({d: mine for d in shards if d != self.shard})
+        parts = [mine if d == self.shard else {k: inbox[d][k].to(v) for k, v in mine.items()} for d in shards]
+        everything: Tensors = concatenate(parts)
+        return everything.pop(ROW), everything
 
     def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """Return the mean over all clients, where ``x`` is the mean over the clients of this shard."""

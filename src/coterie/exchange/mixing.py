@@ -9,6 +9,8 @@ a server, whose result belongs to the server alone. Every method is one of these
     masks, cut models           m_j is 1 where client j has an entry and 0 where it does not
     push-sum                    m_j is one number per client, and the columns of W sum to 1; the products m_j x_j and
                                 the m_j travel and are kept, and the ratio is taken wherever a model is needed
+
+Where members may lie, one of the rules in ``robust`` takes the place of a sum in which everybody has all of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,18 +18,32 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..core.errors import UserError
 from ..core.tensors import Tensors, add, floating, sub
-from ..engines.base import Engine
+from ..engines.base import Engine, MixingRule
 
 
-def average(engine: Engine, W: Tensor, x: Tensors, mass: Tensors | None = None, old: Tensors | None = None) -> Tensors:
+def average(
+    engine: Engine,
+    W: Tensor,
+    x: Tensors,
+    mass: Tensors | None = None,
+    old: Tensors | None = None,
+    rule: MixingRule | None = None,
+) -> Tensors:
     """Compute the formula; without ``mass`` everybody has all of it, and every row of W sums to 1.
+
+    rule: what takes the place of the sum; ``old`` is then what a server has.
 
     >>> from coterie.engines import Serial
     >>> x, mass = {"a": torch.tensor([[1.0, 5.0], [3.0, 0.0]])}, {"a": torch.tensor([[1.0, 0.0], [1.0, 0.0]])}
     >>> average(Serial(), torch.tensor([0.5, 0.5]), x, mass, old={"a": torch.tensor([0.0, 7.0])})
     {'a': tensor([2., 7.])}
     """
+    if rule is not None:
+        if mass is not None:
+            raise UserError("some clients hold parts of the model only, which robust cannot compare: leave it out")
+        return engine.combine(rule, W, x, old)
     if mass is None:
         return engine.mix(W, x)
     return ratio(*sums(engine, W, {k: v * mass[k] for k, v in x.items()}, mass), old)
@@ -48,11 +64,11 @@ def ratio(products: Tensors, mass: Tensors | Tensor, old: Tensors | None = None)
     return {k: torch.where(mass[k] > 0, v / mass[k].where(mass[k] > 0, 1), old[k]) for k, v in products.items()}
 
 
-def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors) -> Tensors:
+def gossip(engine: Engine, Ws: Sequence[Tensor], x: Tensors, rule: MixingRule | None = None) -> Tensors:
     """Run one exchange after another; integer buffers keep the receiver's value."""
     mixed = floating(x)
     for W in Ws:
-        mixed = average(engine, W, mixed)
+        mixed = average(engine, W, mixed, rule=rule)
     return x | mixed
 
 

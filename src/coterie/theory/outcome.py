@@ -77,7 +77,9 @@ def running_means(runs: Sequence[Tensor]) -> list[float]:
 
 def plain_sgd(t: Training) -> Condition:
     """Return the condition of all theorems: plain SGD with constant rates."""
-    changed = [k for k in ("momentum", "weight_decay", "clip", "quantize") if getattr(t, k)]
+    changed = [k for k in ("momentum", "weight_decay", "clip", "quantize", "robust") if getattr(t, k)]
     changed += ["lr_decay"] if t.lr_decay != 1.0 else []
     changed += [k for k in ("lr_min", "lr_milestones") if getattr(t, k) is not None]
-    return Condition("plain SGD at constant rates, all numbers sent", not changed, f"leave {', '.join(changed)} out")
+    return Condition(
+        "plain SGD at constant rates, all numbers sent and averaged", not changed, f"leave {', '.join(changed)} out"
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import measure
+from ..algorithms.options import Training
 from ..algorithms.used import check_used, check_used_on
 from ..core import memory
 from ..core.clients import client_list, client_name
@@ -21,6 +22,8 @@ from ..data.batches import Amount, Batches
 from ..models.model import Loss, Model, cross_entropy
 from ..models.trials import check_stateless, needs_company
 from ..store import flatten
+from ..topology import Topology
+from ..topology.sparse import entries
 from .cluster import Cluster
 from .first import PER_CLIENT, everybodys
 
@@ -35,9 +38,12 @@ def check_asked(e: "Experiment") -> None:
     """Refuse what does not fit together or changes nothing."""
     check_used(e.algorithm)
     check_used_on(e.algorithm, e.model.module)
-    if e.program.training.quantize is not None and not e.program.message(e.model.start):
-        raise UserError(f"quantize changes nothing, because {e.algorithm.name} sends nothing: leave it out")
+    for name in ("quantize", "robust"):
+        if getattr(e.program.training, name) is not None and not e.program.message(e.model.start):
+            raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     graph = e.program.topology
+    if e.program.rule is not None and graph is not None:
+        _check_compared(graph, e.program.training)
     if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
     _check_lengths(e)
@@ -52,6 +58,17 @@ def check_asked(e: "Experiment") -> None:
         raise UserError(
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "
             "all begin with the server's model: leave init out"
+        )
+
+
+def _check_compared(graph: Topology, t: Training) -> None:
+    """Refuse a rule against liars where nobody hears two others: of two models none can be told to be the lie."""
+    receivers, senders, _ = entries(graph(0))
+    others = receivers[receivers != senders]
+    if not len(others) or int(others.bincount().max()) < 2:
+        raise UserError(
+            f"robust={t.robust} compares what several others send, and with {graph.name} everybody hears one at most: "
+            "choose a graph of more neighbors, or leave robust out"
         )
 
 
