@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from coterie import algorithms
+from coterie.exchange.robust import RULES
 from law import (
     COMMON,
     LR,
@@ -87,9 +88,9 @@ LAWS = (
     ),
     Law(
         "fedavg",
-        {"fedavg": {"epochs": 2, **THREE}},
+        {"fedavg": {"epochs": 2, **THREE}, "fedavg, robust": {"epochs": 1, "robust": "clip", **THREE}},
         ClosedForm(EQUAL, each_round(lambda u, v: (mean(down_u(u)), mean(down_v(v))))),
-        stateless=("fedavg",),
+        stateless=("fedavg", "fedavg, robust"),
     ),
     Law(
         "fedavg-ft",
@@ -138,9 +139,31 @@ LAWS = (
     ),
     Law(
         "dfedavg",
-        {"dfedavg": {**RINGED, "epochs": 2}},
+        {"dfedavg": {**RINGED, "epochs": 2}, "dfedavg, robust": {**RINGED, "epochs": 1, "robust": "median"}},
         ClosedForm(RINGED, each_round(lambda u, v: (RING @ down_u(u), RING @ down_v(v)))),
-        (Reduction("on the full graph is fedavg", FULL, ("fedavg", EQUAL), 1e-6),),
+        (
+            Reduction("on the full graph is fedavg", FULL, ("fedavg", EQUAL), 1e-6),
+            Reduction(
+                "with a robust rule on the full graph is fedavg with it",
+                {**FULL, "robust": "trimmed"},
+                ("fedavg", {**EQUAL, "robust": "trimmed"}),
+                1e-6,
+            ),
+            Reduction(
+                "with a robust mean of three is one with their median",
+                {**RINGED, "robust": "trimmed"},
+                ("dfedavg", {**RINGED, "robust": "median"}),
+                1e-6,
+            ),
+            *(
+                identity(
+                    f"with one neighbor and robust={rule} is local",
+                    {"topology": "one-peer-exponential", "robust": rule},
+                    ("local", {}),
+                )
+                for rule in RULES
+            ),
+        ),
     ),
     Law(
         "dfedavgm",
@@ -175,6 +198,7 @@ LAWS = (
             "dfedalt, all personal": {**RINGED, "epochs": 1, "personal": "all"},
             "dfedalt, none personal": {**RINGED, "epochs": 1, "personal": "none"},
             "dfedalt, unequally fast": {**RINGED, "epochs": (1, 2, 3)},
+            "dfedalt, robust": {"topology": "random-pull:3", "epochs": 1, "robust": "trimmed"},
         },
         ClosedForm({**RINGED, **OWN}, each_round(lambda u, v: (RING @ down_u(u), down_v(v, 0.2, 1)))),
         (
@@ -231,6 +255,7 @@ LAWS = (
                 "gossip_steps": 2,
                 "fresh_graph": True,
             },
+            "dfedsam-mgs, robust": {**RINGED, "epochs": 1, "rho": 0.1, "gossip_steps": 2, "robust": "clip"},
         },
         ClosedForm(
             {**RINGED, "rho": 0.1, "gossip_steps": 3},

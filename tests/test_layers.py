@@ -38,6 +38,7 @@ LONG = {
     "algorithms/method.py method",
     "algorithms/peers.py decentralized",
     "algorithms/pushsum.py push_sum",
+    "algorithms/server.py federated",
     "training/experiment.py run_shard_round",
     "training/fit.py fit",
 }

@@ -49,6 +49,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg-measured-rarely": ("fedavg", "--evaluate-every", "2", "--set", "participation=2"),
     "fedamp-around-a-server": ("fedamp", "--set", "persistent_momentum=true"),
     "apfl-learning-shares": ("apfl", "--set", "alpha_lr=0.1", "--set", "participation=2"),
+    "dfedavg-robust": ("dfedavg", "--topology", "ring", "--set", "robust=median"),
     "dfedavg-serial": ("dfedavg", "--topology", "ring", "--engine", "serial"),
 }
 

@@ -47,7 +47,7 @@ def decentralized(
             f"{graph.name} is column-stochastic, which plain averaging cannot use: take random-pull or random"
         )
     work = LocalUpdate(problem, phases, training, frozenset(aux))
-    message = message_of(shared)
+    message, rule = message_of(shared), training.rule
 
     def init(common: Tensors, each: Tensors) -> Peers:
         return Peers(each, replicate(persistent(training, phases, common), count(each)))
@@ -56,7 +56,7 @@ def decentralized(
         return work.train(r, s.x, s.memory, message, look_up(aux, s, r))
 
     def exchange(s: Peers, trained: Trained, r: Round) -> Peers:
-        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent, training.rule), trained.private)
+        return Peers(trained.models | gossip(r.engine, r.Ws, trained.sent, rule), trained.private)
 
     def traffic(s: Peers, r: Round) -> Traffic:
         return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True))
@@ -75,5 +75,5 @@ def decentralized(
         gossip_steps=gossip_steps,
         fresh_graph=fresh_graph,
         submodels=problem.submodels,
-        rule=training.rule,
+        rule=rule,
     )

@@ -41,7 +41,7 @@ def federated(
     functions of the state and the round.
     """
     work = LocalUpdate(problem, phases, training, frozenset(aux))
-    message = message_of(shared)
+    message, rule = message_of(shared), training.rule
 
     def init(common: Tensors, each: Tensors) -> Server:
         u, v = split(common, shared)[0], split(each, shared)[1]
@@ -52,7 +52,7 @@ def federated(
         return work.train(r, models, rows(s.memory, r.members), message, look_up(aux, s, r))
 
     def exchange(s: Server, trained: Trained, r: Round) -> Server:
-        u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, s.u, training.rule)
+        u = s.u | average(r.engine, r.row(weighting), trained.sent, trained.mass, s.u, rule)
         v = interpolate(rows(s.v, r.members), split(trained.models, shared)[1], personal_outer_lr)
         return Server(interpolate(s.u, u, outer_lr), put(s.v, r.members, v), put(s.memory, r.members, trained.private))
 
@@ -69,7 +69,7 @@ def federated(
         participation=participation,
         receiver_has=lambda s: s.u,
         submodels=problem.submodels,
-        rule=training.rule,
+        rule=rule,
     )
 
 

@@ -53,7 +53,8 @@ class Sharded:
 
         Where W is this shard's piece of a server's row, every shard gets all rows and makes the same of them.
         """
-        if own is not None:
+        if W.dim() == 1:
+            assert own is not None
             return rule(own, *self._gather(W, x))
         paths, received = self._receive(W, x)
         i, j, weights = entries(paths.matrix)
@@ -103,12 +104,12 @@ class Sharded:
         return {k: v.to(x[k]) for k, v in sums.items()}
 
     def _gather(self, row: Tensor, x: Tensors) -> tuple[Tensor, Tensors]:
-        """Return a server's whole row and the rows of all its members, in the order of the shards."""
+        """Return a server's whole row and the rows of all its members, in the order of the shards that have some."""
         mine = {ROW: row, **x}
         shards = range(int(self.shard_of.max()) + 1)
-        inbox = self.thread.swap({d: mine for d in shards if d != self.shard})
-        parts = [mine if d == self.shard else {k: inbox[d][k].to(v) for k, v in mine.items()} for d in shards]
-        everything: Tensors = concatenate(parts)
+        inbox = self.thread.swap({d: mine for d in shards if d != self.shard} if len(row) else {})
+        rows = {d: {k: inbox[d][k].to(v) for k, v in mine.items()} for d in inbox} | {self.shard: mine}
+        everything: Tensors = concatenate([rows[d] for d in shards if d in rows])
         return everything.pop(ROW), everything
 
     def all_mean(self, x: Tensors, clients: int) -> Tensors:

@@ -128,7 +128,8 @@ class InMemory(ABC):
 
     def combine(self, rule: MixingRule, W: Tensor, x: Tensors, own: Tensors | None = None) -> Tensors:
         """Return what ``rule`` makes of the rows that each client, or a server, hears."""
-        if own is not None:
+        if W.dim() == 1:
+            assert own is not None
             return rule(own, W, x)
         i, j, weights = entries(W)
         others = i != j
@@ -165,8 +166,6 @@ def combined(rule: MixingRule, x: Tensors, heard: Tensors, i: Tensor, j: Tensor,
 
     Those that hear equally many go side by side, some at a time: never n x n models at a time.
     """
-    if not x:
-        return {}
     result = {k: v.clone() for k, v in x.items()}
     senders = i.bincount(minlength=count(x))
     first = senders.cumsum(0) - senders

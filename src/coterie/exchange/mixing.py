@@ -40,9 +40,9 @@ def average(
     >>> average(Serial(), torch.tensor([0.5, 0.5]), x, mass, old={"a": torch.tensor([0.0, 7.0])})
     {'a': tensor([2., 7.])}
     """
-    if rule is not None:
-        if mass is not None:
-            raise UserError("some clients hold parts of the model only, which robust cannot compare: leave it out")
+    if rule is not None and mass is not None:
+        raise UserError("some clients hold parts of the model only, which robust cannot compare: leave it out")
+    if rule is not None and x:
         return engine.combine(rule, W, x, old)
     if mass is None:
         return engine.mix(W, x)

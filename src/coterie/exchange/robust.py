@@ -10,10 +10,10 @@ leave of 1. It knows that it does not lie itself, so its own value counts among 
 leave open which is right, it is the one nearest to its own. So with one neighbor, which may be the liar, nothing moves;
 and if all have the same, it stays as it is, to the last bit.
 
-The share of the weight that may lie is below 1/4 for ``trimmed``, or it is one neighbor; it is below 1/2 for the
-others. Then every entry lies between values of those who do not lie (trimmed, median), or no liar moves the model by
-more than the weight it has times the distance of somebody who does not lie (clip). A server is a receiver that weighs
-nothing itself and has its old model.
+Liars may have 1/4 of the weight, or as much as the heaviest neighbor, with ``trimmed``, and less than 1/2 with the
+others. Then every entry lies between values of those who do not lie (trimmed, median), or a liar moves the model by no
+more than its weight times the distance of somebody who does not lie (clip). Who weighs more than all others together
+decides alone. A server is a receiver that weighs nothing itself and has its old model.
 """
 
 import torch
