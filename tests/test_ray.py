@@ -121,7 +121,7 @@ def alone() -> dict[str, tuple[Any, dict[str, Any]]]:
     return {}
 
 
-FEW = [FIRST[name] for name in ("fedavg", "scaffold", "dfedalt", "dfedpgp", "heterofl", "dispfl")]
+FEW = [*(FIRST[name] for name in ("fedavg", "scaffold", "dfedalt", "dfedpgp", "heterofl", "dispfl")), "fedavg, robust"]
 ALL = "COTERIE_RAY_ALL" in os.environ  # by hand: every row on every number of workers
 
 
