@@ -1,5 +1,6 @@
 """The pages of the evidence: one rule for all verdicts, and they say what the numbers beside them say."""
 
+import ast
 import importlib
 import json
 import sys
@@ -30,6 +31,31 @@ def numbers(name: str) -> dict[str, object]:
 
 def text(name: str) -> str:
     return (EVIDENCE / f"{name}.md").read_text(encoding="utf-8")
+
+
+def used_names(path: Path) -> set[tuple[str, str]]:
+    """(module of Coterie, name) that a script imports, or looks up in a module that it has imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    plain = (a for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names)
+    modules = {a.asname or a.name: a.name for a in plain if a.name.split(".")[0] == "coterie"}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "coterie":
+            for a in node.names:
+                found.add((node.module or "", a.name))
+                if isinstance(getattr(importlib.import_module(node.module or ""), a.name, None), ModuleType):
+                    modules[a.asname or a.name] = f"{node.module}.{a.name}"
+    looked_up = (
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    )
+    return found | {(modules[n.value.id], n.attr) for n in looked_up if n.value.id in modules}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", sorted(EVIDENCE.glob("*.py")), ids=lambda path: path.name)
+def test_scripts_use_names_that_there_are(path: Path) -> None:
+    """Most of them run for hours or need a GPU, so that nobody else would notice."""
+    missing = [pair for pair in used_names(path) if not hasattr(importlib.import_module(pair[0]), pair[1])]
+    assert not missing
 
 
 def test_three_words_by_one_rule() -> None:

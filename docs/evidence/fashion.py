@@ -97,7 +97,7 @@ def measured(e: Experiment, state: Any, row: Mapping[str, Any]) -> dict[str, Any
     mean = measure.averaged(models) if e.program.consensus is None else e.program.consensus(state)
     some = torch.arange(SOME)
     everything = Samples(e.tests.x, e.tests.y, (some,) * CLIENTS, e.tests.transform)
-    own = measure.personal_accuracies(e.engine, e.model, models, everything, np.arange(CLIENTS))
+    own = measure.personal_values(e.engine, e.model, models, everything, np.arange(CLIENTS), e.metrics)[:, 0]
     test, train = row["global_accuracy"], measure.global_accuracy(e.engine, e.model, mean, e.train)
     shares = {
         "global": test,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,7 +24,7 @@ import coterie as ct
 from coterie.core.tensors import split
 from coterie.data import Transform
 from coterie.engines import Graphed, Serial
-from coterie.measure import personal_accuracies
+from coterie.measure import personal_values
 from coterie.models.model import Model, cross_entropy, products
 from coterie.training.experiment import Experiment
 
@@ -170,9 +171,9 @@ def resnet_round() -> dict[str, Any]:
             loops[precision] = of_all(lambda n: plain_dfedalt(model, fed, n), 2, 100)
     state = e.start().state
     models = {k: v.clone() for k, v in e.program.models(state).items()}  # memory of their own
-    everyone = range(100)
+    everyone = np.arange(100)
     with products("bf16"):
-        evaluation = seconds(lambda: personal_accuracies(e.engine, e.model, models, e.tests, torch.arange(100).numpy()))
+        evaluation = seconds(lambda: personal_values(e.engine, e.model, models, e.tests, everyone, e.metrics))
     W, shared = e.round(0).W, split(models, e.program.shared)[0]
     assert W is not None
     return {
