@@ -46,6 +46,7 @@ NOT_COMPARED = {
     "004_figures": "the processor's time of a whole study",
     "capacities": "the processor's time of runs with models of no recipe",
     "capacity_speed": "rounds of models of three sizes at once; their FLOPs were not recorded",
+    "gpu_building": "DFedAlt on made-up images, as in gpu_speed, which is compared; rounds of three widths",
     "cifar10-times": "the clock beside DFedAlt's run, which is compared",
     "masked_lm": "a model of no recipe, whose runs of the same work took 45 to 90 s",
     "masked_lm_full": "neither its FLOPs nor the times of its rounds were recorded",
