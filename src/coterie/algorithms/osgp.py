@@ -4,12 +4,8 @@ from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from .. import topology as topologies
 from ..core.tensors import Tensors, count
-from ..exchange.mixing import sums
-from ..local.corrections import WEIGHT
 from ..local.steps import Phase
 from .method import Count, Options, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .pushsum import mean_numerator, push_sum
@@ -60,15 +56,11 @@ def late(program: Program[Any], tau: int) -> Program[Late]:
         return Late(x, mu, memory, flying, mu.new_zeros(n, tau))
 
     def exchange(s: Late, trained: Trained, r: Round) -> Late:
-        diagonal = topologies.diagonal(r.W)
-        own = diagonal[torch.from_numpy(r.local_clients)]
-        others = topologies.with_diagonal(r.W, torch.zeros_like(diagonal))
-        pushed, pushed_mu = sums(r.engine, others, trained.sent, {WEIGHT: s.mu})
-        stays: Tensors = vmap(lambda u, a: {k: v * a.to(v) for k, v in u.items()})(trained.sent, own)
-        x = {k: v + s.flying[k][:, 0] for k, v in stays.items()}
-        mu = own * s.mu + s.flying_mu[:, 0]
-        queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in pushed.items()}
-        queue_mu = torch.cat([s.flying_mu[:, 1:], pushed_mu[WEIGHT][:, None]], 1)
+        m = r.engine.push(r.W, trained.sent, s.mu)
+        x = {k: v + s.flying[k][:, 0] for k, v in m.kept.items()}
+        mu = m.kept_mass + s.flying_mu[:, 0]
+        queue = {k: torch.cat([s.flying[k][:, 1:], v[:, None]], 1) for k, v in m.arrived.items()}
+        queue_mu = torch.cat([s.flying_mu[:, 1:], m.arrived_mass[:, None]], 1)
         return Late(trained.private.x | x, mu, trained.private.memory, queue, queue_mu)
 
     def consensus(s: Late) -> Tensors:

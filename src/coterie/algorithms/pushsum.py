@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import topology as topologies
-from ..core.tensors import Tensors, count, replicate, split
+from ..core.tensors import Tensors, add, count, replicate, split
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT, debias, debiased
 from ..local.steps import REFERENCE, Phase
@@ -63,8 +63,12 @@ def push_sum(
         )
 
     def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
-        u, mu = sums(r.engine, r.W, trained.sent, {WEIGHT: s.mu})
-        return Pushed(trained.private.x | u, mu[WEIGHT], trained.private.memory)
+        if graph.stochastic == "row":  # receivers weigh what they hear: nothing leaves its sender
+            u, mu = sums(r.engine, r.W, trained.sent, {WEIGHT: s.mu})
+            return Pushed(trained.private.x | u, mu[WEIGHT], trained.private.memory)
+        m = r.engine.push(r.W, trained.sent, s.mu)
+        u = add(m.kept, m.arrived)
+        return Pushed(trained.private.x | u, m.kept_mass + m.arrived_mass, trained.private.memory)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
         return Traffic(over(r.W, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)))

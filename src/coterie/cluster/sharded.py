@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..core.tensors import Tensors, concatenate
 from ..data.batches import Integers
-from ..engines.base import Engine, MixingRule, Statistic, combined, statistics
-from ..topology.sparse import entries, with_values
+from ..engines.base import Engine, MixingRule, Moved, Statistic, combined, moved, statistics
+from ..topology.sparse import diagonal, entries, with_values
 from .shard_thread import ShardThread
 
 ROW = "/row"  # stands beside what members send; no tensor of a model has that name
@@ -60,6 +60,10 @@ class Sharded:
         i, j, weights = entries(paths.matrix)
         others = torch.from_numpy(self.local_clients[i.cpu().numpy()] != paths.needed[j.cpu().numpy()]).to(i.device)
         return combined(rule, x, received, i[others], j[others], weights[others])
+
+    def push(self, P: Tensor, x: Tensors, mass: Tensor) -> Moved:
+        """Return what stays with every client of this shard, and what comes to it."""
+        return moved(self.mix, diagonal(P)[torch.from_numpy(self.local_clients)], P, x, mass)
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return [n, n] f(x_i, x_j) along every link of W: each shard computes its own receivers', and all add up."""

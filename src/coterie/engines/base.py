@@ -12,7 +12,7 @@ from torch.func import vmap
 from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, count, rows
 from ..data.batches import Batch, Batches, Integers, Stream
-from ..topology.sparse import entries, with_values
+from ..topology.sparse import diagonal, entries, with_diagonal, with_values
 
 
 class StepInfo(NamedTuple):
@@ -37,6 +37,15 @@ MixingRule = Callable[[Tensors, Tensor, Tensors], Tensors]
 
 The receiver is not among those it hears: its own weight is what is missing to 1, so that of somebody who is not heard.
 """
+
+
+class Moved(NamedTuple):
+    """What push-sum's shares of numerators and mass have become: what stayed with a client, and what came to it."""
+
+    kept: Tensors  # stacked
+    kept_mass: Tensor  # [n]
+    arrived: Tensors
+    arrived_mass: Tensor
 
 
 class Step(Protocol):
@@ -91,6 +100,12 @@ class Engine(Protocol):
         Where W is the one row of a server, return what it makes of ``own``, which the server has, and of all rows.
         """
 
+    def push(self, P: Tensor, x: Tensors, mass: Tensor) -> Moved:
+        """Divide x_j and its mass by the column j of P: unlike in ``mix``, what is sent is no longer with its sender.
+
+        Where messages can be lost, the engine loses and doubles none of them: what was not sent stays.
+        """
+
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return [n, n] f(x_i, x_j) along every link of W, 0 elsewhere: small, and the same on every shard."""
 
@@ -135,6 +150,10 @@ class InMemory(ABC):
         others = i != j
         return combined(rule, x, x, i[others], j[others], weights[others])
 
+    def push(self, P: Tensor, x: Tensors, mass: Tensor) -> Moved:
+        """Return what stays with every client and what comes to it."""
+        return moved(self.mix, diagonal(P), P, x, mass)
+
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return f(x_i, x_j) along every link of W."""
         i, j, _ = entries(W)
@@ -143,6 +162,14 @@ class InMemory(ABC):
     def all_mean(self, x: Tensors, clients: int) -> Tensors:
         """Return ``x``: all clients are in this process."""
         return x
+
+
+def moved(mix: Callable[[Tensor, Tensors], Tensors], own: Tensor, P: Tensor, x: Tensors, mass: Tensor) -> Moved:
+    """Return what stays and what comes where no message is lost; ``own``: the share that each local client keeps."""
+    others = with_diagonal(P, torch.zeros(len(P), dtype=P.dtype, device=P.device))
+    came = mix(others, {f"x/{k}": v for k, v in x.items()} | {"mass": mass})  # one message, not two
+    stays: Tensors = vmap(lambda v, a: {k: u * a.to(u) for k, u in v.items()})(x, own)
+    return Moved(stays, own.to(mass) * mass, {k: came[f"x/{k}"] for k in x}, came["mass"])
 
 
 SIDE_BY_SIDE = 2**26  # numbers that are compared at a time
