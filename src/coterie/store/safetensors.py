@@ -6,8 +6,10 @@ bytes one after another, in the order of the library: wide types first, so that 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -42,6 +44,14 @@ _ORDER = {dtype: place for place, dtype in enumerate(NAMES)}
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # types of every width that numpy knows
 
 
+class TensorInfo(TypedDict):
+    """What a header says of one tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]  # the first of its bytes and the one after the last, counted behind the header
+
+
 def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> str:
     """Write a safetensors file, whole or not at all, and return the SHA-256 of its content."""
     # Not the library's save_file: it writes through a temporary file of its own, under a random name that a kill leaves
@@ -60,27 +70,37 @@ def save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str] | Non
 
 def serialize(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
     """Yield the content of a file, piece by piece."""
-    for name, value in tensors.items():
-        if value.dtype not in NAMES:
-            raise UserError(f"{name} cannot be saved as {value.dtype}: use a type that safetensors files know")
-    ordered = sorted(tensors.items(), key=lambda item: (_ORDER[item[1].dtype], item[0]))
-    yield _header(ordered, metadata)
-    for _, value in ordered:
-        for piece in pieces(value.detach()):
+    described = describe({name: (value.dtype, tuple(value.shape)) for name, value in tensors.items()})
+    yield _header(described, metadata)
+    for name in described:
+        for piece in pieces(tensors[name].detach()):
             # Copied only where the bytes do not lie in order in this machine's memory. By numpy, not torch, which would
             # take threads of its own for it, beside those of the training.
             bits = piece.cpu().view(_BITS[piece.element_size()]).numpy()
             yield np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data
 
 
-def _header(ordered: Sequence[tuple[str, Tensor]], metadata: Mapping[str, str] | None) -> bytes:
-    """Return the header, with the length before it."""
-    described: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
+def describe(announced: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> dict[str, TensorInfo]:
+    """Return what a header says of tensors of these types and shapes, in the order of their bytes.
+
+    >>> describe({"b": (torch.float32, (2, 3)), "a": (torch.float32, ())})["b"]
+    {'dtype': 'F32', 'shape': [2, 3], 'data_offsets': [4, 28]}
+    """
+    for name, (dtype, _) in announced.items():
+        if dtype not in NAMES:
+            raise UserError(f"{name} cannot be saved as {dtype}: use a type that safetensors files know")
+    described: dict[str, TensorInfo] = {}
     end = 0
-    for name, value in ordered:
-        begin, end = end, end + size_in_bytes([value])
-        described[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
-    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    for name, (dtype, shape) in sorted(announced.items(), key=lambda item: (_ORDER[item[1][0]], item[0])):
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        described[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    return described
+
+
+def _header(described: Mapping[str, TensorInfo], metadata: Mapping[str, str] | None) -> bytes:
+    """Return the header, with the length before it."""
+    about = {} if metadata is None else {"__metadata__": dict(metadata)}
+    text = json.dumps({**about, **described}, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNED)
     return len(text).to_bytes(8, "little") + text
 

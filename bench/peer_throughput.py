@@ -1,0 +1,191 @@
+"""How fast a peer exchanges models with its neighbors over loopback with mutual TLS 1.3, and in how much memory.
+
+Every neighbor is a process of its own. In a round the peer sends its model to each and gets one of each; the neighbors
+do not exchange any among themselves. What the peer receives is checked as a run checks it. ``--idle`` measures instead
+what heartbeats alone take of a core.
+"""
+
+import argparse
+import multiprocessing
+import os
+import resource
+import socket
+import ssl
+import statistics
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from coterie.net.message import Announced, Header, Outgoing, open_message
+from coterie.net.transport import Beat, Transport
+
+PEM = serialization.Encoding.PEM
+
+
+class Folder:
+    """Takes every message, and keeps none."""
+
+    def __init__(self, folder: Path, announced: Announced) -> None:
+        self.folder, self.announced = folder, announced
+        self.taken = threading.Semaphore(0)
+
+    def admit(self, header: Header, size: int) -> Path:
+        return self.folder / f"{header.sender}.part"
+
+    def take(self, header: Header, path: Path) -> None:
+        open_message(path, self.announced)
+        path.unlink()
+        self.taken.release()
+
+
+class Member:
+    """One peer: its transport, and a model to send."""
+
+    def __init__(self, me: str, ports: dict[str, int], folder: Path, megabytes: float) -> None:
+        model = {f"layer{i}": torch.randn(int(megabytes * 1e6 / 4 / 20)) for i in range(20)}
+        self.me, self.model = me, model
+        own = folder / f"inbox-{me}"
+        own.mkdir()
+        self.inbox = Folder(own, {name: (v.dtype, tuple(v.shape)) for name, v in model.items()})
+        self.transport = Transport(
+            me,
+            {name: ("127.0.0.1", port) for name, port in ports.items()},
+            ("127.0.0.1", ports[me]),
+            tls(folder, me, server=True),
+            tls(folder, me, server=False),
+            self.inbox,
+            lambda: Beat(0, "waiting", time.time(), "bench"),
+            dict,
+            lambda event, **fields: None,
+        )
+        self.transport.start()
+
+    def exchange(self, neighbors: list[str], round: int) -> float:
+        """Send the model to all, wait for theirs, and return the seconds that it took."""
+        acknowledged = threading.Semaphore(0)
+        message = Outgoing(Header("bench", "bench", "copy", round, 0, self.me), self.model)
+        begun = time.perf_counter()
+        for name in neighbors:
+            self.transport.post(name, message, lambda to, outcome: acknowledged.release())
+        for _ in neighbors:
+            acknowledged.acquire()
+            self.inbox.taken.acquire()
+        return time.perf_counter() - begun
+
+
+def tls(folder: Path, name: str, server: bool) -> ssl.SSLContext:
+    """Mutual TLS 1.3 by the authority in a folder."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(folder / "authority.pem")
+    context.load_cert_chain(folder / f"{name}.pem")
+    return context
+
+
+def certify(folder: Path, names: list[str]) -> None:
+    """Make an authority, and a certificate with its key for every name."""
+    authority = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+    for name in ["authority", *names]:
+        key = authority if name == "authority" else ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(name == "authority", None), critical=True)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        signed = builder.sign(authority, hashes.SHA256()).public_bytes(PEM)
+        (folder / f"{name}.pem").write_bytes(private + signed)
+
+
+def neighbor(me: str, ports: dict[str, int], folder: Path, megabytes: float, commands: Pipe) -> None:
+    """Exchange a model with the peer whenever it says so."""
+    torch.set_num_threads(1)
+    member = Member(me, {name: ports[name] for name in (me, "peer")}, folder, megabytes)
+    commands.send("ready")
+    while (round := commands.recv()) is not None:
+        member.exchange(["peer"], round)
+    member.transport.close()
+
+
+def peak_memory() -> int:
+    """Return the largest amount of memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(member: Member, pipes: dict[str, Pipe], rounds: int, megabytes: float) -> None:
+    """Run rounds, and print how fast each was and how much memory all of them have taken."""
+    member.transport.alive()
+    before, speeds = peak_memory(), []
+    for round in range(rounds + 1):
+        for pipe in pipes.values():
+            pipe.send(round)
+        used = sum(os.times()[:2])
+        seconds = member.exchange(list(pipes), round)
+        speed, cores = 2 * len(pipes) * megabytes / seconds, (sum(os.times()[:2]) - used) / seconds
+        speeds.append(speed)
+        print(f"round {round}: {speed:.0f} MB/s in and out together, {cores:.2f} cores in this process", flush=True)
+    more = (peak_memory() - before) / (megabytes * 1e6)
+    print(f"median without round 0: {statistics.median(speeds[1:]):.0f} MB/s")
+    print(f"peak memory: {more:.2f} times the message more than before, the model itself excluded")
+
+
+def measure_idle(seconds: float) -> None:
+    """Print what heartbeats take of a core."""
+    time.sleep(3)  # until everybody has found everybody
+    used = sum(os.times()[:2])
+    time.sleep(seconds)
+    print(f"idle: {100 * (sum(os.times()[:2]) - used) / seconds:.2f} % of a core over {seconds:g} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--neighbors", type=int, default=4)
+    parser.add_argument("--megabytes", type=float, default=45, help="size of the model")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--idle", type=float, default=0, help="measure so many idle seconds instead")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    names = [f"neighbor{i}" for i in range(chosen.neighbors)]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        certify(folder, ["peer", *names])
+        sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ["peer", *names]}
+        ports = {name: s.getsockname()[1] for name, s in sockets.items()}
+        for s in sockets.values():
+            s.close()
+        context = multiprocessing.get_context("spawn")
+        ends = {name: context.Pipe() for name in names}
+        processes = [
+            context.Process(target=neighbor, args=(name, ports, folder, chosen.megabytes, ends[name][1]))
+            for name in names
+        ]
+        for process in processes:
+            process.start()
+        member = Member("peer", ports, folder, chosen.megabytes)
+        pipes = {name: ours for name, (ours, _) in ends.items()}
+        for pipe in pipes.values():
+            pipe.recv()
+        if chosen.idle:
+            measure_idle(chosen.idle)
+        else:
+            measure(member, pipes, chosen.rounds, chosen.megabytes)
+        for pipe in pipes.values():
+            pipe.send(None)
+        for process in processes:
+            process.join()
+        member.transport.close()
+
+
+if __name__ == "__main__":
+    main()
