@@ -10,14 +10,16 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import ClientPayloadError, StreamReader, web
 
-from ..core.errors import FolderError
+from ..core.errors import FolderError, UserError
 from .message import CHUNK, Header, Refused, read_header, shorten
 from .node import Node
-from .wire import BEAT, HELLO, LONGEST_BEAT, MESSAGE, SENDER, STATUS, beat_of, in_words, name_of, read_json
+from .tls import name_of
+from .wire import BEAT, HELLO, LONGEST_BEAT, MESSAGE, SENDER, STATUS, beat_of, in_words, read_json
 
 GREETED = 32  # connections with which TLS is not agreed on yet
 PER_MEMBER = 8  # connections of one member, and of all others together
@@ -75,7 +77,8 @@ class Inbound:
     def __init__(self, node: Node, tls: ssl.SSLContext | None, on_news: Callable[[str], None]) -> None:
         self._node, self._tls, self._on_news = node, tls, on_news
         self._counters, self._timing = node.counters, node.timing
-        self._greeted: dict[asyncio.Task[None], None] = {}
+        self._greeted: dict[asyncio.Task[None], socket.socket] = {}  # TLS is not agreed on yet
+        self._ending: set[asyncio.Task[None]] = set()  # nor will it be
         self._open: dict[str, dict[Connection, None]] = defaultdict(dict)
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._arriving: dict[str, web.BaseRequest] = {}
@@ -83,8 +86,7 @@ class Inbound:
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections until this is cancelled."""
-        loop = asyncio.get_running_loop()
-        manager = web.Server(self._handle)
+        loop, manager = asyncio.get_running_loop(), web.Server(self._handle)
         try:
             while True:
                 try:
@@ -94,16 +96,23 @@ class Inbound:
                     await asyncio.sleep(1)
                     continue
                 task = asyncio.create_task(self._welcome(manager, accepted, address[0]))
-                self._greeted[task] = None
-                task.add_done_callback(lambda done: self._greeted.pop(done, None))
+                self._greeted[task] = accepted
+                task.add_done_callback(self._forget)
                 if len(self._greeted) > GREETED:  # whoever means it needs some milliseconds only
-                    next(iter(self._greeted)).cancel()
+                    oldest = next(iter(self._greeted))
+                    _end(self._greeted.pop(oldest))
+                    self._ending.add(oldest)
         finally:
-            for task in list(self._greeted):
-                task.cancel()
             for connection in [one for ones in self._open.values() for one in ones]:
                 _abort(connection)
+            for accepted in self._greeted.values():
+                _end(accepted)
+            await asyncio.gather(*self._greeted, *self._ending, return_exceptions=True)
             await manager.shutdown(1)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._greeted.pop(task, None)
+        self._ending.discard(task)
 
     async def _welcome(self, manager: web.Server, accepted: socket.socket, address: str) -> None:
         """Agree on TLS with whoever has come."""
@@ -118,16 +127,15 @@ class Inbound:
         except ssl.SSLError as error:
             self._counters.refused(address, "certificate", in_words(error))
         except OSError as error:
-            self._counters.refused(address, "cut", f"TLS was not agreed on: {in_words(error)}")
-        except asyncio.CancelledError:
-            self._counters.refused(address, "cut", "too many others came before TLS was agreed on")
-            raise
+            accepted.close()
+            self._counters.refused(address, "cut", f"TLS was not agreed on ({in_words(error)})")
 
     def opened(self, connection: Connection) -> None:
         """Keep a new connection; the oldest of a member that has too many is closed, as it may be dead."""
         transport = connection.transport
         certificate = transport.get_extra_info("peercert") if transport and self._tls else None
-        connection.sender = name_of(certificate) if certificate else ""
+        with suppress(UserError):  # a certificate that names nobody, or several
+            connection.sender = name_of(certificate) if certificate else ""
         mine = self._open[connection.sender if connection.sender in self._node.members else ""]
         mine[connection] = None
         if len(mine) > PER_MEMBER:
@@ -156,16 +164,19 @@ class Inbound:
             if route is None:
                 raise Refused("format", "there is nothing at this address")
             return await route(request, sender)
-        except Refused as refused:
-            return self.refuse(sender or request.remote or "", refused)
-        except (ConnectionError, TimeoutError, ClientPayloadError, web.RequestPayloadError):
-            return self.refuse(sender, Refused("cut", "the connection was lost in the middle"))
-        except (OSError, FolderError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            return self.refuse(sender, Refused("disk", f"it cannot be kept ({reason.lower()})"))
         except Exception as error:
-            self._counters.report("error", where=request.path, why=type(error).__name__)
-            return self.refuse(sender, Refused("error", "something went wrong on this side"))
+            return self.refuse(sender or request.remote or "", self._refusal(error, request))
+
+    def _refusal(self, error: Exception, request: web.BaseRequest) -> Refused:
+        """Say what an error means for whoever has sent the request."""
+        if isinstance(error, Refused):
+            return error
+        if isinstance(error, (ConnectionError, TimeoutError, ClientPayloadError, web.RequestPayloadError)):
+            return Refused("cut", "the connection was lost in the middle")
+        if isinstance(error, (OSError, FolderError)):
+            return Refused("disk", f"it cannot be kept ({in_words(error)})")
+        self._counters.report("error", where=request.path, why=type(error).__name__)
+        return Refused("error", "something went wrong on this side")
 
     def _check_sender(self, request: web.BaseRequest, sender: str) -> None:
         """Refuse whoever is no other member, or is none any more."""
@@ -213,9 +224,10 @@ class Inbound:
             except BaseException:
                 await self._node.in_thread(path.unlink, True)
                 raise
-        except Refused as refused:
+        except Exception as error:
+            refused = self._refusal(error, request)
             refused.round = header.round
-            raise
+            raise refused from None
         self._counters.acknowledged("in", header.kind)
 
     async def _begin(self, content: StreamReader) -> tuple[Header, list[bytes]]:
@@ -260,6 +272,12 @@ class Inbound:
     async def _greet(self, request: web.BaseRequest, sender: str) -> web.Response:
         """Say what this peer is."""
         return web.json_response(await self._node.in_thread(self._node.hello))
+
+
+def _end(accepted: socket.socket) -> None:
+    """End a connection with which TLS is not agreed on yet: the handshake then fails."""
+    with suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 def _abort(connection: Connection) -> None:

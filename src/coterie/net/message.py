@@ -7,12 +7,12 @@ and shapes that the receiver expects, laid out in the one order in which they ar
 import json
 import math
 import mmap
+import os
 import re
-from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, cast, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ Announced = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """The types and shapes of one exchange's message, by name."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
-_BITS: dict[torch.dtype, tuple[str, int]] = {  # an integer as wide, and the bits that are all 1 in NaN and infinity
+_WRONG: dict[torch.dtype, tuple[str, int]] = {  # an integer as wide, and the bits that are all 1 in NaN and infinity
     torch.float64: ("<u8", 0x7FF0_0000_0000_0000),
     torch.complex64: ("<u4", 0x7F80_0000),
     torch.float32: ("<u4", 0x7F80_0000),
@@ -43,6 +43,7 @@ _BITS: dict[torch.dtype, tuple[str, int]] = {  # an integer as wide, and the bit
     torch.float16: ("<u2", 0x7C00),
     torch.float8_e4m3fn: ("u1", 0x7F),  # it has NaN alone
     torch.float8_e5m2: ("u1", 0x7C),
+    torch.bool: ("u1", 0),
 }
 
 
@@ -104,7 +105,7 @@ def open_message(path: Path, announced: Announced) -> Tensors:
     """
     expected = describe(announced)
     with path.open("rb") as f:
-        start = _check_header(f, announced, expected, path.stat().st_size)
+        start = _check_header(f, announced, expected, os.fstat(f.fileno()).st_size)
         _check_values(f, start, announced, expected)
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
 
@@ -153,32 +154,29 @@ def _check_tensor(name: str, found: Any, expected: TensorInfo | None) -> None:
 def _check_values(f: BinaryIO, start: int, announced: Announced, expected: Mapping[str, TensorInfo]) -> None:
     """Refuse NaN and infinity, and truth values that are neither 0 nor 1."""
     buffer = memoryview(bytearray(CHUNK))
-    for dtype, same in groupby(expected, lambda name: announced[name][0]):  # types lie one after another
-        names = list(same)
-        first, end = expected[names[0]]["data_offsets"][0], expected[names[-1]]["data_offsets"][1]
-        if dtype not in _BITS and dtype is not torch.bool:
+    for dtype, same in groupby(expected, lambda name: announced[name][0]):  # those of a type lie side by side
+        places = {name: expected[name]["data_offsets"] for name in same}
+        if dtype not in _WRONG:
             continue
+        begins = {begin: name for name, (begin, _) in places.items()}  # of several at one place the last is not empty
+        first, end = min(begins), max(end for _, end in places.values())
         f.seek(start + first)
         for at in range(first, end, CHUNK):
             piece = buffer[: min(CHUNK, end - at)]
             if f.readinto(piece) != len(piece):  # type: ignore[attr-defined]
                 raise Refused("size", "it became shorter while it was read")
-            wrong = _wrong_values(piece, dtype)
-            if wrong.any():
-                width = piece.nbytes // len(wrong)
-                starts = [expected[name]["data_offsets"][0] for name in names]
-                name = names[bisect(starts, at + int(wrong.argmax()) * width) - 1]
+            if (place := _wrong_value(piece, dtype)) is not None:
+                name = begins[max(begin for begin in begins if begin <= at + place)]
                 kind = "neither 0 nor 1" if dtype is torch.bool else "not finite"
                 raise Refused("values", f"its tensor {shorten(name)} has a value that is {kind}")
 
 
-def _wrong_values(piece: memoryview, dtype: torch.dtype) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Tell which values of a type are none to compute with."""
-    if dtype is torch.bool:
-        return cast("np.ndarray[Any, np.dtype[np.bool_]]", np.frombuffer(piece, np.uint8) > 1)
-    kind, mask = _BITS[dtype]
+def _wrong_value(piece: memoryview, dtype: torch.dtype) -> int | None:
+    """Return the byte at which the first value begins that nobody can compute with, if there is any."""
+    kind, mask = _WRONG[dtype]
     bits = np.frombuffer(piece, kind)
-    return cast("np.ndarray[Any, np.dtype[np.bool_]]", (bits & bits.dtype.type(mask)) == mask)
+    wrong = bits > 1 if dtype is torch.bool else (bits & bits.dtype.type(mask)) == mask
+    return int(wrong.argmax()) * bits.itemsize if wrong.any() else None
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

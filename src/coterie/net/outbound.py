@@ -197,6 +197,4 @@ class Outbound:
                 return answer
             why = refusal_in(answer)[1]
         host, port = self._node.members[name]
-        raise UserError(
-            f"{name} does not answer at {host}:{port}, because {why}: start it there, or mend what is named"
-        )
+        raise UserError(f"{name} does not answer at {host}:{port} ({why}): start it there, or mend what is named")

@@ -20,7 +20,7 @@ from .inbound import Inbound
 from .message import Outgoing
 from .node import Node
 from .outbound import Outbound, Posted
-from .wire import Beat, Receiver, Timing
+from .wire import Beat, Receiver, Timing, in_words
 
 __all__ = ["Beat", "Receiver", "Timing", "Transport"]
 
@@ -78,7 +78,7 @@ class Transport:
             listening = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
             raise UserError(
-                f"cannot listen at {host}:{port} ({(error.strerror or str(error)).lower()}): "
+                f"cannot listen at {host}:{port} ({in_words(error)}): "
                 "choose another address in listen, or end the program that has it"
             ) from error
         listening.setblocking(False)

@@ -1,10 +1,9 @@
 """What both sides of a connection agree on: the words of a heartbeat, of an acknowledgement, and of a failure."""
 
-import asyncio
 import json
 import math
+import os
 import ssl
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -16,6 +15,7 @@ except ImportError as error:
     raise UserError("peers need the package aiohttp: pip install 'coterie[peers]'") from error
 
 from .message import Header, Reason, Refused, shorten
+from .tls import reason
 
 MESSAGE, BEAT, HELLO = "/v1/message", "/v1/beat", "/v1/hello"
 SENDER = "Coterie-Sender"  # a field of the request that says who sends it where no certificate does
@@ -111,15 +111,14 @@ def refusal_in(answer: Any) -> tuple[Reason, str]:
 def in_words(error: BaseException) -> str:
     """Say why a member could not be reached."""
     cause = _cause(error)
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate is refused here ({cause.verify_message})"
     if isinstance(cause, ssl.SSLError):
-        reason = (cause.reason or "no reason given").lower().replace("_", " ")
-        return f"TLS cannot be agreed on ({reason})" if "alert" not in reason else f"it refuses this peer ({reason})"
-    if isinstance(cause, asyncio.TimeoutError):
+        return reason(cause)
+    if isinstance(cause, TimeoutError):
         return "it did not answer in time"
     if isinstance(cause, aiohttp.ServerDisconnectedError):
         return "it closed the connection"
+    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:  # asyncio adds addresses to what errors say
+        return os.strerror(cause.errno).lower()
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror.lower()
     return type(cause).__name__
@@ -127,14 +126,10 @@ def in_words(error: BaseException) -> str:
 
 def _cause(error: BaseException) -> BaseException:
     """Return what lies below the errors of aiohttp."""
+    if isinstance(error, TimeoutError):
+        return error
     for name in ("certificate_error", "os_error", "__cause__"):
         below = getattr(error, name, None)
         if isinstance(below, BaseException) and below is not error:
             return _cause(below)
     return error
-
-
-def name_of(certificate: Mapping[str, Any]) -> str:
-    """Return the member that a certificate names."""
-    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
-    return names[0] if len(names) == 1 else ""
