@@ -15,7 +15,7 @@ from ..algorithms.settings import parameters_of
 from ..algorithms.used import check_used
 from ..core import files
 from ..core.annotations import shown
-from ..core.custom import import_function, is_own
+from ..core.custom import display_name, import_function, is_own
 from ..core.errors import UserError, in_one_line
 from ..core.spec import Spec, bind
 from ..data import Federation, Transform
@@ -36,14 +36,16 @@ def algorithm(config: PeerConfig) -> Algorithm:
     """Return the method with its settings; refuse one that needs a server, and what only a simulation has."""
     method, settings = config.federation.method, dict(config.settings)
     builder = algorithms.builder(config.code(method))
-    where = f"{config.path}, [federation.settings]"
+    takes, where = parameters_of(builder), f"{config.path}, [federation.settings]"
+    if "topology" not in takes and not is_own(method):  # the program of one's own method says itself what it needs
+        raise UserError(f"{config.path}, [federation]: {_needs_server(display_name(method))}")
     _check_simulated(where, settings)
     if isinstance(settings.get("topology"), str):
         settings["topology"] = config.code(settings["topology"])
     try:
-        made = builder(**bind("method", Spec(method, (), settings), parameters_of(builder)))
+        made = builder(**bind("method", Spec(method, (), settings), takes))
         check_used(made)
-        _check_graph(method, made, len(config.members), config.federation.seed)
+        _check_graph(made, len(config.members), config.federation.seed)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
     return made
@@ -60,15 +62,13 @@ def _check_simulated(where: str, settings: dict[str, Any]) -> None:
             raise UserError(f"{where}: {key} {why}: leave it out")
 
 
-def _check_graph(method: str, made: Algorithm, members: int, seed: int) -> None:
-    """Refuse a method that needs a server, or a graph that so many members cannot have."""
-    if "topology" not in made.settings:
-        if not is_own(method):  # the program of one's own method says itself what it needs
-            raise UserError(_needs_server(made.name))
-    elif made.settings["topology"] is None:
-        raise UserError(f'{method} needs a server unless it has a topology, and {SERVER}: write topology = "ring"')
-    else:
-        topology.build(made.settings["topology"], members, seed)
+def _check_graph(made: Algorithm, members: int, seed: int) -> None:
+    """Refuse a method that needs a server as it is set, or a graph that so many members cannot have."""
+    graph = made.settings.get("topology")
+    if graph is not None:
+        topology.build(graph, members, seed)
+    elif "topology" in made.settings:
+        raise UserError(f'{made.name} needs a server unless it has a topology, and {SERVER}: write topology = "ring"')
 
 
 def _needs_server(method: str) -> str:

@@ -1,0 +1,169 @@
+"""``coterie peer check``: what is wrong before anything starts, in one line each."""
+
+import socket
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="peers need coterie[peers]")
+
+from coterie.core.errors import UserError
+from coterie.net import check
+from coterie.net.agreement import agreed
+from coterie.net.authority import Authority
+from coterie.net.check import Ask, Finding, findings, hello
+from coterie.net.config import PeerConfig, load
+
+MEMBERS = ("alpha", "beta", "gamma")
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation of three members on this machine, each with a file and certificates."""
+    folder = tmp_path_factory.mktemp("check")
+    authority = Authority.create(folder / "certs")
+    places = "".join(f'{name} = "127.0.0.1:{free_port()}"\n' for name in MEMBERS)
+    for name in MEMBERS:
+        authority.issue(name)
+        rng = np.random.default_rng(0)
+        np.savez(folder / f"{name}.npz", x=rng.normal(size=(12, 4)).astype(np.float32), y=np.arange(12) % 3)
+        (folder / f"{name}.toml").write_text(
+            '[federation]\nid = "heart"\nmethod = "dfedavg"\nrounds = 2\nmodel = "mlp:width=8"\nclasses = 3\n'
+            f'[federation.settings]\nlr = 0.02\ntopology = "ring"\n[federation.members]\n{places}'
+            f'[peer]\nname = "{name}"\nfolder = "runs/{name}"\ndata = "npz:{name}.npz"\n[peer.certificates]\n'
+            f'authority = "certs/authority.pem"\ncertificate = "certs/{name}.pem"\nkey = "certs/{name}.key"\n'
+            'revoked = "certs/revoked.pem"\n'
+        )
+    return folder
+
+
+@pytest.fixture
+def config(folder: Path) -> PeerConfig:
+    return load(folder / "alpha.toml")
+
+
+def answering(config: PeerConfig, **changes: Any) -> Ask:
+    """Members that are there, and have agreed on the same except for changes."""
+    found = agreed(config)
+    return lambda name: {**hello(found), **changes}
+
+
+def problems(config: PeerConfig, ask: Ask | None) -> list[Finding]:
+    return [found for found in findings(config, ask) if found.problem]
+
+
+def changed(config: PeerConfig, old: str, new: str, name: str = "changed.toml") -> PeerConfig:
+    text = config.path.read_text()
+    assert old in text
+    path = config.path.with_name(name)
+    path.write_text(text.replace(old, new, 1))
+    return load(path)
+
+
+def test_nothing_is_wrong(config: PeerConfig) -> None:
+    found = list(findings(config, answering(config)))
+    assert [f.subject for f in found] == [
+        "certificate",
+        "method",
+        "data",
+        "model",
+        "folder",
+        "port",
+        *(["beta"] * 2),
+        *(["gamma"] * 2),
+    ]
+    assert not any(f.problem for f in found)
+    said = "\n".join(map(str, found))
+    for part in (
+        "alpha's, valid until",
+        "364 days left",
+        "dfedavg over ring between 3 members",
+        "9 training samples",
+        "3 classes",
+    ):
+        assert part in said
+    assert not (config.folder).exists()  # nothing is written
+
+
+LOCAL = {
+    "certificate": ("certs/alpha.key", "certs/beta.key", "does not fit"),
+    "no certificate": ("certs/alpha.pem", "certs/missing.pem", "cannot read the certificate"),
+    "method": ('"dfedavg"', '"fedavg"', "fedavg needs a server"),
+    "settings": ("lr = 0.02", "lr = -1", "out of range"),
+    "data": ("npz:alpha.npz", "npz:missing.npz", "missing.npz"),
+    "classes": ("classes = 3", "classes = 2", "labels up to 2"),
+    "model": ('"mlp:width=8"', '"small-cnn"', "small-cnn"),
+    "folder": ('"runs/alpha"', '"alpha.npz/x"', "cannot be written to"),
+}
+
+
+@pytest.mark.parametrize("wrong", LOCAL)
+def test_what_is_wrong_here_is_said(wrong: str, config: PeerConfig) -> None:
+    old, new, told = LOCAL[wrong]
+    found = problems(changed(config, old, new), None)
+    assert found
+    assert any(told in str(one) for one in found), found
+    assert all("\n" not in str(one) for one in found)
+
+
+def test_a_port_that_is_taken(config: PeerConfig) -> None:
+    with closing(socket.create_server(("0.0.0.0", config.listen.port))):
+        (found,) = problems(config, None)
+    assert found.subject == "port"
+    assert "cannot listen at" in found.text
+
+
+def test_an_address_that_leads_elsewhere(config: PeerConfig) -> None:
+    elsewhere = changed(config, "[peer]\n", f'[peer]\nlisten = "127.0.0.1:{free_port()}"\n')
+    (found,) = problems(elsewhere, None)
+    assert "does not lead to this machine" in found.text
+
+
+def test_a_full_disk(config: PeerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "KEPT", 10**15)
+    (found,) = problems(config, None)
+    assert found.subject == "folder"
+    assert "free some of the disk" in found.text
+
+
+def test_neighbors_that_do_not_answer_are_named(config: PeerConfig) -> None:
+    there = answering(config)
+
+    def ask(name: str) -> dict[str, Any]:
+        if name == "gamma":
+            raise UserError("gamma does not answer at 127.0.0.1:1 (connection refused): start it there")
+        return there(name)
+
+    (found,) = problems(config, ask)
+    assert (found.subject, "connection refused" in found.text) == ("gamma", True)
+
+
+@pytest.mark.parametrize(("clock", "told"), [(3600.0, "3,600 s ahead of"), (-3600.0, "3,600 s behind")])
+def test_clocks_are_compared(config: PeerConfig, clock: float, told: str) -> None:
+    ask = answering(config)
+    found = problems(config, lambda name: {**ask(name), "clock": time.time() + clock})
+    assert [told in one.text for one in found] == [True, True]
+
+
+def test_other_settings_are_named(config: PeerConfig) -> None:
+    theirs = agreed(changed(config, "lr = 0.02", "lr = 0.1"))
+    found = problems(config, answering(config, agreed=theirs))
+    assert [one.subject for one in found] == ["beta", "gamma"]
+    assert "settings.lr: 0.1 there, 0.02 here" in found[0].text
+
+
+@pytest.mark.parametrize("said", [{}, {"clock": "noon"}, {"clock": 0, "agreed": "\x1b[31m"}, {"agreed": []}])
+def test_whatever_answers_is_borne(config: PeerConfig, said: dict[str, Any]) -> None:
+    found = problems(config, lambda name: said)
+    assert {one.subject for one in found} == {"beta", "gamma"}
+    assert all(str(one).isprintable() for one in found)
