@@ -29,6 +29,7 @@ COMMANDS = {
     "mlflow": [f"{RUN} --mlflow --out mlflow"],
     "wandb": [f"{RUN} --wandb --out wandb"],
     "tune": ["tune dfedavg --clients 4 --rounds 2 --grid lr=0.01,0.1 --sampler tpe --budget 2 --quiet --out tune"],
+    "peers": ["certs init", "certs issue alpha", "certs show"],
 }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
 from .bounds import Edges, EngineName, EqualRows, RightAnswers
-from .schema_parts import Count, Newcomers, NewcomerSummary, SavedColumns
+from .schema_parts import Count, Newcomers, NewcomerSummary, PeerOrigin, SavedColumns
 
 FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
 VALIDATION = "validation"  # that of what a client would deploy, on its validation samples, where clients have some
@@ -276,6 +276,7 @@ class Config(Repeatable):
     fingerprints: Annotated[dict[str, str], Fingerprints]
     versions: dict[str, str]
     columns: NotRequired[SavedColumns]  # of a table
+    peer: NotRequired[PeerOrigin]  # of a participant's own folder
 
 
 class CheckpointFile(TypedDict):

@@ -38,3 +38,12 @@ class NewcomerSummary(TypedDict):
     clients: PositiveInt
     received: float | None
     personalized: float | None
+
+
+class PeerOrigin(TypedDict):
+    """Whose run it is, where one participant of a federation has run it on its own."""
+
+    federation: str
+    name: str  # of the participant
+    number: Count  # its place among the members
+    members: list[str]

@@ -7,11 +7,11 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, get_args
 
+from ..core.errors import UserError
+
 try:
     import aiohttp
 except ImportError as error:
-    from ..core.errors import UserError
-
     raise UserError("peers need the package aiohttp: pip install 'coterie[peers]'") from error
 
 from .message import Header, Reason, Refused, shorten

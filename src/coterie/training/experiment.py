@@ -201,7 +201,7 @@ class Experiment:
         trained.check_finite(r)
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
-        after_train = self._after_train(before.after_train, trained, r, evaluate)
+        after_train = self.after_train_of(before.after_train, trained, r, evaluate)
         # The mean of all models has all digits in one process; only where no shard has all of them, it is sent around.
         exact = self.program.consensus is None and (self.shard is None or self.program.receiver_has is not None)
         one = self.consensus_model(state) if evaluate and (self.measurable or not exact) else None
@@ -240,7 +240,7 @@ class Experiment:
         local = measure.averaged(self.program.models(state)) if consensus is None else consensus(state)
         return local if self.shard is None else local | self.engine.all_mean(floating(local), len(self.shard))
 
-    def _after_train(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
+    def after_train_of(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Return each client's metrics right after its latest training.
 
         Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who

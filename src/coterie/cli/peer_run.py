@@ -1,0 +1,39 @@
+"""Run one participant: from its file to its last round, or until somebody ends it."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.spec import parse_seconds
+from ..net.config import load
+from ..net.log import Log
+from ..net.peer import run_peer
+from ..net.start import check_loopback, participant, transport_of, warned
+from ..store import RunFolder
+from .typed import INTERRUPTED
+
+
+def run_participant(path: Path, trust: Sequence[str], deadline: str | None, insecure: bool) -> None:
+    """Take part until the last round; Ctrl-C and SIGTERM tell the neighbors, and keep all finished rounds."""
+    config = load(path, trust)
+    if insecure:
+        check_loopback(config)
+    log = Log(sys.stderr)
+    on_event = warned(log) if insecure else log
+    one = participant(config, None if deadline is None else parse_seconds(deadline))
+    try:
+        folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in)
+    except KeyboardInterrupt:
+        print(f"left; {_done(one.folder, one.experiment.rounds)}. Continue with:\n  {_again()}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    print(f"{config.name} has run all rounds: coterie report {shlex.quote(str(folder))}")
+
+
+def _done(folder: Path, rounds: int) -> str:
+    done = len(RunFolder(folder).rows()) if RunFolder(folder).exists else 0
+    return f"{done} of {rounds} rounds are saved"
+
+
+def _again() -> str:
+    return shlex.join(["coterie", *sys.argv[1:]])

@@ -1,0 +1,194 @@
+"""What has arrived at a peer: files of its own folder, each checked before it counts.
+
+A *copy* is a model to be averaged: it is for one exchange of one round, and only those of the current round and of the
+next one are taken. A *transfer* is a share of push-sum's numerators and mass, which has left its sender: it is taken
+once, whenever it comes, and is on the disk before it is acknowledged.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from threading import Condition
+from typing import Final, NamedTuple
+
+from ..core.files import disk, to_disk
+from ..core.tensors import Tensors
+from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, open_message, read_header
+
+TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
+TRANSFER: Final = "transfer"
+COPY: Final = "copy"
+
+
+class WaitFor(NamedTuple):
+    """How long an exchange waits, and for whom."""
+
+    seconds: float
+    alive: Callable[[], Collection[str]]  # nobody else is waited for
+
+
+class Announcement(NamedTuple):
+    """What every message of one exchange of a round is like, which is the same for all members."""
+
+    kind: Kind
+    tensors: Announced
+
+    @property
+    def size(self) -> int:
+        """The most bytes that such a message may have."""
+        return LONGEST_HEADER + sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.tensors.values())
+
+
+class Mailbox:
+    """The messages that were taken and are not used yet. Every method may be called from any thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        federation: str,
+        digest: str,
+        announced: Sequence[Announcement],
+        senders: Callable[[int, int], Collection[str]],  # (round, step) -> whom this peer hears then
+        applied: Mapping[str, tuple[int, int]],  # the last transfer of each sender that the saved state has
+    ) -> None:
+        self.folder, self.federation, self.digest = folder, federation, digest
+        self.announced, self.senders = announced, senders
+        self.round = 0
+        self.changed = Condition()
+        self._numbers = count()
+        self._copies: dict[tuple[int, int, str], Path] = {}
+        self._transfers: dict[str, dict[tuple[int, int], Path]] = {}
+        self._last = dict(applied)
+        self._used: list[Path] = []  # transfers of the state that is not saved yet
+        self.applied = dict(applied)
+        with disk(folder, "folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._find(applied)
+
+    def _find(self, applied: Mapping[str, tuple[int, int]]) -> None:
+        """Keep the transfers that a crash left here; copies are sent again, and halves of messages, too."""
+        for path in sorted(self.folder.iterdir()):
+            header = None
+            if path.name.startswith(TRANSFER):
+                with path.open("rb") as file:
+                    header = read_header(file.read(LONGEST_HEADER))
+            if header is None or (header.round, header.step) <= applied.get(header.sender, (-1, -1)):
+                path.unlink()
+                continue
+            at = header.round, header.step
+            self._transfers.setdefault(header.sender, {})[at] = path
+            self._last[header.sender] = max(at, self._last.get(header.sender, (-1, -1)))
+
+    def admit(self, header: Header, size: int) -> Path:
+        """Return where a message is to be written, or refuse it before it is read."""
+        with self.changed:
+            self._check(header, size)
+            return self.folder / f".{next(self._numbers)}.part"
+
+    def _check(self, header: Header, size: int) -> None:
+        if header.federation != self.federation:
+            raise Refused("federation", f"it is of the federation {header.federation!r}")
+        if header.digest != self.digest:
+            raise Refused("settings", "its sender has another method, model or other settings")
+        if not 0 <= header.step < len(self.announced) or header.kind != self.announced[header.step].kind:
+            raise Refused("format", f"a round has no exchange {header.step} of kind {header.kind!r}")
+        if size > self.announced[header.step].size:
+            raise Refused("size", f"{size} bytes are more than the {self.announced[header.step].size} of any message")
+        if header.round > self.round + 1:
+            raise Refused("early", f"it is of round {header.round + 1}, and this peer is in round {self.round + 1}")
+        at = header.round, header.step
+        if header.kind == TRANSFER:
+            if at <= self._last.get(header.sender, (-1, -1)):
+                raise Refused("duplicate", f"it was taken before: round {header.round + 1}")
+            return
+        if header.round < self.round:
+            raise Refused("late", f"it is of round {header.round + 1}, and this peer is in round {self.round + 1}")
+        if (*at, header.sender) in self._copies:
+            raise Refused("duplicate", f"it was taken before: round {header.round + 1}")
+        if header.sender not in self.senders(*at):
+            raise Refused("sender", f"{header.sender} is no neighbor in round {header.round + 1}")
+
+    def take(self, header: Header, path: Path) -> None:
+        """Check the whole message and keep it: when this returns, it counts."""
+        open_message(path, self.announced[header.step].tensors)
+        name = f"{header.kind}-{header.round:06d}-{header.step}-{header.sender}.safetensors"
+        if header.kind == TRANSFER:
+            to_disk(path)
+        with self.changed:
+            self._check(header, 0)
+            final = path.rename(self.folder / name)
+            at = header.round, header.step
+            if header.kind == TRANSFER:
+                to_disk(self.folder)
+                self._transfers.setdefault(header.sender, {})[at] = final
+                self._last[header.sender] = at
+            else:
+                self._copies[*at, header.sender] = final
+            self.changed.notify_all()
+
+    def enter(self, round: int) -> None:
+        """Begin a round: copies of earlier ones are of no use any more."""
+        with self.changed:
+            self.round = round
+            for at in [at for at in self._copies if at[0] < round]:
+                self._copies.pop(at).unlink(missing_ok=True)
+
+    def copies(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> dict[str, Tensors]:
+        """Wait for the copies of one exchange; return those that came in time, by sender."""
+
+        def here() -> set[str]:
+            return {sender for sender in wanted if (round, step, sender) in self._copies}
+
+        with self.changed:
+            found = self._wait(here, frozenset(wanted), patience)
+            paths = {sender: self._copies[round, step, sender] for sender in sorted(found)}
+        return {sender: open_message(path, self.announced[step].tensors) for sender, path in paths.items()}
+
+    def transfers(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> list[Tensors]:
+        """Wait for the transfers of one exchange; return all until then that no state has yet, earlier ones as well."""
+
+        def here() -> set[str]:
+            return {sender for sender in wanted if self.has_transfer(sender, round, step)}
+
+        with self.changed:
+            self._wait(here, frozenset(wanted), patience)
+            ready = []
+            for sender, each in sorted(self._transfers.items()):
+                for at in sorted(at for at in each if at <= (round, step)):
+                    ready.append(each.pop(at))
+                    self.applied[sender] = at
+            self._used += ready
+        return [open_message(path, self.announced[step].tensors) for path in ready]
+
+    def has_transfer(self, sender: str, round: int, step: int) -> bool:
+        """Tell whether a sender's transfer of an exchange has come: they come in order."""
+        return (round, step) <= self._last.get(sender, (-1, -1))
+
+    def _wait(self, here: Callable[[], set[str]], wanted: frozenset[str], patience: WaitFor) -> set[str]:
+        """Wait until all are here whom one can wait for, in short turns."""
+        until = time.monotonic() + patience.seconds
+        while (missing := wanted - here()) and (left := until - time.monotonic()) > 0:
+            if missing.isdisjoint(patience.alive()):
+                break
+            self.changed.wait(min(left, TURN))
+        return here()
+
+    def saved(self) -> None:
+        """Remove the transfers that the state on the disk has."""
+        with self.changed:
+            used, self._used = self._used, []
+        for path in used:
+            path.unlink(missing_ok=True)
+
+    @property
+    def waiting_mass(self) -> float:
+        """The mass of the transfers that no state has yet."""
+        with self.changed:
+            paths = [path for each in self._transfers.values() for path in each.values()]
+            return sum(float(open_message(path, self._transferred)["mass"]) for path in paths)
+
+    @property
+    def _transferred(self) -> Announced:
+        return next(each.tensors for each in self.announced if each.kind == TRANSFER)

@@ -1,0 +1,117 @@
+"""The exchanges of a peer over its transport: who is sent to, who is waited for, and who went on without it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from threading import Condition
+from time import monotonic
+
+from ..core.tensors import Tensors
+from .deadline import Deadline
+from .engine import Delivery
+from .mailbox import COPY, TRANSFER, TURN, Mailbox, WaitFor
+from .message import Header, Kind, Outgoing
+from .outbox import Entry, Outbox, Portion
+from .transport import Beat, Transport
+
+GONE = "leaving"  # the state of a member that says goodbye
+
+
+class Network:
+    """One peer among the members, exchange after exchange."""
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        client: int,
+        digest: str,
+        transport: Transport,
+        mailbox: Mailbox,
+        outbox: Outbox,
+        deadline: Deadline,
+        on_event: Callable[..., None],
+    ) -> None:
+        self.members, self.me, self.digest = members, members[client], digest
+        self.transport, self.mailbox, self.outbox, self.deadline = transport, mailbox, outbox, deadline
+        self.on_event = on_event
+        self.round, self.step = 0, 0
+        self.missed: set[str] = set()  # whom this round has waited for in vain
+        self._pending, self._settled = 0, Condition()
+
+    def enter(self, round: int) -> None:
+        """Begin a round: its messages and those of the next one are taken from now on."""
+        self.round, self.step, self.missed = round, 0, set()
+        self.mailbox.enter(round)
+        self.transport.drop(round - 1)
+
+    def beats(self) -> dict[str, Beat]:
+        """Return what the others say of themselves who are there and run the same federation."""
+        return {k: b for k, b in self.transport.alive().items() if b.digest == self.digest and b.state != GONE}
+
+    def alive(self) -> Collection[str]:
+        """Return whom it makes sense to wait for: who is more than a round ahead does not send what is missing."""
+        return {k for k, b in self.beats().items() if b.round <= self.round + 1} - self.missed
+
+    def ahead(self, round: int, receivers: Collection[str]) -> int | None:
+        """Return the round the others are in, if one who needs this peer's message of ``round`` did not wait for it."""
+        beats = self.beats()
+        if not any(beats[k].round > round for k in receivers if k in beats):
+            return None
+        return max(b.round for b in beats.values())
+
+    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
+        """Send copies, and return what was heard in time."""
+        message = Outgoing(self._header(COPY), x)
+        for k in to:
+            self._post(self.members[k], message)
+        names = {self.members[j]: j for j in wanted}
+        found = self.mailbox.copies(names, self.round, self.step, WaitFor(self.deadline.seconds, self.alive))
+        self._note_missing(set(names) - set(found))
+        self.step += 1
+        return {names[sender]: tensors for sender, tensors in found.items()}
+
+    def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
+        """Hand over shares to whoever is there, and return them with what came until the deadline."""
+        entry = self.outbox.entries.get((self.round, self.step))
+        if entry is None:
+            there = self.beats()
+            named = {self.members[k]: share for k, share in shares.items() if self.members[k] in there}
+            entry = self.outbox.commit(self.round, self.step, x, named)
+        self.resend(entry)
+        names = [self.members[j] for j in wanted]
+        found = self.mailbox.transfers(names, self.round, self.step, WaitFor(self.deadline.seconds, self.alive))
+        self._note_missing({name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)})
+        self.step += 1
+        return Delivery(entry.tensors(), {self.members.index(to): share for to, share in entry.shares.items()}, found)
+
+    def resend(self, entry: Entry) -> None:
+        """Send the shares of an entry that nobody has acknowledged: receivers know which they have."""
+        header = self._header(TRANSFER)._replace(round=entry.round, step=entry.step)
+        for to in sorted(entry.unsettled):
+            self._post(to, Outgoing(header, entry.message(to)))
+
+    def _header(self, kind: Kind) -> Header:
+        return Header(self.mailbox.federation, self.digest, kind, self.round, self.step, self.me)
+
+    def _note_missing(self, missing: set[str]) -> None:
+        self.missed |= missing
+        if missing:
+            self.on_event("missing", round=self.round + 1, step=self.step, members=sorted(missing))
+
+    def _post(self, to: str, message: Outgoing) -> None:
+        with self._settled:
+            self._pending += 1
+
+        def done(to: str, outcome: str) -> None:
+            if outcome == "accepted" and message.header.kind == TRANSFER:
+                self.outbox.settle(message.header.round, message.header.step, to)
+            with self._settled:
+                self._pending -= 1
+                self._settled.notify_all()
+
+        self.transport.post(to, message, done)
+
+    def linger(self, seconds: float) -> None:
+        """Wait until all that was sent is acknowledged, or nobody is there who could do it."""
+        until = monotonic() + seconds
+        with self._settled:
+            while self._pending and monotonic() < until and self.beats():
+                self._settled.wait(TURN)

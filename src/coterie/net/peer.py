@@ -1,0 +1,244 @@
+"""One participant, round by round: train, exchange with whoever answers, measure, save; or catch up, or leave."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.schema import Config, Row
+from ..measure import summarize
+from ..models.model import products
+from ..store import RunFolder
+from ..store.checkpoint import Checkpoint
+from ..topology.sparse import links
+from ..training.client_summary import client_summary
+from ..training.config import describe
+from ..training.experiment import RunState
+from ..training.resampled import resampled
+from ..training.run import client_tensors
+from .check import hello
+from .deadline import Deadline
+from .engine import Networked
+from .mailbox import TURN, Mailbox
+from .network import GONE, Network
+from .outbox import Outbox
+from .prepare import Participant
+from .rehearsal import announcements
+from .rows import row_of, work_of
+from .transport import Beat, Transport
+
+APPLIED = "peer/applied"  # [n, 2] round and step of the last transfer of every member that the state has
+INBOX, OUTBOX = "inbox", "outbox"  # folders in that of the run
+
+MakeTransport = Callable[[Mailbox, Callable[[], Beat], Callable[[], dict[str, Any]]], Transport]
+"""(who takes messages, what the peer says of itself, what it was set up with) -> a transport that has not begun."""
+
+
+def configuration(p: Participant) -> Config:
+    """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
+    device = p.experiment.federation.x.device.type
+    config = describe(p.alone, p.given, p.experiment.engine.name, p.reason, device)
+    config["peer"] = {"federation": p.federation, "name": p.name, "number": p.client, "members": list(p.members)}
+    return config
+
+
+@dataclass(eq=False)
+class Peer:
+    """A participant while it runs."""
+
+    participant: Participant
+    folder: RunFolder
+    config: Config
+    on_event: Callable[..., None]
+    round: int = 0  # the one that it is in, counted from 0
+    state: str = "waiting"  # what it does: waiting, training, exchanging, leaving, done
+    history: list[Row] = field(default_factory=list)
+
+    def run(self, transport: MakeTransport) -> None:
+        """Take part in all rounds that are left; whatever ends it, the neighbors are told."""
+        p = self.participant
+        start = p.experiment.start()
+        announced = announcements(p.experiment, p.client, start)
+        found = self.folder.resumed(self._restored, self._warn, self._say)
+        self.now, self.history = ((start, {}), []) if found is None else found
+        self.round = len(self.history)
+        now, applied = self.now
+        self.mailbox = Mailbox(self.folder.path / INBOX, p.federation, p.digest, announced, self.senders, applied)
+        self.outbox = Outbox(self.folder.path / OUTBOX)
+        self.outbox.saved(self.round)
+        carrier = transport(self.mailbox, self.beat, lambda: hello(p.agreed))
+        self.deadline = Deadline(p.deadline)
+        self.network = Network(
+            p.members, p.client, p.digest, carrier, self.mailbox, self.outbox, self.deadline, self.on_event
+        )
+        self.experiment = replace(p.experiment, engine=Networked(p.experiment.engine, p.client, self.network))
+        self.mailbox.enter(self.round)
+        carrier.start()
+        try:
+            self._rounds(now, resumed=found is not None)
+        finally:
+            self.state = "done" if self.round >= p.experiment.rounds else GONE
+            carrier.close()
+            self.on_event("left", round=self.round, state=self.state)
+
+    def beat(self) -> Beat:
+        """Return what this peer says of itself."""
+        return Beat(self.round, self.state, time.time(), self.participant.digest)
+
+    @lru_cache(maxsize=8)  # noqa: B019  # a peer lives as long as its process
+    def _links(self, round: int) -> list[tuple[list[int], list[int]]]:
+        """Return (receivers, senders) of every exchange of a round."""
+        Ws = self.participant.experiment.schedule.matrices(round, torch.device("cpu"))
+        return [tuple(ends.tolist() for ends in links(W)) for W in Ws]
+
+    def senders(self, round: int, step: int) -> Collection[str]:
+        """Return whom this peer hears in an exchange of a round."""
+        me, members = self.participant.client, self.participant.members
+        receivers, senders = self._links(round)[step]
+        return {members[j] for i, j in zip(receivers, senders, strict=True) if i == me}
+
+    def receivers(self, round: int) -> Collection[str]:
+        """Return who hears this peer in a round."""
+        me, members = self.participant.client, self.participant.members
+        return {members[i] for Ws in self._links(round) for i, j in zip(*Ws, strict=True) if j == me}
+
+    def _rounds(self, now: RunState, resumed: bool) -> None:
+        rounds = self.experiment.rounds
+        for entry in [e for _, e in sorted(self.outbox.entries.items()) if e.round < self.round]:
+            self.network.resend(entry)
+        self._wait_for_others(resumed)
+        behind = resumed
+        while self.round < rounds:
+            if behind and self.outbox.open is None:  # what was committed before a crash comes first
+                self._skip_to(min(max((b.round for b in self.network.beats().values()), default=0), rounds - 1))
+            now, behind = self._one_round(now)
+        self.state = "finishing"
+        self._finish(now)
+        self.network.linger(max(self.deadline.seconds, 10.0))
+
+    def _wait_for_others(self, resumed: bool) -> None:
+        """Wait until everybody is there, as long as the configuration says; who resumes waits for one answer only."""
+        others, until = (
+            set(self.participant.members) - {self.participant.name},
+            time.monotonic() + self.participant.wait,
+        )
+        enough = min(1, len(others)) if resumed else len(others)
+        self.on_event("waiting", members=sorted(others), seconds=self.participant.wait)
+        while len(there := others & set(self.network.beats())) < enough and time.monotonic() < until:
+            time.sleep(TURN)
+        self.on_event("begins", round=self.round + 1, there=sorted(there), missing=sorted(others - there))
+
+    def _skip_to(self, round: int) -> None:
+        """Leave out the rounds that the others have run without this peer: it kept what it has."""
+        skipped = range(self.round, round)
+        for t in skipped:
+            self._note(row_of(self.participant.alone, t, None))
+        if skipped:
+            self.on_event("skipped", first=skipped[0] + 1, last=skipped[-1] + 1)
+            self.round = round
+            self.network.enter(round)
+
+    def _one_round(self, now: RunState) -> tuple[RunState, bool]:
+        """Train, exchange, measure and save; return the state, and whether the others were ahead."""
+        e, began = self.experiment, time.perf_counter()
+        self.state = "training"
+        self.network.enter(self.round)
+        before = traffic(self.network.transport)
+        r = e.round(self.round)
+        with products(e.model.precision):
+            trained = e.program.train(now.state, r)
+        trained.check_finite(r)
+        took = time.perf_counter() - began
+        behind = self._catch_up()
+        self.state = "exchanging"
+        state = e.program.exchange(now.state, trained, e.round(self.round))
+        seconds = time.perf_counter() - began
+        self.deadline.note(took if self.network.missed else seconds)
+        t, evaluate = self.round, e.schedule.evaluated(self.round) == self.round
+        after_train = e.after_train_of(now.after_train, trained, r, evaluate)
+        values = e.values(state, after_train, t) if evaluate else None
+        sent = {k: v - before[k] for k, v in traffic(self.network.transport).items()}
+        work = work_of(e, r, trained, seconds, time.perf_counter() - began, sent)
+        now = RunState(state, after_train, values)
+        self._note(row_of(self.participant.alone, t, values, work))
+        self._save(now, t + 1)
+        self.round += 1
+        return now, behind
+
+    def _catch_up(self) -> bool:
+        """Exchange in the round the others are in, if they did not wait for this peer."""
+        ahead = None if self.outbox.open else self.network.ahead(self.round, self.receivers(self.round))
+        if self.outbox.open is not None and self.outbox.open.round > self.round:  # it was caught up before a crash
+            ahead = self.outbox.open.round
+        if ahead is not None:
+            self._skip_to(min(ahead, self.experiment.rounds - 1))
+        return ahead is not None
+
+    def _note(self, row: Row) -> None:
+        self.history.append(row)
+        self.folder.append(row)
+
+    def _save(self, now: RunState, rounds: int) -> None:
+        """Bring the state to the disk, and let go of what only a crash before that would have needed."""
+        members = self.participant.members
+        applied = torch.tensor([self.mailbox.applied.get(name, (-1, -1)) for name in members])
+        self.folder.save(rounds, {**self.experiment.saved(now), APPLIED: applied})
+        self.mailbox.saved()
+        self.outbox.saved(rounds)
+        row = self.history[-1]
+        told = {k: row[k] for k in ("train_loss", "bytes_sent", "seconds")}
+        metrics = {k: v for k, v in row.items() if k.startswith("personal_") and k.endswith("_after_mix")}
+        mass = (
+            {} if self.experiment.program.mass is None else {"mass": float(self.experiment.program.mass(now.state)[0])}
+        )
+        self.on_event("round", round=rounds, missed=sorted(self.network.missed), **told, **metrics, **mass)
+
+    def _restored(self, saved: Checkpoint) -> tuple[RunState, dict[str, tuple[int, int]]]:
+        members = self.participant.members
+        applied: Any = {
+            m: tuple(at) for m, at in zip(members, saved.tensors[APPLIED].tolist(), strict=True) if at[0] >= 0
+        }
+        return self.participant.experiment.restored(saved), applied
+
+    def _finish(self, now: RunState) -> None:
+        """Write what a finished run has: the model, what is known of the client, the summary."""
+        p = self.participant
+        clients = self.experiment.clients(now.state)
+        values = now.values or self.experiment.values(now.state, now.after_train, self.round - 1)
+        known = client_summary(p.alone, values, len(self.history), clients)
+        known |= resampled(p.alone, clients)
+        self.folder.finish(summarize(self.config, self.history), [client_tensors(c) for c in clients], known)
+        self.on_event("finished", rounds=len(self.history))
+
+    def _warn(self, text: str) -> None:
+        self.on_event("warning", text=text)
+
+    def _say(self, text: str) -> None:
+        self.on_event("resumed", text=text)
+
+
+def traffic(transport: Transport) -> dict[str, int]:
+    """Return what a transport has carried so far."""
+    found = transport.snapshot()
+    out = sum(found["messages_out"].values())
+    return {"bytes_out": found["bytes_out"], "bytes_in": found["bytes_in"], "messages_out": out}
+
+
+def run_peer(
+    participant: Participant,
+    transport: MakeTransport,
+    on_event: Callable[..., None],
+    begun: Callable[[Path], None] = lambda folder: None,
+) -> Path:
+    """Run a participant from where its folder stands to the end, and return the folder; ``begun``: when it is there."""
+    folder, config = RunFolder(participant.folder), configuration(participant)
+    continued = folder.exists
+    with folder.writing(config, lambda text: on_event("warning", text=text), continued):
+        begun(folder.path)
+        if not folder.finished:
+            Peer(participant, folder, config, on_event).run(transport)
+    return folder.path

@@ -1,0 +1,111 @@
+"""One participant's part of an experiment: all members' clients, of which only its own has samples here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..algorithms.base import Algorithm, Problem, Program
+from ..algorithms.bind import bind
+from ..core.errors import UserError, noted
+from ..data import Federation
+from ..engines import Serial
+from ..measure import metrics_for
+from ..measure.metric import MetricLike
+from ..models.model import Model
+from ..training.checks import check_model
+from ..training.experiment import Experiment
+from ..training.fit import TRIAL
+from ..training.select_engine import select_engine
+
+
+@dataclass(frozen=True)
+class Participant:
+    """What one participant runs."""
+
+    federation: str  # the name of the federation
+    members: tuple[str, ...]  # all of them, in the order of the clients
+    client: int  # which of them this is
+    experiment: Experiment  # with the clients of all members, of which this one's alone has samples
+    alone: Experiment  # the same as a run of one client, which its folder tells of
+    given: Model  # as it was, before the method adapted it
+    reason: str  # why the engine was chosen
+    agreed: dict[str, Any]  # all that must be the same at every member
+    digest: str  # of that
+    folder: Path  # of its own
+    deadline: float | None = None  # seconds that an exchange waits for neighbors; None: it adapts
+    wait: float = 300.0  # seconds for the others to come before the first round
+
+    @property
+    def name(self) -> str:
+        """The name of this participant."""
+        return self.members[self.client]
+
+
+def experiments(
+    given: Model,
+    own: Federation,
+    members: Sequence[str],
+    client: int,
+    algorithm: Algorithm,
+    rounds: int,
+    seed: int,
+    metric: Sequence[MetricLike] = (),
+    evaluate_every: int = 1,
+    engine: str = "auto",
+) -> tuple[Experiment, Experiment, str]:
+    """Return the experiment of all members with the samples of one, that of this one alone, and why its engine.
+
+    ``own``: a federation of one client, this participant's.
+    """
+    if own.clients != 1:
+        raise UserError(
+            f"a peer brings the data of one participant, and these are of {own.clients}: give its own alone"
+        )
+    with noted(TRIAL):
+        check_model(given, own)
+        metrics = metrics_for(given, own.sample(2), own.y, metric)
+    adapted = algorithm.adapt(given)
+    everybody = among(own, members, client)
+    program = bind(algorithm, Problem(adapted, len(members), rounds, seed))
+    check_between_peers(algorithm, program)
+    whole = Experiment(
+        adapted,
+        everybody,
+        algorithm,
+        program,
+        Serial(own.x.device),
+        metrics,
+        seed,
+        rounds,
+        evaluate_every=evaluate_every,
+    )
+    whole = whole.changed(shard=np.array([client]))
+    with noted(TRIAL):
+        whole.check()
+        chosen = select_engine(engine, whole, 1)
+    whole = replace(whole, engine=chosen.engine)
+    alone = replace(whole, federation=own, shard=None, program=whole.program._replace(topology=None))
+    return whole, alone, chosen.reason
+
+
+def among(own: Federation, members: Sequence[str], client: int) -> Federation:
+    """Return a federation of all members, in which the others have no samples."""
+    nobody = torch.zeros(0, dtype=torch.int64, device=own.x.device)
+
+    def of(rows: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(rows[0] if i == client else nobody for i in range(len(members)))
+
+    return replace(own, train=of(own.train), test=of(own.test), validation=(), names=tuple(members))
+
+
+def check_between_peers(algorithm: Algorithm, program: Program[Any]) -> None:
+    """Refuse what needs a server."""
+    if program.topology is None:
+        raise UserError(
+            f"{algorithm.name} as it is set needs a server, and peers have none: give it a topology, if it takes one, "
+            "or choose a method between peers, such as dfedalt (`coterie list`)"
+        )

@@ -1,0 +1,94 @@
+"""A participant as its file describes it, with its certificates and its transport."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import UserError
+from ..models.losses import loss_named
+from ..models.model import Model
+from ..training.checks import find_device
+from .agreement import agreed, algorithm, digest, module
+from .config import PeerConfig
+from .mailbox import Mailbox
+from .own_data import own_data
+from .peer import MakeTransport
+from .prepare import Participant, experiments
+from .tls import Credentials, client_context, revoked, serial_of, server_context
+from .transport import Beat, Transport
+
+
+def participant(config: PeerConfig, deadline: float | None = None) -> Participant:
+    """Return what the file asks for, ready to run; ``deadline``: in place of the file's."""
+    shared, place = config.federation, find_device("auto")
+    own = own_data(config)
+    found = agreed(config, own)
+    own = own.to(place)
+    given = Model(module(config, own).to(place), loss_named(shared.loss))
+    members = tuple(config.members)
+    plan = shared.rounds, shared.seed, config.metric, config.peer.evaluate_every
+    whole, alone, reason = experiments(given, own, members, config.client, algorithm(config), *plan)
+    return Participant(
+        shared.id,
+        members,
+        config.client,
+        whole,
+        alone,
+        given,
+        reason,
+        found,
+        digest(found),
+        config.folder,
+        config.deadline if deadline is None else deadline,
+        config.wait,
+    )
+
+
+def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., None]) -> MakeTransport:
+    """Return what makes the transport of a participant; ``insecure``: without TLS, which stays on this machine."""
+    credentials = None if insecure else config.credentials(lambda text: on_event("warning", text=text))
+
+    def make(mailbox: Mailbox, beat: Callable[[], Beat], hello: Callable[[], dict[str, Any]]) -> Transport:
+        members = {name: (where.host, where.port) for name, where in config.members.items()}
+        listen = config.listen.host, config.listen.port
+        if credentials is None:
+            return Transport(config.name, members, ("127.0.0.1", listen[1]), None, None, mailbox, beat, hello, on_event)
+        server = server_context(credentials, lambda why: on_event("refused", reason="certificate", why=why))
+        return Transport(
+            config.name,
+            members,
+            listen,
+            server,
+            client_context(credentials),
+            mailbox,
+            beat,
+            hello,
+            on_event,
+            lambda certificate: revoked_now(credentials, certificate),
+        )
+
+    return make
+
+
+def revoked_now(credentials: Credentials, certificate: dict[str, Any]) -> str | None:
+    """Say that a certificate was revoked while its connection was open; None: it was not."""
+    return "it was revoked" if serial_of(certificate) in revoked(credentials) else None
+
+
+def warned(on_event: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that also says after every round that nothing is encrypted."""
+
+    def say(event: str, **fields: Any) -> None:
+        on_event(event, **fields)
+        if event in ("waiting", "round"):
+            on_event("warning", text="--insecure-loopback: messages are neither encrypted nor signed")
+
+    return say
+
+
+def check_loopback(config: PeerConfig) -> None:
+    """Refuse to go without TLS where any member is on another machine."""
+    for name, where in config.members.items():
+        if where.host != "127.0.0.1":
+            raise UserError(
+                f"--insecure-loopback is for members on 127.0.0.1 alone, and {name} is at {where}: leave it out"
+            )

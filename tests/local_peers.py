@@ -1,0 +1,115 @@
+"""Peers in the threads of one process, whose messages pass through the same mailboxes but over no network."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock, Thread
+from time import monotonic, sleep
+from typing import Any
+
+from coterie.algorithms.base import Algorithm
+from coterie.data import Federation
+from coterie.models.model import Model
+from coterie.net.message import Outgoing, Refused
+from coterie.net.peer import run_peer
+from coterie.net.prepare import Participant, experiments
+from coterie.net.transport import Beat
+
+
+class LocalTransport:
+    """Delivers at once, in the sender's thread."""
+
+    def __init__(
+        self, name: str, members: dict[str, "LocalTransport"], receiver: Any, beat: Callable[[], Beat]
+    ) -> None:
+        self.name, self.members, self.receiver, self.beat = name, members, receiver, beat
+        self.waiting: dict[str, list[tuple[Outgoing, Any]]] = {}
+        self.sent = self.messages = 0
+        self.gate = Lock()  # a process that is gone takes nothing: not even the rest of what it was taking
+
+    def start(self) -> None:
+        self.members[self.name] = self
+
+    def close(self) -> None:
+        with self.gate:
+            self.members.pop(self.name)
+
+    def post(self, to: str, message: Outgoing, on_done: Any) -> None:
+        self.waiting.setdefault(to, []).append((message, on_done))
+        self._flush(to)
+
+    def _flush(self, to: str) -> None:
+        queue = self.waiting.get(to, [])
+        while queue and (there := self.members.get(to)):
+            message, on_done = queue[0]
+            try:
+                with there.gate:
+                    if self.members.get(to) is not there:
+                        continue
+                    path = there.receiver.admit(message.header, message.size)
+                    path.write_bytes(b"".join(message.chunks()))
+                    there.receiver.take(message.header, path)
+                outcome = "accepted"
+                self.sent, self.messages = self.sent + message.size, self.messages + 1
+            except Refused as refused:
+                if refused.reason == "early":
+                    return
+                outcome = {"duplicate": "accepted", "late": "late"}.get(refused.reason, f"refused: {refused}")
+                assert not outcome.startswith("refused"), outcome
+            queue.pop(0)
+            on_done(to, outcome)
+
+    def drop(self, before_round: int) -> None:
+        pass
+
+    def alive(self) -> dict[str, Beat]:
+        for to in list(self.waiting):  # what was early is tried again
+            self._flush(to)
+        return {name: t.beat() for name, t in self.members.items() if name != self.name}
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"bytes_out": self.sent, "bytes_in": 0, "messages_out": {"copy": self.messages}}
+
+
+def participants(
+    model: Callable[[], Model],
+    fed: Federation,
+    algorithm: Algorithm,
+    rounds: int,
+    folder: Path,
+    seed: int = 0,
+    **more: Any,
+) -> list[Participant]:
+    """One participant per client of a federation."""
+    import numpy as np
+
+    names = tuple(f"site-{i}" for i in range(fed.clients))
+    found = []
+    for i in range(fed.clients):
+        own, given = fed.of_clients(np.array([i])), model()
+        whole, alone, reason = experiments(given, own, names, i, algorithm, rounds, seed, engine="serial")
+        found.append(
+            Participant("test", names, i, whole, alone, given, reason, {}, "digest", folder / names[i], **more)
+        )
+    return found
+
+
+def run_together(peers: Sequence[Participant], on_event: Callable[..., None] = lambda *_, **__: None) -> None:
+    """Run all participants at once, each in a thread."""
+    members: dict[str, LocalTransport] = {}
+    failed: list[BaseException] = []
+
+    def one(p: Participant) -> None:
+        try:
+            run_peer(p, lambda box, beat, hello: LocalTransport(p.name, members, box, beat), on_event)  # type: ignore[arg-type,return-value]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=one, args=(p,), daemon=True) for p in peers]
+    for thread in threads:
+        thread.start()
+    until = monotonic() + 120
+    while any(thread.is_alive() for thread in threads) and monotonic() < until and not failed:
+        sleep(0.01)
+    for error in failed:
+        raise error
+    assert not any(thread.is_alive() for thread in threads), "a peer hangs"
