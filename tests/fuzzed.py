@@ -90,6 +90,7 @@ SUITABLE: dict[str, list[str]] = {
     "format": ["table", "markdown", "latex", "json", "csv", "safetensors", "torchscript"],
     "form": ["recovered", "factorized"],
     "columns": ["sent", "worst-client,sent"],
+    "config": ["peer.toml", "exp.toml", "missing.toml"],
     "tables": ["csv:own.csv,target=y", "npz:own.npz", "missing.json"],
     "what": ["dfedalt", "presets", "columns"],
     "client": ["0", "all"],

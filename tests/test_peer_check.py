@@ -17,6 +17,9 @@ from coterie.net.agreement import agreed
 from coterie.net.authority import Authority
 from coterie.net.check import Ask, Finding, findings, hello
 from coterie.net.config import PeerConfig, load
+from coterie.net.start import transport_of
+from coterie.net.transport import Beat, Transport
+from in_process import answer
 
 MEMBERS = ("alpha", "beta", "gamma")
 
@@ -167,3 +170,44 @@ def test_whatever_answers_is_borne(config: PeerConfig, said: dict[str, Any]) -> 
     found = problems(config, lambda name: said)
     assert {one.subject for one in found} == {"beta", "gamma"}
     assert all(str(one).isprintable() for one in found)
+
+
+def running(config: PeerConfig, found: dict[str, Any]) -> Transport:
+    """A member that says what it is, and nothing else."""
+    nobody: Any = None
+    beat = Beat(0, "waiting", time.time(), "")
+    made = transport_of(config, False, lambda event, **fields: None)(nobody, lambda: beat, lambda: hello(found))
+    made.start()
+    return made
+
+
+def test_the_command_asks_those_who_run(folder: Path, config: PeerConfig) -> None:
+    """One has the same settings, one has others: the first is fine, the second named."""
+    theirs = agreed(changed(config, "lr = 0.02", "lr = 0.1", "gamma-too.toml"))
+    others = [
+        running(load(folder / f"{name}.toml"), found) for name, found in (("beta", agreed(config)), ("gamma", theirs))
+    ]
+    try:
+        done = answer("peer", "check", "--config", "alpha.toml", cwd=folder)
+    finally:
+        for one in others:
+            one.close()
+    assert done.sentence == "coterie: 1 problem of alpha: mend what is said above"
+    lines = done.out.splitlines()
+    assert [line for line in lines if line.startswith("problem")] == [
+        "problem  gamma: settings.lr: 0.1 there, 0.02 here: make [federation] of both alike"
+    ]
+    assert any("beta: answers at 127.0.0.1" in line for line in lines)
+
+
+def test_the_command_names_those_who_do_not_run(folder: Path) -> None:
+    done = answer("peer", "check", "--config", "alpha.toml", cwd=folder)
+    assert "2 problems of alpha" in done.sentence
+    assert "problem  beta: beta does not answer at 127.0.0.1" in done.out
+
+
+def test_the_command_without_a_certificate_asks_nobody(folder: Path, config: PeerConfig) -> None:
+    changed(config, "certs/alpha.pem", "certs/missing.pem")
+    done = answer("peer", "check", "--config", "changed.toml", cwd=folder)
+    assert "1 problem of alpha" in done.sentence
+    assert "beta" not in done.out

@@ -144,9 +144,13 @@ def test_a_missing_file_and_needless_trust(tmp_path: Path) -> None:
 
 
 UNFIT = {
-    "a server": ('"dfedalt"', '"fedavg"', "fedavg needs a server, and peers have none: peers run dfedavg"),
-    "a server unless": ('method = "dfedalt"', 'method = "ditto"', "ditto needs a server.*peers run dfedalt"),
-    "alone": ('method = "dfedalt"', 'method = "local"', "local exchanges nothing"),
+    "a server": (
+        '"dfedalt"',
+        '"fedavg"',
+        "fedavg does not run between peers: choose .*such as dfedavg",
+    ),
+    "a server unless": ('method = "dfedalt"', 'method = "ditto"', "ditto does not run between peers"),
+    "alone": ('method = "dfedalt"', 'method = "local"', "local does not run between peers"),
     "a missing graph": ('topology = "ring"', "", "fedlmt needs a server unless it has a topology"),
     "quantize": ("lr = 0.02", "quantize = 8", "quantize rounds messages in a simulation"),
     "participation": ("lr = 0.02", "participation = 0.5", "participation is for a server"),

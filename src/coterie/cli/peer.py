@@ -10,9 +10,44 @@ from ..core.errors import UserError
 from ..core.spec import counted
 from .typed import Commands
 
-peer = Commands(
-    help="One participant of a real federation, which trains with others over a network.", no_args_is_help=True
-)
+peer = Commands(no_args_is_help=True, invoke_without_command=True)
+
+ConfigFile = Annotated[Path, typer.Option(help="The member's file, which coterie peer init writes.")]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(help="Code of your own that the file names and may run here: module:function.", show_default="none"),
+]
+
+
+@peer.callback()
+def participate(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="The member's file, which coterie peer init writes.", show_default="none")
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(help="How long a round waits for neighbors, as 30s, in place of the file's.", show_default="none"),
+    ] = None,
+    insecure_loopback: Annotated[
+        bool, typer.Option("--insecure-loopback", help="Go without TLS, where all members are at 127.0.0.1.")
+    ] = False,
+    trust: Trust = None,
+) -> None:
+    """Run one participant of a real federation, which trains with others over a network.
+
+    coterie peer --config peer.toml takes part until the last round. It goes on
+    where its folder stands, whatever has ended it.
+    """
+    if context.invoked_subcommand is not None:
+        if config is not None or deadline is not None or insecure_loopback or trust:
+            raise UserError(f"type options behind {context.invoked_subcommand}: they are those of a participant here")
+        return
+    if config is None:
+        raise UserError("say which participant: coterie peer --config peer.toml (coterie peer init writes such a file)")
+    from .peer_run import run_participant
+
+    run_participant(config, trust or (), deadline, insecure_loopback)
 
 
 @peer.command(name="init")
@@ -27,6 +62,26 @@ def init_peer(
         raise UserError(f"{out} is there already: change it, or choose another --out")
     write_text(out, TEMPLATE)
     print(f"wrote {out}: change it, and hand its part [federation] to all members")
+
+
+@peer.command()
+def check(config: ConfigFile = Path("peer.toml"), trust: Trust = None) -> None:
+    """Say what is wrong before anything starts: certificate, data, folder, port, and the neighbors that run already.
+
+    Neighbors say their time and what they have agreed on, which is compared.
+    The status is 2 if there is a problem.
+    """
+    from ..net.ask import asker
+    from ..net.check import findings
+    from ..net.config import load
+
+    found = load(config, trust or ())
+    problems = 0
+    for one in findings(found, asker(found)):
+        print(one, flush=True)
+        problems += one.problem
+    if problems:
+        raise UserError(f"{counted(problems, 'problem')} of {found.name}: mend what is said above")
 
 
 @peer.command()

@@ -21,11 +21,12 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
         check_loopback(config)
     log = Log(sys.stderr)
     on_event = warned(log) if insecure else log
-    one = participant(config, None if deadline is None else parse_seconds(deadline))
     try:
+        one = participant(config, None if deadline is None else parse_seconds(deadline))
         folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in)
     except KeyboardInterrupt:
-        print(f"left; {_done(one.folder, one.experiment.rounds)}. Continue with:\n  {_again()}", file=sys.stderr)
+        done = _done(config.folder, config.federation.rounds)
+        print(f"left; {done}. Continue with:\n  {shlex.join(['coterie', *sys.argv[1:]])}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     print(f"{config.name} has run all rounds: coterie report {shlex.quote(str(folder))}")
 
@@ -33,7 +34,3 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
 def _done(folder: Path, rounds: int) -> str:
     done = len(RunFolder(folder).rows()) if RunFolder(folder).exists else 0
     return f"{done} of {rounds} rounds are saved"
-
-
-def _again() -> str:
-    return shlex.join(["coterie", *sys.argv[1:]])

@@ -72,10 +72,8 @@ def _check_graph(made: Algorithm, members: int, seed: int) -> None:
 
 
 def _needs_server(method: str) -> str:
-    if method == "local":
-        return "local exchanges nothing, so there is nothing for peers to do: choose a method such as dfedalt"
-    near = next((name for name in (f"d{method}", f"d{method}m") if name in algorithms.BUILDERS), "dfedalt")
-    return f"{method} needs a server, and {SERVER}: peers run {near} and others, which `coterie list` has between peers"
+    near = next((f", such as {name}" for name in (f"d{method}", f"d{method}m") if name in algorithms.BUILDERS), "")
+    return f"{method} does not run between peers: choose a method that does{near} (`coterie list` has them)"
 
 
 def module(config: PeerConfig, own: Federation) -> nn.Module:

@@ -151,7 +151,8 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a file, whole or not at all."""
 
     def write(temporary: Path) -> None:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as f:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # Windows would change ends of lines
+        with open(os.open(temporary, flags, mode), "wb") as f:
             f.write(content)
 
     replace(path, write, "--folder")

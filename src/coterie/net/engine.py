@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import Tensors, rows
-from ..engines.base import Engine, Moved, Statistic
+from ..engines.base import Engine, MixingRule, Moved, Statistic
 from ..topology.sparse import entries, with_values
 from .outbox import Portion
 
@@ -49,6 +49,16 @@ class Networked:
         missing = sum(w for j, w in weight.items() if j not in heard and j != self.client)
         own = weight.get(self.client, 0.0) + missing
         return {k: _sum(v, own, [(heard[j][k], w) for j, w in weight.items() if j in heard]) for k, v in x.items()}
+
+    def combine(self, rule: MixingRule, W: Tensor, x: Tensors, own: Tensors | None = None) -> Tensors:
+        """Return what ``rule`` makes of this client's row and of those that were heard; nothing changes without any."""
+        weight, heard = self._weights(W), self._hear(W, x)
+        if not heard:
+            return dict(x)  # another message for the next exchange, with the same values
+        there = sorted(heard)
+        weights = torch.tensor([weight[j] for j in there], dtype=W.dtype, device=W.device)
+        others = {k: torch.stack([heard[j][k].to(v) for j in there]) for k, v in x.items()}
+        return {k: v[None] for k, v in rule(rows(x, 0), weights, others).items()}
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return [n, n] f(x_i, x_j) in the row of this client, and 0 for whoever was not heard."""
