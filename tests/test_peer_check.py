@@ -101,7 +101,7 @@ def test_nothing_is_wrong(config: PeerConfig) -> None:
 LOCAL = {
     "certificate": ("certs/alpha.key", "certs/beta.key", "does not fit"),
     "no certificate": ("certs/alpha.pem", "certs/missing.pem", "cannot read the certificate"),
-    "method": ('"dfedavg"', '"fedavg"', "fedavg needs a server"),
+    "method": ('"dfedavg"', '"fedavg"', "fedavg does not run between peers"),
     "settings": ("lr = 0.02", "lr = -1", "out of range"),
     "data": ("npz:alpha.npz", "npz:missing.npz", "missing.npz"),
     "classes": ("classes = 3", "classes = 2", "labels up to 2"),
