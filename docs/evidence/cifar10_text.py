@@ -160,12 +160,12 @@ tried fits all rows.
 * **FedSAM** (003, with a server) was stopped after 855 of 1,000 rounds. The last evaluations, of rounds 700 to 840, lie
   between 79.2 and 80.8 %, on average two points above those of rounds 500 to 600, so the curve still rises; that says
   nothing about the published 82.5 %, and none of the methods that the paper compares with it was run. Its *training*
-  accuracy is 85.3 % in round 840, where the paper prints 99.75 %, and its gap to the test samples is 5.6 points instead of 17.3: 145
-  rounds more at a rate of 0.02 will hardly change that. We measure one model, the mean of all, on all training samples;
-  the paper does not say whose accuracy it prints. All eight methods of its table have 98.6 to 99.99 % there, also
-  D-PSGD, which has 68 % on the test samples. That looks like models that are measured on what they have just been
-  trained on, each client's own after its local epochs. We did not measure that. The radius of FedSAM's perturbation
-  is not printed; ours is 0.05.
+  accuracy is 85.3 % in round 840, where the paper prints 99.75 %, and its gap to the test samples is 5.6 points instead
+  of 17.3: 145 rounds more at a rate of 0.02 will hardly change that. We measure one model, the mean of all, on all
+  training samples; the paper does not say whose accuracy it prints. All eight methods of its table have 98.6 to 99.99 %
+  there, also D-PSGD, which has 68 % on the test samples. That looks like models that are measured on what they have
+  just been trained on, each client's own after its local epochs. We did not measure that. The radius of FedSAM's
+  perturbation is not printed; ours is 0.05.
 * FedSAM had the GPU to itself: 0.33 s of training per round, 0.18 s for an evaluation with all training samples, 63 s
   until the end of the first round, and 14 s for the first evaluation, whose program is built only then.
 * One seed; the paper has three and gives no spread for rounds.
