@@ -21,6 +21,7 @@ from coterie.engines.half import HalfProducts
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import padding_matters
+from coterie.training import select_engine as select
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
@@ -385,6 +386,20 @@ class TestChoice:
         fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
         ct.fit(Noisy(), fed, algorithms.fedavg(epochs=1), rounds=1)
         assert capsys.readouterr().err.splitlines()[0] == long.warning
+
+    def test_all_steps_of_a_round_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of every phase and every epoch: two epochs of four steps each, two clients, ten rounds."""
+        counted: list[int] = []
+        monkeypatch.setattr(select, "choose", lambda text, candidate: counted.append(candidate.work.steps))
+        x, y = torch.zeros(8, 4), torch.zeros(8, dtype=torch.int64)
+        fed = ct.data.from_tensors(train=[(x, y)] * 2, test=[(x, y)] * 2, classes=2)
+        for method, steps in (
+            (ct.algorithms.fedavg, 2),
+            (partial(ct.algorithms.dfedalt, topology="ring", personal_epochs=1), 3),
+        ):
+            e = experiment(nn.Linear(4, 2), fed, method(epochs=2, batch_size=2), rounds=10)
+            select.select_engine("auto", e, 2)
+            assert counted.pop() == 10 * 2 * 4 * steps
 
     def test_a_chunk_is_taken_as_given(self) -> None:
         assert self.choose("vectorized:7", ct.models.build("logreg", classes=10), (1, 28, 28))[0] == "vectorized:7"

@@ -5,6 +5,7 @@ from functools import cached_property, partial
 from inspect import Parameter
 from typing import NamedTuple, NoReturn
 
+import numpy as np
 import torch
 
 from ..core import memory
@@ -74,7 +75,9 @@ def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     batch = min(program.training.batch_size or largest, largest)
     key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
     probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None, key)
-    work = Work(clients, batch, experiment.rounds * clients * -(-largest // batch))
+    per_epoch, first = np.full(1, -(-largest // batch)), np.zeros(1, np.int64)
+    steps = sum(int(phase.amount.of(per_epoch, first, federation.clients)[0]) for phase in program.phases)
+    work = Work(clients, batch, experiment.rounds * clients * steps)
     attempt = partial(take_first_steps, experiment)
     return choose(engine, Candidate(experiment.model, probe, work, federation.x.device, attempt))
 
