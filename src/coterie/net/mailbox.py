@@ -17,6 +17,7 @@ from ..core.files import disk, to_disk
 from ..core.tensors import Tensors
 from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, open_message, read_header
 
+MOST_MASS = 4096.0  # of all members together: so many are the most
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
 TRANSFER: Final = "transfer"
 COPY: Final = "copy"
@@ -112,7 +113,9 @@ class Mailbox:
 
     def take(self, header: Header, path: Path) -> None:
         """Check the whole message and keep it: when this returns, it counts."""
-        open_message(path, self.announced[header.step].tensors)
+        found = open_message(path, self.announced[header.step].tensors)
+        if header.kind == TRANSFER:
+            self._check_portion(float(found["weight"]), float(found["mass"]))
         name = f"{header.kind}-{header.round:06d}-{header.step}-{header.sender}.safetensors"
         if header.kind == TRANSFER:
             to_disk(path)
@@ -127,6 +130,11 @@ class Mailbox:
             else:
                 self._copies[*at, header.sender] = final
             self.changed.notify_all()
+
+    def _check_portion(self, weight: float, mass: float) -> None:
+        """Refuse what no division of a member's mass gives."""
+        if not (0 <= weight <= 1 and 0 <= mass <= MOST_MASS):
+            raise Refused("values", f"it hands over {weight:g} of its numbers with a mass of {mass:g}")
 
     def enter(self, round: int) -> None:
         """Begin a round: copies of earlier ones are of no use any more."""

@@ -51,11 +51,22 @@ class Network:
         return {k for k, b in self.beats().items() if b.round <= self.round + 1} - self.missed
 
     def ahead(self, round: int, receivers: Collection[str]) -> int | None:
-        """Return the round the others are in, if one who needs this peer's message of ``round`` did not wait for it."""
+        """Return the round the others are in, if those who need this peer's message of ``round`` did not wait for it.
+
+        At least half of them must say so, and the round is the middle one of what all say: a single member that claims
+        to be far ahead moves nobody.
+        """
         beats = self.beats()
-        if not any(beats[k].round > round for k in receivers if k in beats):
+        past = [beats[k].round > round for k in receivers if k in beats]
+        if not past or 2 * sum(past) < len(past):
             return None
-        return max(b.round for b in beats.values())
+        middle = self.middle_round()
+        return middle if middle > round else None
+
+    def middle_round(self) -> int:
+        """Return the round that half of the others who are there have reached; 0 without any."""
+        rounds = sorted(b.round for b in self.beats().values())
+        return rounds[len(rounds) // 2] if rounds else 0
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
         """Send copies, and return what was heard in time."""

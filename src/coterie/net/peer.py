@@ -114,7 +114,7 @@ class Peer:
         behind = resumed
         while self.round < rounds:
             if behind and self.outbox.open is None:  # what was committed before a crash comes first
-                self._skip_to(min(max((b.round for b in self.network.beats().values()), default=0), rounds - 1))
+                self._skip_to(min(self.network.middle_round(), rounds - 1))
             now, behind = self._one_round(now)
         self.state = "finishing"
         self._finish(now)
