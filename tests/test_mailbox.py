@@ -1,0 +1,166 @@
+"""What a peer takes, keeps and waits for, and when it follows the others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from coterie.core.tensors import Tensors
+from coterie.net.deadline import Deadline
+from coterie.net.engine import Networked
+from coterie.net.mailbox import COPY, TRANSFER, Announcement, Mailbox, WaitFor
+from coterie.net.message import Header, Outgoing, Refused
+from coterie.net.network import Network
+from coterie.net.outbox import Outbox, Portion, message_of
+from coterie.net.transport import Beat
+
+X = {"w": torch.arange(3.0)}
+NUMBER = torch.tensor(0.5, dtype=torch.float64)
+SHAPES: dict[str, Any] = {COPY: X, TRANSFER: message_of(X, NUMBER, NUMBER)}
+ANNOUNCED = [Announcement(k, {n: (v.dtype, tuple(v.shape)) for n, v in x.items()}) for k, x in SHAPES.items()]  # type: ignore[arg-type]
+NOW = Header("fed", "digest", COPY, 5, 0, "b")
+PUSHED = NOW._replace(kind=TRANSFER, step=1)
+
+
+def mailbox(folder: Path, round: int = 5, **applied: tuple[int, int]) -> Mailbox:
+    box = Mailbox(folder, "fed", "digest", ANNOUNCED, lambda round, step: {"b", "c"}, applied)
+    box.enter(round)
+    return box
+
+
+def deliver(box: Mailbox, header: Header, tensors: Tensors | None = None, size: int = 0) -> None:
+    message = Outgoing(header, SHAPES[header.kind] if tensors is None else tensors)
+    path = box.admit(header, size or message.size)
+    path.write_bytes(b"".join(message.chunks()))
+    box.take(header, path)
+
+
+def waiting(*alive: str, seconds: float = 5.0) -> WaitFor:
+    return WaitFor(seconds, lambda: alive)
+
+
+REFUSED = {
+    "another federation": (NOW._replace(federation="other"), "federation"),
+    "other settings": (NOW._replace(digest="other"), "settings"),
+    "no such exchange": (NOW._replace(step=7), "format"),
+    "another kind": (NOW._replace(kind=TRANSFER), "format"),
+    "two rounds ahead": (NOW._replace(round=7), "early"),
+    "a round that is over": (NOW._replace(round=4), "late"),
+    "no neighbor": (NOW._replace(sender="d"), "sender"),
+    "a transfer from the future": (PUSHED._replace(round=7), "early"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_for_this_round_and_from_a_neighbor_is_refused(name: str, tmp_path: Path) -> None:
+    header, reason = REFUSED[name]
+    with pytest.raises(Refused) as refused:
+        deliver(mailbox(tmp_path), header)
+    assert refused.value.reason == reason
+
+
+def test_a_message_is_taken_once_and_none_is_too_long(tmp_path: Path) -> None:
+    box = mailbox(tmp_path)
+    for header in (NOW, NOW._replace(round=6), PUSHED._replace(round=3), PUSHED):
+        deliver(box, header)
+        with pytest.raises(Refused) as refused:
+            deliver(box, header)
+        assert refused.value.reason == "duplicate"
+    with pytest.raises(Refused) as refused:
+        deliver(box, NOW._replace(sender="c"), size=10**9)
+    assert refused.value.reason == "size"
+    found = box.copies(["b", "c"], 5, 0, waiting("b", seconds=0.0))
+    assert {k: v["w"].tolist() for k, v in found.items()} == {"b": [0.0, 1.0, 2.0]}
+    box.enter(6)  # what was for the next round is there
+    assert box.copies(["b"], 6, 0, waiting("b", seconds=0.0)).keys() == {"b"}
+
+
+@pytest.mark.parametrize(("weight", "mass"), [(-0.1, 0.5), (1.5, 0.5), (0.5, -1.0), (0.5, 1e9)])
+def test_a_portion_that_no_division_gives_is_refused(weight: float, mass: float, tmp_path: Path) -> None:
+    numbers = [torch.tensor(v, dtype=torch.float64) for v in (mass, weight)]
+    with pytest.raises(Refused, match="hands over"):
+        deliver(mailbox(tmp_path), PUSHED, message_of(X, *numbers))
+
+
+def test_transfers_outlive_a_crash_until_a_state_has_them(tmp_path: Path) -> None:
+    box = mailbox(tmp_path)
+    deliver(box, PUSHED._replace(round=4))
+    deliver(box, PUSHED)
+    deliver(box, PUSHED._replace(round=6))
+    (tmp_path / ".9.part").write_bytes(b"half of a message")
+    box = mailbox(tmp_path, b=(4, 1))  # a state has the first
+    assert not (tmp_path / ".9.part").exists()
+    assert box.waiting_mass == 1.0
+    assert len(box.transfers(["b"], 5, 1, waiting())) == 1  # that of the next round waits
+    assert box.applied == {"b": (5, 1)}
+    assert len(mailbox(tmp_path, b=(4, 1)).transfers(["b"], 5, 1, waiting())) == 1  # nothing was saved yet
+    box.saved()
+    assert [path.name for path in tmp_path.iterdir()] == ["transfer-000006-1-b.safetensors"]
+
+
+def test_nobody_waits_for_whoever_is_gone(tmp_path: Path) -> None:
+    """An exchange ends as soon as all are here that are alive, and wakes up for what comes meanwhile."""
+    box = mailbox(tmp_path)
+    assert box.copies(["b", "c"], 5, 0, waiting(seconds=3600)) == {}
+    thread = Thread(target=deliver, args=(box, NOW))
+    thread.start()
+    assert box.copies(["b", "c"], 5, 0, waiting("b", seconds=3600)).keys() == {"b"}
+    thread.join()
+
+
+def network(folder: Path, **rounds: int) -> Network:
+    beats = {name: Beat(round, "training", 0.0, "digest") for name, round in rounds.items()}
+    transport: Any = SimpleNamespace(alive=lambda: beats, drop=lambda round: None, post=lambda *_: None)
+    events: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    box, out = mailbox(folder / "in"), Outbox(folder / "out")
+    return Network(["a", "b", "c", "d", "e"], 0, "digest", transport, box, out, Deadline(0.0), events)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ahead"),
+    [
+        ({"b": 5, "c": 5, "d": 5, "e": 5}, None),
+        ({"b": 6, "c": 6, "d": 6, "e": 6}, 6),
+        ({"b": 9, "c": 9, "d": 8, "e": 5}, 9),
+        ({"b": 10**9, "c": 5, "d": 5, "e": 5}, None),  # who lies moves nobody
+        ({"b": 6}, 6),
+        ({"d": 9}, None),  # it needs nothing of this peer
+        ({}, None),
+    ],
+)
+def test_a_peer_follows_where_half_of_its_receivers_have_gone_on(
+    rounds: dict[str, int], ahead: int | None, tmp_path: Path
+) -> None:
+    assert network(tmp_path, **rounds).ahead(5, {"b", "c"}) == ahead
+
+
+def test_missing_weight_stays_where_the_formula_puts_it(tmp_path: Path) -> None:
+    """Nobody answers: an average leaves a model as it is, and push-sum keeps all mass."""
+    engine = Networked(SimpleNamespace(name="", map=0, scan=0, gradient=0), 0, network(tmp_path))  # type: ignore[arg-type]
+    W = torch.full((5, 5), 0.2, dtype=torch.float64)
+    x = {"w": torch.arange(3.0)[None]}
+    assert torch.equal(engine.mix(W, x)["w"], x["w"])
+    moved = engine.push(W, x, torch.ones(1, dtype=torch.float64))
+    assert torch.equal(moved.kept["w"], x["w"])
+    assert (moved.kept_mass.item(), moved.arrived_mass.item()) == (1.0, 0.0)
+
+
+def test_an_outbox_keeps_what_nobody_has_acknowledged(tmp_path: Path) -> None:
+    """A round that is run again after a crash sends what it sent before, and to the same members."""
+    shares = {"b": Portion(0.25, 0.25), "c": Portion(0.25, 0.25)}
+    Outbox(tmp_path).commit(3, 1, X, shares)
+    again = Outbox(tmp_path)
+    again.saved(3)
+    assert again.open is not None
+    assert (again.open.round, again.open.shares) == (3, shares)
+    assert torch.equal(again.open.tensors()["w"], X["w"])
+    again.settle(3, 1, "b")
+    again.saved(4)
+    assert again.open is None
+    assert again.unsettled_mass == 0.25
+    again.settle(3, 1, "c")
+    assert list(tmp_path.iterdir()) == []
