@@ -8,26 +8,20 @@ what heartbeats alone take of a core.
 import argparse
 import multiprocessing
 import os
-import resource
 import socket
-import ssl
 import statistics
 import tempfile
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
+from coterie.net.authority import Authority
 from coterie.net.message import Announced, Header, Outgoing, open_message
+from coterie.net.tls import Credentials, client_context, server_context
 from coterie.net.transport import Beat, Transport
-
-PEM = serialization.Encoding.PEM
 
 
 class Folder:
@@ -59,8 +53,8 @@ class Member:
             me,
             {name: ("127.0.0.1", port) for name, port in ports.items()},
             ("127.0.0.1", ports[me]),
-            tls(folder, me, server=True),
-            tls(folder, me, server=False),
+            server_context(credentials(folder, me), lambda reason: None),
+            client_context(credentials(folder, me)),
             self.inbox,
             lambda: Beat(0, "waiting", time.time(), "bench"),
             dict,
@@ -81,31 +75,11 @@ class Member:
         return time.perf_counter() - begun
 
 
-def tls(folder: Path, name: str, server: bool) -> ssl.SSLContext:
-    """Mutual TLS 1.3 by the authority in a folder."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(folder / "authority.pem")
-    context.load_cert_chain(folder / f"{name}.pem")
-    return context
-
-
-def certify(folder: Path, names: list[str]) -> None:
-    """Make an authority, and a certificate with its key for every name."""
-    authority = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
-    for name in ["authority", *names]:
-        key = authority if name == "authority" else ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        builder = builder.add_extension(x509.BasicConstraints(name == "authority", None), critical=True)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        signed = builder.sign(authority, hashes.SHA256()).public_bytes(PEM)
-        (folder / f"{name}.pem").write_bytes(private + signed)
+def credentials(folder: Path, name: str) -> Credentials:
+    """Return what a member shows and trusts, of the authority in a folder."""
+    return Credentials(
+        folder / "authority.pem", folder / f"{name}.pem", folder / f"{name}.key", folder / "revoked.pem", name
+    )
 
 
 def neighbor(me: str, ports: dict[str, int], folder: Path, megabytes: float, commands: Pipe) -> None:
@@ -118,15 +92,15 @@ def neighbor(me: str, ports: dict[str, int], folder: Path, megabytes: float, com
     member.transport.close()
 
 
-def peak_memory() -> int:
-    """Return the largest amount of memory that this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def memory(field: str) -> int:
+    """Return the memory that this process has (VmRSS), or the most that it has had (VmHWM), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 def measure(member: Member, pipes: dict[str, Pipe], rounds: int, megabytes: float) -> None:
     """Run rounds, and print how fast each was and how much memory all of them have taken."""
-    member.transport.alive()
-    before, speeds = peak_memory(), []
+    before, speeds = memory("VmRSS"), []
     for round in range(rounds + 1):
         for pipe in pipes.values():
             pipe.send(round)
@@ -135,9 +109,9 @@ def measure(member: Member, pipes: dict[str, Pipe], rounds: int, megabytes: floa
         speed, cores = 2 * len(pipes) * megabytes / seconds, (sum(os.times()[:2]) - used) / seconds
         speeds.append(speed)
         print(f"round {round}: {speed:.0f} MB/s in and out together, {cores:.2f} cores in this process", flush=True)
-    more = (peak_memory() - before) / (megabytes * 1e6)
+    more = (memory("VmHWM") - before) / (megabytes * 1e6)
     print(f"median without round 0: {statistics.median(speeds[1:]):.0f} MB/s")
-    print(f"peak memory: {more:.2f} times the message more than before, the model itself excluded")
+    print(f"peak memory: {more:.2f} times the message on top of the model")
 
 
 def measure_idle(seconds: float) -> None:
@@ -159,7 +133,9 @@ def main() -> None:
     names = [f"neighbor{i}" for i in range(chosen.neighbors)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        certify(folder, ["peer", *names])
+        authority = Authority.create(folder)
+        for name in ["peer", *names]:
+            authority.issue(name)
         sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ["peer", *names]}
         ports = {name: s.getsockname()[1] for name, s in sockets.items()}
         for s in sockets.values():

@@ -257,6 +257,20 @@ def test_a_certificate_that_is_revoked_meanwhile(members: Members) -> None:
     assert beta.found("refused", sender="alpha", reason="revoked")
 
 
+def test_nothing_is_sent_to_a_member_that_is_revoked_meanwhile(members: Members) -> None:
+    revoked: list[str] = []
+    alpha = members.start(
+        "alpha", timing=QUICK._replace(alive=0.5), certificate_ok=lambda one: revoked[0] if revoked else None
+    )
+    beta = members.start("beta")
+    wait(lambda: "beta" in alpha.transport.alive())
+    revoked.append("its certificate is revoked")
+    alpha.post("beta", 1)
+    wait(lambda: alpha.found("lost", member="beta", why="its certificate is revoked"))
+    assert beta.inbox.taken == []
+    assert alpha.transport.snapshot()["queued"] == {"beta": 1, "gamma": 0}
+
+
 class TestRefused:
     """What a member sends that no transport would."""
 

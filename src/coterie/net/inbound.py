@@ -16,6 +16,7 @@ from pathlib import Path
 from aiohttp import ClientPayloadError, StreamReader, web
 
 from ..core.errors import FolderError, UserError
+from .counters import UNKNOWN
 from .message import CHUNK, Header, Refused, read_header, shorten
 from .node import Node
 from .tls import name_of
@@ -51,7 +52,8 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve it."""
         super().connection_made(transport)
-        self.inbound.opened(self)
+        assert isinstance(transport, asyncio.Transport)
+        self.inbound.opened(self, transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget it."""
@@ -79,7 +81,8 @@ class Inbound:
         self._counters, self._timing = node.counters, node.timing
         self._greeted: dict[asyncio.Task[None], socket.socket] = {}  # TLS is not agreed on yet
         self._ending: set[asyncio.Task[None]] = set()  # nor will it be
-        self._open: dict[str, dict[Connection, None]] = defaultdict(dict)
+        self._full = asyncio.Event()  # nobody can be accepted for a while
+        self._open: dict[str, dict[Connection, asyncio.Transport]] = defaultdict(dict)
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._arriving: dict[str, web.BaseRequest] = {}
         self._routes = {("POST", MESSAGE): self._message, ("POST", BEAT): self._beaten, ("GET", HELLO): self._greet}
@@ -89,26 +92,38 @@ class Inbound:
         loop, manager = asyncio.get_running_loop(), web.Server(self._handle)
         try:
             while True:
-                try:
-                    accepted, address = await loop.sock_accept(listening)
-                except OSError as error:  # too many open files, most likely
-                    self._counters.report("error", where="accept", why=in_words(error))
-                    await asyncio.sleep(1)
-                    continue
-                task = asyncio.create_task(self._welcome(manager, accepted, address[0]))
-                self._greeted[task] = accepted
-                task.add_done_callback(self._forget)
-                if len(self._greeted) > GREETED:  # whoever means it needs some milliseconds only
-                    oldest = next(iter(self._greeted))
-                    _end(self._greeted.pop(oldest))
-                    self._ending.add(oldest)
+                loop.add_reader(listening, self._accept, listening, manager)
+                self._full.clear()
+                await self._full.wait()
+                loop.remove_reader(listening)
+                await asyncio.sleep(1)
         finally:
-            for connection in [one for ones in self._open.values() for one in ones]:
-                _abort(connection)
+            loop.remove_reader(listening)
+            for transport in [one for mine in self._open.values() for one in mine.values()]:
+                transport.abort()
             for accepted in self._greeted.values():
                 _end(accepted)
             await asyncio.gather(*self._greeted, *self._ending, return_exceptions=True)
             await manager.shutdown(1)
+
+    def _accept(self, listening: socket.socket, manager: web.Server) -> None:
+        """Accept one connection. Not by ``sock_accept``, which loses one that comes while it is cancelled."""
+        try:
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):  # whoever has come is gone
+            return
+        except OSError as error:  # too many open files, most likely
+            self._counters.refused(UNKNOWN, "error", f"no connection can be accepted ({in_words(error)})")
+            self._full.set()
+            return
+        accepted.setblocking(False)
+        task = asyncio.create_task(self._welcome(manager, accepted, address[0]))
+        self._greeted[task] = accepted
+        task.add_done_callback(self._forget)
+        if len(self._greeted) > GREETED:  # whoever means it needs some milliseconds only
+            oldest = next(iter(self._greeted))
+            _end(self._greeted.pop(oldest))
+            self._ending.add(oldest)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._greeted.pop(task, None)
@@ -130,27 +145,26 @@ class Inbound:
             accepted.close()
             self._counters.refused(address, "cut", f"TLS was not agreed on ({in_words(error)})")
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Keep a new connection; the oldest of a member that has too many is closed, as it may be dead."""
-        transport = connection.transport
-        certificate = transport.get_extra_info("peercert") if transport and self._tls else None
+        certificate = transport.get_extra_info("peercert") if self._tls else None
         with suppress(UserError):  # a certificate that names nobody, or several
             connection.sender = name_of(certificate) if certificate else ""
         mine = self._open[connection.sender if connection.sender in self._node.members else ""]
-        mine[connection] = None
-        if len(mine) > PER_MEMBER:
-            _abort(next(iter(mine)))
+        mine[connection] = transport
+        if len(mine) > (PER_MEMBER if self._tls else PER_MEMBER * len(self._node.members)):
+            mine.pop(next(iter(mine))).abort()
 
         def look_for_requests() -> None:
             if not connection.requests:
-                _abort(connection)
+                transport.abort()
 
         asyncio.get_running_loop().call_later(self._timing.idle, look_for_requests)
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection."""
-        for ones in self._open.values():
-            ones.pop(connection, None)
+        for mine in self._open.values():
+            mine.pop(connection, None)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request, whatever happens."""
@@ -278,8 +292,3 @@ def _end(accepted: socket.socket) -> None:
     """End a connection with which TLS is not agreed on yet: the handshake then fails."""
     with suppress(OSError):
         accepted.shutdown(socket.SHUT_RDWR)
-
-
-def _abort(connection: Connection) -> None:
-    if connection.transport is not None:
-        connection.transport.abort()

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, Literal
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
@@ -24,7 +26,7 @@ Outcome = Literal["accepted", "late", "given up"]
 Answer = tuple[Reason | Literal["accepted", "unreachable"], str]
 ENDS: dict[str, Outcome] = {"accepted": "accepted", "duplicate": "accepted", "late": "late"}
 PASSING = {"unreachable", "early", "disk", "cut", "error"}  # what may be otherwise soon
-FAILURES = (aiohttp.ClientError, OSError, Refused)  # timeouts are OSErrors; the last: an answer that is none
+FAILURES = (aiohttp.ClientError, OSError, Refused)  # timeouts are OSErrors; the last: whoever answers, or what
 
 
 class Posted:
@@ -107,13 +109,49 @@ class SendQueue:
             pause = min(2 * pause, self._node.timing.longest_pause)
 
 
+class Connector(aiohttp.TCPConnector):
+    """Connections to members whose certificates are good at this moment: one that is kept open may outlast that."""
+
+    def __init__(self, certificate_ok: Callable[[dict[str, Any]], str | None]) -> None:
+        super().__init__(limit=0, socket_factory=self._socket)
+        self._certificate_ok = certificate_ok
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        made = socket.socket(*address[:3])
+        self._sockets.add(made)
+        return made
+
+    async def connect(self, *arguments: Any, **options: Any) -> aiohttp.connector.Connection:
+        """Return a connection, new or kept, before anything is sent."""
+        connection = await super().connect(*arguments, **options)
+        certificate = connection.transport.get_extra_info("peercert") if connection.transport else None
+        why = self._certificate_ok(certificate) if certificate else None
+        if why is not None:
+            connection.close()
+            raise Refused("revoked", why)
+        return connection
+
+    async def end(self) -> None:
+        """End all connections, those as well that asyncio forgets when TLS is interrupted, or agrees to end slowly."""
+        for _ in range(100):
+            left = [one for one in self._sockets if one.fileno() >= 0]
+            for one in left:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            if not left:
+                break
+            await asyncio.sleep(0.01)
+
+
 class Outbound:
     """Whatever is sent."""
 
     def __init__(self, node: Node, tls: ssl.SSLContext | None) -> None:
         self._node, self._tls, self._timing = node, tls, node.timing
+        self._connector = Connector(node.certificate_ok)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=node.timing.connect),
@@ -134,6 +172,7 @@ class Outbound:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+        await self._connector.end()
 
     async def _request(self, name: str, method: str, path: str, **options: Any) -> tuple[bool, Any]:
         """Return whether a member has agreed, and its answer."""
@@ -162,6 +201,9 @@ class Outbound:
                 agreed, answer = await self._request(name, "POST", MESSAGE, data=body(), headers=length)
         except FAILURES as error:
             return "unreachable", in_words(error)
+        except Exception as error:
+            self._node.counters.report("error", where=MESSAGE, why=type(error).__name__)
+            return "error", "something went wrong on this side"
         return ("accepted", "") if agreed else refusal_in(answer)
 
     async def _keep_beating(self, name: str) -> None:
@@ -184,6 +226,8 @@ class Outbound:
                     self.queues[name].news.set()
         except FAILURES as error:
             self._node.presence.unheard(name, in_words(error))
+        except Exception as error:
+            self._node.counters.report("error", where=BEAT, why=type(error).__name__)
 
     async def ask(self, name: str, timeout: float) -> dict[str, Any]:
         """Return what a member says of itself, or say why it does not."""

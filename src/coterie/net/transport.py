@@ -83,11 +83,16 @@ class Transport:
             ) from error
         listening.setblocking(False)
         started = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._main(listening, started)), name="coterie-net", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(listening, started), name="coterie-net", daemon=True)
         self._thread.start()
         started.wait()
+
+    def _run(self, listening: socket.socket, started: threading.Event) -> None:
+        try:  # the usual loop of Windows cannot wait for a socket that listens
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._main(listening, started))
+        finally:
+            started.set()  # whatever has happened
 
     async def _main(self, listening: socket.socket, started: threading.Event) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
@@ -113,8 +118,8 @@ class Transport:
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report what asyncio would log, without anything that somebody has sent."""
-        error = context.get("exception")
-        self._node.counters.report("error", where=context.get("message", "loop"), why=type(error).__name__)
+        where = str(context.get("message", "loop")).split("(")[0]  # what a callback was given comes behind it
+        self._node.counters.report("error", where=where, why=type(context.get("exception")).__name__)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
@@ -148,7 +153,7 @@ class Transport:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def alive(self) -> dict[str, Beat]:
-        """Return what those members say of themselves that are there."""
+        """Return what those members say of themselves that are there, or have left seconds ago ("leaving")."""
         return self._node.presence.alive()
 
     def ask(self, name: str, timeout: float) -> dict[str, Any]:
@@ -166,8 +171,9 @@ class Transport:
         return asyncio.run(once())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all counts as they are now: bytes, messages, refusals, and when each member was last heard."""
-        return {**self._node.counters.snapshot(), "last_answer": self._node.presence.answered()}
+        """Return all counts as they are now: bytes, messages, refusals, what waits, when each member was last heard."""
+        queued = {} if self._loop is None else {name: len(q.waiting) for name, q in self._outbound.queues.items()}
+        return {**self._node.counters.snapshot(), "queued": queued, "last_answer": self._node.presence.answered()}
 
 
 def _check_loopback(addresses: list[tuple[str, int]]) -> None:

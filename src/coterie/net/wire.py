@@ -111,6 +111,8 @@ def refusal_in(answer: Any) -> tuple[Reason, str]:
 def in_words(error: BaseException) -> str:
     """Say why a member could not be reached."""
     cause = _cause(error)
+    if isinstance(cause, Refused):
+        return str(cause)
     if isinstance(cause, ssl.SSLError):
         return reason(cause)
     if isinstance(cause, TimeoutError):
