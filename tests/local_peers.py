@@ -64,7 +64,7 @@ class LocalTransport:
     def alive(self) -> dict[str, Beat]:
         for to in list(self.waiting):  # what was early is tried again
             self._flush(to)
-        return {name: t.beat() for name, t in self.members.items() if name != self.name}
+        return {name: t.beat() for name, t in list(self.members.items()) if name != self.name}
 
     def snapshot(self) -> dict[str, Any]:
         return {"bytes_out": self.sent, "bytes_in": 0, "messages_out": {"copy": self.messages}}

@@ -72,6 +72,7 @@ class Network:
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
         """Send copies, and return what was heard in time."""
+        self.mailbox.sent(self.step, x)
         message = Outgoing(self._header(COPY), x)
         for k in to:
             self._post(self.members[k], message)
@@ -84,6 +85,7 @@ class Network:
     def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
         """Hand over shares to whoever is there, and return them with what came until the deadline."""
         until = monotonic() + self.deadline.seconds
+        self.mailbox.sent(self.step, x)
         entry = self.outbox.entries.get((self.round, self.step))
         if entry is None:
             there = self._acknowledged({self.members[k] for k in shares}, until)
