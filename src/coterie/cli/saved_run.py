@@ -82,6 +82,11 @@ def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], ou
 def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> Config:
     """Return what is to be run: as it was saved, with changes, or with more rounds."""
     config = read_json(config_path, Config)
+    if "peer" in config:
+        raise UserError(
+            f"{config_path.parent} is the part of {config['peer']['name']} in the federation "
+            f"{config['peer']['federation']}: go on with it by coterie peer --config peer.toml"
+        )
     _check_beside(options, config)
     if not options.resume:
         return _changed(config, options, trusted)

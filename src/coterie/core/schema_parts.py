@@ -47,3 +47,5 @@ class PeerOrigin(TypedDict):
     name: str  # of the participant
     number: Count  # its place among the members
     members: list[str]
+    train_samples: Count  # of its own
+    test_samples: Count

@@ -190,7 +190,8 @@ class Opened:
 
     def deployed(self, client: int, form: Form) -> Deployed:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""
-        who = {"client": client, "name": self.names[client] if self.names else None}
+        peer = self.config.get("peer")  # whose one client is one of many
+        who = {"client": client if peer is None else peer["number"], "name": self.names[client] if self.names else None}
         return self.of_site(self.client(client), form, {**who, **self._chosen(client), **self._metrics(client)})
 
     def of_site(self, client: Client, form: Form, known: dict[str, Any]) -> Deployed:
@@ -204,7 +205,9 @@ class Opened:
         prepared = self.config["transform"]
         transform = None if prepared is None else Transform(prepared["mean"], prepared["std"])
         about = {"form": form} if low_rank else {}
-        told = {"clients": self.clients, **self._origin(), **about, **known}
+        peer = self.config.get("peer")
+        clients = self.clients if peer is None else len(peer["members"])
+        told = {"clients": clients, **self._origin(), **about, **known}
         # Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out.
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in told.items() if v is not None}
         shape = self.config["model"].get("input_shape")

@@ -14,6 +14,7 @@ from ..measure import summarize
 from ..models.model import products
 from ..store import RunFolder
 from ..store.checkpoint import Checkpoint
+from ..store.folder import INBOX, OUTBOX
 from ..topology.sparse import links
 from ..training.client_summary import client_summary
 from ..training.config import describe
@@ -32,7 +33,6 @@ from .rows import row_of, work_of
 from .transport import Beat, Transport
 
 APPLIED = "peer/applied"  # [n, 2] round and step of the last transfer of every member that the state has
-INBOX, OUTBOX = "inbox", "outbox"  # folders in that of the run
 
 MakeTransport = Callable[[Mailbox, Callable[[], Beat], Callable[[], dict[str, Any]]], Transport]
 """(who takes messages, what the peer says of itself, what it was set up with) -> a transport that has not begun."""
@@ -42,7 +42,15 @@ def configuration(p: Participant) -> Config:
     """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
     device = p.experiment.federation.x.device.type
     config = describe(p.alone, p.given, p.experiment.engine.name, p.reason, device)
-    config["peer"] = {"federation": p.federation, "name": p.name, "number": p.client, "members": list(p.members)}
+    own = p.alone.federation
+    config["peer"] = {
+        "federation": p.federation,
+        "name": p.name,
+        "number": p.client,
+        "members": list(p.members),
+        "train_samples": len(own.train[0]),
+        "test_samples": len(own.test[0]),
+    }
     return config
 
 
@@ -121,17 +129,14 @@ class Peer:
         self.network.linger(max(self.deadline.seconds, 10.0))
 
     def _wait_for_others(self, resumed: bool) -> None:
-        """Wait until everybody is there, as long as the configuration says; who resumes waits for one answer only.
-
-        Once somebody has begun, the others are given no more time than in a round: nobody waits for this peer either.
-        """
-        p, began = self.participant, time.monotonic()
-        others, seconds = set(p.members) - {p.name}, p.wait
+        """Wait until everybody is there, as long as the configuration says; who resumes waits for one answer only."""
+        others, until = (
+            set(self.participant.members) - {self.participant.name},
+            time.monotonic() + self.participant.wait,
+        )
         enough = min(1, len(others)) if resumed else len(others)
-        self.on_event("waiting", members=sorted(others), seconds=seconds)
-        while len(there := others & set(beats := self.network.beats())) < enough and time.monotonic() < began + seconds:
-            if any(beats[k].state != self.state for k in there):
-                seconds = min(seconds, time.monotonic() - began + self.deadline.seconds)
+        self.on_event("waiting", members=sorted(others), seconds=self.participant.wait)
+        while len(there := others & set(self.network.beats())) < enough and time.monotonic() < until:
             time.sleep(TURN)
         self.on_event("begins", round=self.round + 1, there=sorted(there), missing=sorted(others - there))
 

@@ -7,8 +7,8 @@ from ..core.schema import MetricInfo
 from ..core.units import client_names, of_clients, scale, unit, words
 from ..measure.compare import POINTS
 from .charts import SCALE, Chart, Figure, LineStyle, axis, color_bar, line_style, titled
-from .collect import Record
 from .groups import Method, Setup
+from .record import Record
 
 ROW = 56  # pixels that a method takes
 

@@ -11,10 +11,11 @@ from ..core.custom import folder_name, is_own
 from ..core.errors import UserError
 from ..core.schema_several import ComparedMethod, Plan, SavedRecipe
 from ..measure import summarize
-from ..measure.compare import RunData
 from ..store import RunFolder
 from ..store.folder import CONFIG
-from ..training.run import Run, load
+from ..training.run import Run
+from .members import join_members
+from .record import Record
 
 COMPARISON, RECIPE, COMMAND = "compare.json", "recipe.json", "command.txt"
 PLAN = "plan.json"  # the run folders that will be made
@@ -22,24 +23,6 @@ PLAN = "plan.json"  # the run folders that will be made
 Source = Run | str | Path
 
 _NAME = re.compile(r"(?:case(?P<case>\d+)-)?(?P<method>.+)-seed(?P<seed>\d+)$")
-
-
-@dataclass(frozen=True, eq=False)
-class Record(RunData):
-    """One run, as its files or a Run in memory tell it."""
-
-    folder: Path | None = None
-    name: str | None = None  # of the method, where a recipe gives it one of its own
-    case: str | None = None  # of the recipe
-    loaded: Run | None = None  # where there is one in memory
-    data_dir: str | Path | None = None  # where its data are; None: where `coterie data dir` says
-
-    def run(self) -> Run:
-        """Return the run with every client's own model, loaded now."""
-        if self.loaded is not None:
-            return self.loaded
-        assert self.folder is not None
-        return load(self.folder)
 
 
 class Collected(NamedTuple):
@@ -78,14 +61,14 @@ def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Co
     if collection.left_out and not collection.records:
         raise UserError(next(iter(collection.left_out.values())))
     target = collection.targets.pop() if len(collection.targets) == 1 else None
-    records = [replace(record, data_dir=data_dir) for record in collection.records.values()]
+    records, notes = join_members([replace(record, data_dir=data_dir) for record in collection.records.values()])
     return Collected(
         records,
         list(collection.recipes.values()),
         list(collection.commands),
         target,
         [*collection.left_out.values()],
-        [*collection.notes],
+        [*collection.notes, *notes],
     )
 
 

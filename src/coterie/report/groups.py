@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.schema import Config, Row
 from ..core.units import metrics_of
 from ..measure.compare import MethodRuns
-from .collect import Record
+from .record import Record
 from .titles import setup_title
 
 T = TypeVar("T")

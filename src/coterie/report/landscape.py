@@ -29,8 +29,8 @@ from ..training.config import rebuild
 from ..training.experiment import Experiment
 from ..training.run import shapes
 from .charts import INK, SCALE, Chart, Figure, axis, color_bar
-from .collect import Record
 from .groups import Setup
+from .record import Record
 
 SIDE = 11  # places along each direction
 GRID = [2 * i / (SIDE - 1) - 1 for i in range(SIDE)]
@@ -152,6 +152,8 @@ def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, E
     """Return the model as the method trained it, and the clients' data; refuse code of one's own."""
     if code := own_code(record.config):  # somebody's runs do not say what runs here
         raise UserError(f"a report does not run {' and '.join(code)}, code that only a configuration names")
+    if record.parts:
+        raise UserError("the samples of a federation's members are with them alone")
     module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise UserError("the data are not those of the run any more")

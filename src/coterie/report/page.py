@@ -17,7 +17,7 @@ from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
 from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
-from .collect import Collected, Record
+from .collect import Collected
 from .factors import blocks, factors
 from .gains import who_gains
 from .graph import topology
@@ -25,6 +25,7 @@ from .groups import Method, Setup, setups
 from .landscape import landscapes
 from .library import pack_json
 from .recipe_charts import LANDSCAPE, recipe_charts
+from .record import Record
 from .tables import headline_table, published_tables
 from .titles import data_title, page_title
 
@@ -197,7 +198,7 @@ def place_chart(chart: Chart, name: str, charts: dict[str, Any]) -> str:
 
 def _configuration(method: Method) -> str:
     seeds = ", ".join(str(run.seed) for run in method.runs)
-    repeats = "\n".join(_repeats(run.folder, run.config) for run in method.runs)
+    repeats = "\n".join(_repeats(part.folder, part.config) for run in method.runs for part in run.parts or (run,))
     return f"""<details><summary>{escape(method.label)} <small>seed {seeds}</small></summary>
 <pre class="command">{escape(repeats)}</pre>
 <pre>{escape(json.dumps(method.first.config, indent=2))}</pre></details>"""
@@ -205,6 +206,8 @@ def _configuration(method: Method) -> str:
 
 def _repeats(folder: Path | None, config: Config) -> str:
     """Return the command that repeats a run, to the last bit."""
+    if "peer" in config:
+        return f"# the part of {config['peer']['name']}, who runs it with coterie peer --config peer.toml"
     if not repeatable(config):
         return "# made in Python with data, a module, a method, a loss or a metric of its own: repeat it from there"
     if folder is None:

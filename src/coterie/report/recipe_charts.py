@@ -8,7 +8,7 @@ from ..recipes import load
 from ..recipes.results import mean_of_all
 from .charts import SCALE, Chart, Figure, axis, color_bar, line, line_style
 from .clients import heat_map
-from .collect import Record
+from .record import Record
 
 SPLITS, GRID, LANDSCAPE, EXCHANGES = "splits", "grid", "landscape", "exchanges"
 _NUMBER = r"\d+(?:\.\d+)?"

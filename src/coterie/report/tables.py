@@ -6,7 +6,7 @@ from typing import Any
 
 from ..measure.compare import Cell, Comparison
 from ..recipes.results import ALL, RecipeResult, digits
-from .collect import Record
+from .record import Record
 
 STAR = '<span class="star" title="best of this column">★<span class="unseen"> best</span></span>'
 PRINTED = "printed"  # how sure a published number is, where nothing need be said

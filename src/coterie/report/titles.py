@@ -29,6 +29,8 @@ def data_title(data: Mapping[str, Any]) -> str:
     'digits (renamed=4), 20 clients'
     >>> data_title({"source": "npz", "clients": 1, "path": "/files/sites.npz"})
     'sites.npz, 1 client'
+    >>> data_title({"federation": "heart", "clients": 5})
+    'federation heart, 5 clients'
     """
     clients = data["clients"]
     return f"{data_name(data)}, {clients} client{'' if clients == 1 else 's'}"
@@ -37,6 +39,8 @@ def data_title(data: Mapping[str, Any]) -> str:
 def data_name(data: Mapping[str, Any]) -> str:
     """Name the data: the file, or the source with the options that are not as usual."""
     source = data.get("source")
+    if "federation" in data:  # of peers, whose own data nobody else knows
+        return f"federation {data['federation']}"
     name = Path(str(data["path"])).name if "path" in data else source or "data of its own"
     usual = {k: p.default for k, p in parameters(SOURCES[source]).items()} if source in SOURCES else {}
     given = [f"{k}={v}" for k, v in data.items() if k in usual and k not in _APART and v != usual[k] and _short(v)]

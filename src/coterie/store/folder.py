@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
 CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
+INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 

@@ -1,7 +1,7 @@
 """Packing runs to carry them elsewhere: all but what is large and of no use for going on.
 
 That is every client's model, and the state of a run that is finished. A run that is not has its newest checkpoint in
-the pack, unless that is left out as well.
+the pack, unless that is left out as well; a peer's messages, which are models of others, belong to its state.
 """
 
 import tarfile
@@ -14,8 +14,10 @@ from ..core.errors import UserError
 from ..core.files import replace
 from .checkpoint import LEFT_OUT, newest_files
 from .chosen import CHOSEN
-from .folder import CHECKPOINT, CONFIG, MODELS, RunFolder
+from .folder import CHECKPOINT, CONFIG, INBOX, MODELS, OUTBOX, RunFolder
 from .lock import LOCK
+
+BOXES = (INBOX, OUTBOX)
 
 
 class PackContents(NamedTuple):
@@ -39,8 +41,7 @@ def pack(folders: Sequence[Path], out: Path, checkpoints: bool = True) -> PackCo
         raise UserError(f"two of the folders have one name ({', '.join(sorted(names))}): pack them one by one")
     runs = [run for folder in folders for run in _runs(folder)]
     newest = {run: [] if run.finished else newest_files(run.path / CHECKPOINT) for run in runs}
-    states = {path for files in newest.values() for path in files}
-    states |= {path for run in runs if not run.finished for path in (run.path / CHOSEN).glob("round-*")}
+    states = {path for run, files in newest.items() for path in (*files, *_beside(run))}
     files = {folder: [p for p in sorted(folder.rglob("*")) if p.is_file()] for folder in folders}
     taken = {f: [p for p in each if (p in states and checkpoints) or not _is_large(p)] for f, each in files.items()}
 
@@ -70,9 +71,15 @@ def _runs(folder: Path) -> list[RunFolder]:
     return found
 
 
+def _beside(run: RunFolder) -> list[Path]:
+    """Return what a run that is not finished needs beside its checkpoint."""
+    kept = [] if run.finished else [(CHOSEN, "round-*"), *((box, "*") for box in BOXES)]
+    return [path for place, which in kept for path in (run.path / place).glob(which)]
+
+
 def _is_large(path: Path) -> bool:
     """Return whether a file is a client's model or part of a state, or what a kill left of some file."""
-    of_run = path.parent.name in (CHECKPOINT, CHOSEN, MODELS) and (path.parent.parent / CONFIG).exists()
+    of_run = path.parent.name in (CHECKPOINT, CHOSEN, MODELS, *BOXES) and (path.parent.parent / CONFIG).exists()
     return of_run or path.name == LOCK or (path.name.startswith(".") and path.name.endswith(".tmp"))
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ..core.schema import ClientSummary, Graph
 from ..core.tensors import Tensors
 from ..core.tensors import entries as count
 from ..measure.rows import client_columns
 from ..models.model import Model
+from ..topology import Topology
 from ..topology.sparse import entries
 from .experiment import Experiment
 from .run import Client
@@ -61,11 +64,14 @@ def _labels(experiment: Experiment) -> list[list[int]] | None:
 
 
 def _graph(experiment: Experiment, t: int) -> Graph | None:
-    """Return W of round ``t`` as [sender, receiver, weight] off the diagonal; None with a server or without links."""
+    """Return who hears whom in round ``t``; None with a server or without links."""
     topology, Ws = experiment.program.topology, experiment.round(t).Ws
-    if topology is None or not Ws:
-        return None
-    receivers, senders, weights = entries(Ws[0])
+    return None if topology is None or not Ws else graph_of(topology, Ws[0], t)
+
+
+def graph_of(topology: Topology, W: Tensor, t: int) -> Graph:
+    """Return W of round ``t`` as [sender, receiver, weight] off the diagonal."""
+    receivers, senders, weights = entries(W)
     off = receivers != senders
     messages = int(off.sum())
     edges = zip(*(v[off].tolist() for v in (senders, receivers, weights)), strict=True) if messages <= EDGES else None

@@ -181,7 +181,10 @@ def finished(path: str | Path) -> RunFolder:
     folder = RunFolder(Path(path))
     folder.config()  # refuses a folder without a run
     if not folder.finished:
-        command = shlex.join(["coterie", "run", str(path), "--resume", *trust_options(folder.config())])
+        config = folder.config()
+        command = shlex.join(["coterie", "run", str(path), "--resume", *trust_options(config)])
+        if "peer" in config:
+            command = "coterie peer --config peer.toml"
         raise UserError(f"{path} is not finished: continue it with `{command}` first")
     return folder
 
@@ -241,13 +244,15 @@ class Modules:
     def _own(self) -> list[Model]:
         """The modules by client, found only where a file holds something else than the common form."""
         assert self.common is not None
-        c, n = self.config, self.config["data"]["clients"]
+        c, n, first = self.config, self.config["data"]["clients"], 0
         taken = self.clients.get("rounds") or [self.clients.get("round", c["rounds"])] * n
+        if "peer" in c:  # the one client here is one of many
+            n, first = len(c["peer"]["members"]), c["peer"]["number"]
         with made_of(self.where, "settings"):
             method = algorithms.rebuild(c["method"], self.trusted, **c["settings"])
             known = method, self.common, n, c["rounds"], c["seed"]
             forms = {t: final_models(*known, t - 1) for t in set(taken)}
-        return [forms[t][i] for i, t in enumerate(taken)]
+        return [forms[t][i] for i, t in enumerate(taken, first)]
 
 
 def shapes(tensors: Tensors) -> dict[str, torch.Size]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ...core.schema import FINETUNED, MetricInfo
+from ...core.spec import counted
 from ...core.units import client_names, of_clients, scale
 from ..paired import Numbers
 from .columns import MethodRuns, RunData
@@ -64,7 +65,7 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
         ranked = sorted((one for one in found if one.means == means), key=lambda one: -one.total)
         clients = len(ranked[0].each)
         counts = (f"{one.label} helps {one.count('helps')}, harms {one.count('harms')}" for one in ranked)
-        whose = f"of {clients} clients, each by its own interval"
+        whose = f"of {counted(clients, 'client')}, each by its own interval"
         said.append(f"Against {means} ({ranked[0].reference}), {whose}: {'; '.join(counts)}.")
         if means == ALONE:
             said.append(_ends(ranked[0]))
@@ -74,6 +75,8 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
 def _ends(one: Gains) -> str:
     """Say who has most and least of a method."""
     most, least = (f"{g.name} {g.difference:+.3g} ({g.low:+.3g} to {g.high:+.3g})" for g in (one.each[0], one.each[-1]))
+    if len(one.each) == 1:
+        return f"{one.label} against {one.reference}: {most}."
     return f"{one.label} against {one.reference}, client by client: most {most}, least {least}."
 
 

@@ -45,10 +45,8 @@ def _unit(metric: MetricInfo | None) -> str:
 def _personal(metric: MetricInfo, clients: int) -> str:
     """Say what the mean of a personal metric is taken over."""
     weighted = ", each as much as it has test samples" if metric["average"] == "samples" else ""
-    return (
-        f"Personal {words(metric)}: each client's own model on its own test samples, mean over all {clients} "
-        f"clients{weighted}."
-    )
+    over = f", mean over all {clients} clients{weighted}" if clients > 1 else "; there is one client"
+    return f"Personal {words(metric)}: each client's own model on its own test samples{over}."
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
@@ -133,7 +131,8 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
     values = _of_clients(methods, metric)
     clients, seeds = values.shape[1], len(methods[0].runs)
     if clients < FEWEST:
-        few = f"{clients} clients are too few for a paired test that tells which method is better: {FEWEST} needed."
+        number = "One client is" if clients == 1 else f"{clients} clients are"
+        few = f"{number} too few for a paired test that tells which method is better: {FEWEST} needed."
         return site_sentences(found, seeds) if (found := site_tests(methods)) else [few]
     gains = values if metric["higher_is_better"] else -values
     best, most = int(gains.mean(axis=1).argmax()), _most(metric)

@@ -97,7 +97,8 @@ def site_tests(methods: Sequence[MethodRuns]) -> list[SiteTests]:
 def site_sentences(tests: Sequence[SiteTests], seeds: int) -> list[str]:
     """Say what the test is, then the best method against every other."""
     clients = len(tests[0].each)
-    few = f"{clients} clients are too few for a test over clients: the test samples of each decide, on its last model"
+    number = "One client is" if clients == 1 else f"{clients} clients are"
+    few = f"{number} too few for a test over clients: the test samples of each decide, on its last model"
     if tests[0].each[0].p is None:
         how = f"intervals of {100 * SURE:g} % by drawing them again, not corrected for the number of clients"
     else:
