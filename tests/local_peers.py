@@ -1,10 +1,13 @@
 """Peers in the threads of one process, whose messages pass through the same mailboxes but over no network."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any
+
+import numpy as np
 
 from coterie.algorithms.base import Algorithm
 from coterie.data import Federation
@@ -64,7 +67,7 @@ class LocalTransport:
     def alive(self) -> dict[str, Beat]:
         for to in list(self.waiting):  # what was early is tried again
             self._flush(to)
-        return {name: t.beat() for name, t in self.members.items() if name != self.name}
+        return {name: t.beat() for name, t in list(self.members.items()) if name != self.name}
 
     def snapshot(self) -> dict[str, Any]:
         return {"bytes_out": self.sent, "bytes_in": 0, "messages_out": {"copy": self.messages}}
@@ -80,8 +83,6 @@ def participants(
     **more: Any,
 ) -> list[Participant]:
     """One participant per client of a federation."""
-    import numpy as np
-
     names = tuple(f"site-{i}" for i in range(fed.clients))
     found = []
     for i in range(fed.clients):
@@ -93,14 +94,21 @@ def participants(
     return found
 
 
-def run_together(peers: Sequence[Participant], on_event: Callable[..., None] = lambda *_, **__: None) -> None:
-    """Run all participants at once, each in a thread."""
+def run_together(
+    peers: Sequence[Participant],
+    on_event: Callable[..., None] = lambda *_, **__: None,
+    transport: Callable[..., Any] | None = None,
+) -> None:
+    """Run all participants at once, each in a thread; ``transport``: (name, mailbox, beat, hello) -> another one."""
     members: dict[str, LocalTransport] = {}
     failed: list[BaseException] = []
 
+    def local(name: str, box: Any, beat: Callable[[], Beat], hello: Any) -> LocalTransport:
+        return LocalTransport(name, members, box, beat)
+
     def one(p: Participant) -> None:
         try:
-            run_peer(p, lambda box, beat, hello: LocalTransport(p.name, members, box, beat), on_event)  # type: ignore[arg-type,return-value]
+            run_peer(p, partial(transport or local, p.name), on_event)
         except BaseException as error:
             failed.append(error)
 

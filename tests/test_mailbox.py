@@ -82,8 +82,19 @@ def test_a_message_is_taken_once_and_none_is_too_long(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("weight", "mass"), [(-0.1, 0.5), (1.5, 0.5), (0.5, -1.0), (0.5, 1e9)])
 def test_a_portion_that_no_division_gives_is_refused(weight: float, mass: float, tmp_path: Path) -> None:
     numbers = [torch.tensor(v, dtype=torch.float64) for v in (mass, weight)]
-    with pytest.raises(Refused, match="hands over"):
+    with pytest.raises(Refused) as refused:
         deliver(mailbox(tmp_path), PUSHED, message_of(X, *numbers))
+    assert refused.value.reason == "values"
+
+
+def test_what_training_never_gives_is_refused(tmp_path: Path) -> None:
+    box = mailbox(tmp_path)
+    for value in (float("nan"), 1e30, -2100.0):
+        with pytest.raises(Refused, match="not finite, or far too large") as refused:
+            deliver(box, NOW, {"w": torch.tensor([0.0, value, 1.0])})
+        assert refused.value.reason == "values"
+    box.sent(0, {"w": torch.tensor([-3.0])})
+    deliver(box, NOW, {"w": torch.tensor([0.0, -2100.0, 1.0])})
 
 
 def test_transfers_outlive_a_crash_until_a_state_has_them(tmp_path: Path) -> None:

@@ -1,20 +1,26 @@
 """Undisturbed peers have the numbers of the serial engine, each method."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
+from coterie.net.transport import Transport
 from coterie.store import RunFolder, client_file
 from coterie.training.run import client_tensors
 from laws import METHODS, build, kind_like
 from local_peers import participants, run_together
+from net_members import Certified, free_addresses
 from toys import experiment, net, ragged
 
 ROUNDS = 2
+MEMBERS = [f"site-{i}" for i in range(3)]
 
 
 def between_peers(row: str) -> bool:
@@ -29,14 +35,36 @@ PEERS = [row for row in METHODS if between_peers(row)]
 def test_peers_have_the_numbers_of_the_serial_engine(row: str, tmp_path: Path) -> None:
     """Everybody's model, and its accuracies in every round."""
     kind = kind_like(row, "batchnorm")
-    algorithm, fed = build(row), ragged(kind)
+    check(row, kind, ragged(kind), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+    return Certified(tmp_path_factory.mktemp("certs"), *MEMBERS)
+
+
+@pytest.mark.parametrize("row", ["dfedalt", "dfedsam-mgs", "dfedpgp", "dispfl", "fedamp, ring"])
+def test_three_peers_over_connections_have_them_as_well(row: str, tmp_path: Path, certified: Certified) -> None:
+    """With mutual TLS, for every kind of exchange."""
+    where = free_addresses(*MEMBERS)
+
+    def transport(name: str, box: Any, beat: Any, hello: Any) -> Transport:
+        tls = certified.server(name), certified.client(name)
+        return Transport(name, where, where[name], *tls, box, beat, hello, lambda *_, **__: None)
+
+    check(row, "mlp", ragged("mlp").of_clients(np.arange(3)), tmp_path, transport)
+
+
+def check(row: str, kind: str, fed: Federation, folder: Path, transport: Any = None) -> None:
+    algorithm = build(row)
     e = experiment(net(kind), fed, algorithm, Serial(), rounds=ROUNDS)
     now, values = e.start(), []
     for t in range(ROUNDS):
         now, _ = e.run_round(now, t, evaluate=True)
         values.append(now.values or {})
-    peers = participants(lambda: Model(net(kind), cross_entropy), fed, algorithm, ROUNDS, tmp_path, wait=3.0)
-    run_together(peers)
+    wait = 3.0 if transport is None else 60.0
+    peers = participants(lambda: Model(net(kind), cross_entropy), fed, algorithm, ROUNDS, folder, wait=wait)
+    run_together(peers, transport=transport)
     for p, client in zip(peers, e.clients(now.state), strict=True):
         found = load_file(client_file(p.folder, 0))
         for k, v in client_tensors(client).items():

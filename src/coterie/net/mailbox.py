@@ -18,6 +18,7 @@ from ..core.tensors import Tensors
 from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, open_message, read_header
 
 MOST_MASS = 4096.0  # of all members together: so many are the most
+HUGE = 1000.0  # times the largest value of one's own message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
 TRANSFER: Final = "transfer"
 COPY: Final = "copy"
@@ -35,11 +36,22 @@ class Announcement(NamedTuple):
 
     kind: Kind
     tensors: Announced
+    largest: float = 1.0  # value of the first message
 
     @property
     def size(self) -> int:
         """The most bytes that such a message may have."""
         return LONGEST_HEADER + sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.tensors.values())
+
+
+def largest(x: Tensors) -> float:
+    """Return the largest value of a message, whatever its sign.
+
+    >>> import torch
+    >>> largest({"a": torch.tensor([1.0, -3.0]), "b": torch.zeros(0)})
+    3.0
+    """
+    return max((float(v.abs().max()) for v in x.values() if v.is_floating_point() and v.numel()), default=0.0)
 
 
 class Mailbox:
@@ -59,6 +71,7 @@ class Mailbox:
         self.round = 0
         self.changed = Condition()
         self._numbers = count()
+        self._largest = [each.largest for each in announced]  # value of this peer's own latest message
         self._copies: dict[tuple[int, int, str], Path] = {}
         self._transfers: dict[str, dict[tuple[int, int], Path]] = {}
         self._last = dict(applied)
@@ -113,7 +126,7 @@ class Mailbox:
 
     def take(self, header: Header, path: Path) -> None:
         """Check the whole message and keep it: when this returns, it counts."""
-        found = open_message(path, self.announced[header.step].tensors)
+        found = open_message(path, self.announced[header.step].tensors, HUGE * max(1.0, self._largest[header.step]))
         if header.kind == TRANSFER:
             self._check_portion(float(found["weight"]), float(found["mass"]))
         name = f"{header.kind}-{header.round:06d}-{header.step}-{header.sender}.safetensors"
@@ -135,6 +148,10 @@ class Mailbox:
         """Refuse what no division of a member's mass gives."""
         if not (0 <= weight <= 1 and 0 <= mass <= MOST_MASS):
             raise Refused("values", f"it hands over {weight:g} of its numbers with a mass of {mass:g}")
+
+    def sent(self, step: int, x: Tensors) -> None:
+        """Note what this peer has sent itself: others may differ from it, but not by orders of magnitude."""
+        self._largest[step] = largest(x)
 
     def enter(self, round: int) -> None:
         """Begin a round: copies of earlier ones are of no use any more."""

@@ -97,8 +97,10 @@ def read_header(first: bytes) -> Header | None:
     return _header_in(_parsed(first[8 : 8 + length]))
 
 
-def open_message(path: Path, announced: Announced) -> Tensors:
+def open_message(path: Path, announced: Announced, most: float = math.inf) -> Tensors:
     """Return the tensors of a message, mapped into memory when they are used; refuse others than those announced.
+
+    ``most``: values of more than twice as much are refused, too, whatever their sign.
 
     Values are checked through a small buffer, so that checking takes no memory: pages of a file that are mapped and
     read would be counted as this process's own.
@@ -106,7 +108,7 @@ def open_message(path: Path, announced: Announced) -> Tensors:
     expected = describe(announced)
     with path.open("rb") as f:
         start = _check_header(f, announced, expected, os.fstat(f.fileno()).st_size)
-        _check_values(f, start, announced, expected)
+        _check_values(f, start, announced, expected, most)
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def view(name: str) -> torch.Tensor:
@@ -151,8 +153,10 @@ def _check_tensor(name: str, found: Any, expected: TensorInfo | None) -> None:
         raise Refused("format", f"its tensor {shown} is not where it should be")
 
 
-def _check_values(f: BinaryIO, start: int, announced: Announced, expected: Mapping[str, TensorInfo]) -> None:
-    """Refuse NaN and infinity, and truth values that are neither 0 nor 1."""
+def _check_values(
+    f: BinaryIO, start: int, announced: Announced, expected: Mapping[str, TensorInfo], most: float
+) -> None:
+    """Refuse NaN, infinity and what is too large, and truth values that are neither 0 nor 1."""
     buffer = memoryview(bytearray(CHUNK))
     for dtype, same in groupby(expected, lambda name: announced[name][0]):  # those of a type lie side by side
         places = {name: expected[name]["data_offsets"] for name in same}
@@ -165,17 +169,23 @@ def _check_values(f: BinaryIO, start: int, announced: Announced, expected: Mappi
             piece = buffer[: min(CHUNK, end - at)]
             if f.readinto(piece) != len(piece):  # type: ignore[attr-defined]
                 raise Refused("size", "it became shorter while it was read")
-            if (place := _wrong_value(piece, dtype)) is not None:
+            if (place := _wrong_value(piece, dtype, most)) is not None:
                 name = begins[max(begin for begin in begins if begin <= at + place)]
-                kind = "neither 0 nor 1" if dtype is torch.bool else "not finite"
+                large = "" if most == math.inf else ", or far too large"
+                kind = "neither 0 nor 1" if dtype is torch.bool else f"not finite{large}"
                 raise Refused("values", f"its tensor {shorten(name)} has a value that is {kind}")
 
 
-def _wrong_value(piece: memoryview, dtype: torch.dtype) -> int | None:
+def _wrong_value(piece: memoryview, dtype: torch.dtype, most: float) -> int | None:
     """Return the byte at which the first value begins that nobody can compute with, if there is any."""
     kind, mask = _WRONG[dtype]
     bits = np.frombuffer(piece, kind)
-    wrong = bits > 1 if dtype is torch.bool else (bits & bits.dtype.type(mask)) == mask
+    if dtype is torch.bool:
+        wrong = bits > 1
+    else:  # exponents are compared, whose bits are ordered as the values are
+        limit = torch.tensor([most], dtype=torch.float32 if dtype is torch.complex64 else dtype).view(torch.uint8)
+        largest = min(int(np.frombuffer(limit.numpy(), kind)[0]) & mask, mask - 1)
+        wrong = (bits & bits.dtype.type(mask)) > largest
     return int(wrong.argmax()) * bits.itemsize if wrong.any() else None
 
 

@@ -1,5 +1,6 @@
 """The exchanges of a peer over its transport: who is sent to, who is waited for, and who went on without it."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Condition
 from time import monotonic
@@ -34,7 +35,8 @@ class Network:
         self.on_event = on_event
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
-        self._pending, self._settled = 0, Condition()
+        self._pending: Counter[str] = Counter()  # messages that nobody has settled, by receiver
+        self._settled = Condition()
 
     def enter(self, round: int) -> None:
         """Begin a round: its messages and those of the next one are taken from now on."""
@@ -70,6 +72,7 @@ class Network:
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
         """Send copies, and return what was heard in time."""
+        self.mailbox.sent(self.step, x)
         message = Outgoing(self._header(COPY), x)
         for k in to:
             self._post(self.members[k], message)
@@ -81,17 +84,30 @@ class Network:
 
     def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
         """Hand over shares to whoever is there, and return them with what came until the deadline."""
+        until = monotonic() + self.deadline.seconds
+        self.mailbox.sent(self.step, x)
         entry = self.outbox.entries.get((self.round, self.step))
         if entry is None:
-            there = self.beats()
+            there = self._acknowledged({self.members[k] for k in shares}, until)
             named = {self.members[k]: share for k, share in shares.items() if self.members[k] in there}
             entry = self.outbox.commit(self.round, self.step, x, named)
         self.resend(entry)
         names = [self.members[j] for j in wanted]
-        found = self.mailbox.transfers(names, self.round, self.step, WaitFor(self.deadline.seconds, self.alive))
+        found = self.mailbox.transfers(names, self.round, self.step, WaitFor(until - monotonic(), self.alive))
         self._note_missing({name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)})
         self.step += 1
         return Delivery(entry.tensors(), {self.members.index(to): share for to, share in entry.shares.items()}, found)
+
+    def _acknowledged(self, names: set[str], until: float) -> set[str]:
+        """Return who of them is there and has all that was sent before, for which this waits.
+
+        Whatever is on its way is missing here, and a link that is cut is noticed late. With one share on its way to
+        each member a peer keeps enough mass; with one more in every round, its steps would soon be divided by nothing.
+        """
+        with self._settled:
+            while (names & self.outbox.owed & set(self.beats()) - self.missed) and monotonic() < until:
+                self._settled.wait(TURN)
+        return names & set(self.beats()) - self.outbox.owed
 
     def resend(self, entry: Entry) -> None:
         """Send the shares of an entry that nobody has acknowledged: receivers know which they have."""
@@ -109,20 +125,20 @@ class Network:
 
     def _post(self, to: str, message: Outgoing) -> None:
         with self._settled:
-            self._pending += 1
+            self._pending[to] += 1
 
         def done(to: str, outcome: str) -> None:
             if outcome == "accepted" and message.header.kind == TRANSFER:
                 self.outbox.settle(message.header.round, message.header.step, to)
             with self._settled:
-                self._pending -= 1
+                self._pending[to] -= 1
                 self._settled.notify_all()
 
         self.transport.post(to, message, done)
 
     def linger(self, seconds: float) -> None:
-        """Wait until all that was sent is acknowledged, or nobody is there who could do it."""
+        """Wait until all that was sent is acknowledged by those who are there."""
         until = monotonic() + seconds
         with self._settled:
-            while self._pending and monotonic() < until and self.beats():
+            while any(self._pending[k] for k in self.beats()) and monotonic() < until:
                 self._settled.wait(TURN)

@@ -99,6 +99,12 @@ class Outbox:
             return next((e for e in self.entries.values() if e.round >= self._saved), None)
 
     @property
+    def owed(self) -> set[str]:
+        """Those who have not acknowledged all that was sent to them."""
+        with self._lock:
+            return {to for entry in self.entries.values() for to in entry.unsettled}
+
+    @property
     def unsettled_mass(self) -> float:
         """The mass that has left and is not acknowledged."""
         with self._lock:

@@ -129,14 +129,17 @@ class Peer:
         self.network.linger(max(self.deadline.seconds, 10.0))
 
     def _wait_for_others(self, resumed: bool) -> None:
-        """Wait until everybody is there, as long as the configuration says; who resumes waits for one answer only."""
-        others, until = (
-            set(self.participant.members) - {self.participant.name},
-            time.monotonic() + self.participant.wait,
-        )
+        """Wait until everybody is there, as long as the configuration says; who resumes waits for one answer only.
+
+        Once somebody has begun, the others are given no more time than in a round: nobody waits for this peer either.
+        """
+        p, began = self.participant, time.monotonic()
+        others, seconds = set(p.members) - {p.name}, p.wait
         enough = min(1, len(others)) if resumed else len(others)
-        self.on_event("waiting", members=sorted(others), seconds=self.participant.wait)
-        while len(there := others & set(self.network.beats())) < enough and time.monotonic() < until:
+        self.on_event("waiting", members=sorted(others), seconds=seconds)
+        while len(there := others & set(beats := self.network.beats())) < enough and time.monotonic() < began + seconds:
+            if any(beats[k].state != self.state for k in there):
+                seconds = min(seconds, time.monotonic() - began + self.deadline.seconds)
             time.sleep(TURN)
         self.on_event("begins", round=self.round + 1, there=sorted(there), missing=sorted(others - there))
 

@@ -8,7 +8,7 @@ import torch
 from ..core.tensors import Tensors
 from ..training.experiment import Experiment, RunState
 from .engine import Delivery, Networked
-from .mailbox import COPY, TRANSFER, Announcement
+from .mailbox import COPY, TRANSFER, Announcement, largest
 from .message import Kind
 from .outbox import Portion, message_of
 
@@ -30,7 +30,7 @@ class Rehearsal:
         return Delivery(x, {}, [])
 
     def _note(self, kind: Kind, x: Tensors) -> None:
-        self.announced.append(Announcement(kind, {k: (v.dtype, tuple(v.shape)) for k, v in x.items()}))
+        self.announced.append(Announcement(kind, {k: (v.dtype, tuple(v.shape)) for k, v in x.items()}, largest(x)))
 
 
 def announcements(experiment: Experiment, client: int, start: RunState) -> list[Announcement]:

@@ -1,0 +1,226 @@
+"""Peers in processes of their own, forked from one that has imported everything, each under its own circumstances."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pytest
+
+from helpers_cli import ENVIRONMENT
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+long clock_ahead = 0; /* seconds */
+int clock_gettime(clockid_t which, struct timespec *out) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(which, out);
+    if (!status && which == CLOCK_REALTIME) out->tv_sec += clock_ahead;
+    return status;
+}
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+# Every limit of Timing is short, so that a cut of two seconds is longer than all of them.
+TIMING = {
+    "heartbeat": 0.2,
+    "alive": 1.0,
+    "beat": 0.8,
+    "connect": 3.0,
+    "stalled": 3.0,
+    "answer": 6.0,
+    "longest_pause": 0.5,
+}
+
+
+class Circumstances(NamedTuple):
+    """What a process meets."""
+
+    namespace: str | None = None  # the network that it is in
+    pause: float = 0.0  # seconds that the training of a round takes longer
+    clock: int = 0  # seconds that its clock is ahead, in Python and in OpenSSL alike
+    timing: dict[str, float] = TIMING
+    arguments: tuple[str, ...] = ()  # more of the command line
+
+
+class RunningPeer:
+    """``coterie peer --config FILE`` under way."""
+
+    def __init__(self, server: "PeerServer", pid: int, log: Path) -> None:
+        self.server, self.pid, self.log = server, pid, log
+        self.status: int | None = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it at once, and waits until it is gone."""
+        if self.status is None:
+            self.send(signal.SIGKILL)
+            self.wait()
+
+    def wait(self) -> int:
+        """Its exit status."""
+        if self.status is None:
+            self.status = self.server.ask({"wait": self.pid})
+        return self.status
+
+    @property
+    def said(self) -> str:
+        """What it has written to the terminal."""
+        return self.log.with_suffix(".err").read_text()
+
+
+class PeerServer:
+    """A process that forks peers; use it in a ``with`` statement."""
+
+    def __init__(self) -> None:
+        if not hasattr(os, "fork"):
+            pytest.skip("peers run in forks, which this system has not")
+        self.folder = TemporaryDirectory()
+        self.started: list[RunningPeer] = []
+
+    def __enter__(self) -> "PeerServer":
+        self.clock = self._clock()
+        preload = {} if self.clock is None else {"LD_PRELOAD": self.clock, "COTERIE_TEST_CLOCK": self.clock}
+        self.server = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**ENVIRONMENT, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": os.pathsep.join(sys.path), **preload},
+        )  # fmt: skip
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_all()
+        self.server.communicate()  # the end of its input ends it
+        self.folder.cleanup()
+
+    def _clock(self) -> str | None:
+        """A library whose clock can be put forward, where there is a compiler for it."""
+        compiler, path = shutil.which("cc"), Path(self.folder.name) / "clock.so"
+        if compiler is None or sys.platform != "linux":
+            return None
+        path.with_suffix(".c").write_text(CLOCK)
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", path, path.with_suffix(".c"), "-ldl"], check=True)
+        return str(path)
+
+    def ask(self, request: dict[str, Any]) -> int:
+        """One question to the process that forks, one number back."""
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline())
+
+    def start(self, config: Path, **circumstances: Any) -> RunningPeer:
+        """Starts a peer."""
+        log = Path(self.folder.name) / str(len(self.started))
+        met = Circumstances(**circumstances)
+        if met.clock and self.clock is None:
+            pytest.skip("there is no C compiler for a clock of one's own")
+        pid = self.ask({"config": str(config), "log": str(log), "circumstances": met._asdict()})
+        self.started.append(RunningPeer(self, pid, log))
+        return self.started[-1]
+
+    def end_all(self) -> None:
+        """Ends whatever runs still."""
+        for peer in self.started:
+            peer.kill()
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 90) -> None:
+    """Waits until something holds; the limit is for a test that fails."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"it did not happen: {what}"
+        time.sleep(0.02)
+
+
+# What follows runs in the process that forks.
+
+
+def _serve() -> None:
+    """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
+    for module in ("coterie.cli.peer_run", "coterie.cli.app", "torch._dynamo", "numpy.ma"):
+        import_module(module)
+    import gc
+
+    gc.freeze()
+    answers = os.fdopen(os.dup(1), "w")
+    os.set_inheritable(answers.fileno(), False)
+    for line in iter(sys.stdin.readline, ""):
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _peer(request["config"], request["log"], Circumstances(**request["circumstances"]))
+        print(answer, file=answers, flush=True)
+
+
+def _peer(config: str, log: str, met: Circumstances) -> None:
+    """The command, in a fork, under the given circumstances; never returns."""
+    status = 0
+    try:
+        for number, suffix in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{log}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _meet(met)
+        from coterie.cli import main
+
+        sys.argv = ["coterie", "peer", "--config", config, *met.arguments]
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _meet(met: Circumstances) -> None:
+    if met.namespace is not None:
+        from lossy_network import enter
+
+        enter(met.namespace)
+    if met.clock:
+        ctypes.c_long.in_dll(ctypes.CDLL(os.environ["COTERIE_TEST_CLOCK"]), "clock_ahead").value = met.clock
+    from coterie.net import peer, start
+    from coterie.net.wire import Timing
+
+    start.Transport = partial(start.Transport, timing=Timing(**met.timing))  # type: ignore[assignment,misc]
+    catch_up = peer.Peer._catch_up
+
+    def trained(self: peer.Peer) -> bool:
+        time.sleep(met.pause)
+        return catch_up(self)
+
+    peer.Peer._catch_up = trained  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    _serve()
