@@ -74,7 +74,7 @@ def test_a_message_is_taken_once_and_none_is_too_long(tmp_path: Path) -> None:
         deliver(box, NOW._replace(sender="c"), size=10**9)
     assert refused.value.reason == "size"
     found = box.copies(["b", "c"], 5, 0, waiting("b", seconds=0.0))
-    assert {k: v["w"].tolist() for k, v in found.items()} == {"b": [0.0, 1.0, 2.0]}
+    assert {k: v()["w"].tolist() for k, v in found.items()} == {"b": [0.0, 1.0, 2.0]}
     box.enter(6)  # what was for the next round is there
     assert box.copies(["b"], 6, 0, waiting("b", seconds=0.0)).keys() == {"b"}
 
@@ -168,7 +168,7 @@ def test_an_outbox_keeps_what_nobody_has_acknowledged(tmp_path: Path) -> None:
     again.saved(3)
     assert again.open is not None
     assert (again.open.round, again.open.shares) == (3, shares)
-    assert torch.equal(again.open.tensors()["w"], X["w"])
+    assert torch.equal(again.open.tensors["w"], X["w"])
     again.settle(3, 1, "b")
     again.saved(4)
     assert again.open is None

@@ -21,6 +21,8 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
         check_loopback(config)
     log = Log(sys.stderr)
     on_event = warned(log) if insecure else log
+    # Where training is Python code, messages would wait for its turn of 5 ms: 132 MB/s became 204.
+    sys.setswitchinterval(0.0005)
     try:
         one = participant(config, None if deadline is None else parse_seconds(deadline))
         folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in)

@@ -4,6 +4,7 @@ Every peer runs the same program on its own client, so all peers reach the same 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..core.tensors import Tensors, rows
 from ..engines.base import Engine, MixingRule, Moved, Statistic
 from ..topology.sparse import entries, with_values
+from .mailbox import Arrived
 from .outbox import Portion
 
 GRID = 2.0**40  # shares of mass are multiples of 1 / GRID, so that sums of them up to 4,096 have no rounding
@@ -22,13 +24,13 @@ class Delivery(NamedTuple):
 
     x: Tensors  # what was divided: of a round that is run again after a crash, what was sent then
     shares: Mapping[int, Portion]  # what has left, by receiver
-    arrived: Sequence[Tensors]  # the transfers that came
+    arrived: Sequence[Arrived]  # the transfers that came
 
 
 class Exchange(Protocol):
     """How a peer reaches the others: one exchange of a round after another."""
 
-    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
+    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Send copies of ``x``; return what was heard in time of those who are ``wanted``."""
 
     def transfers(self, x: Tensors, shares: Mapping[int, Portion], wanted: Sequence[int]) -> Delivery:
@@ -41,14 +43,18 @@ class Networked:
     def __init__(self, inner: Engine, client: int, exchange: Exchange) -> None:
         self.inner, self.client, self.exchange = inner, client, exchange
         self.name, self.map, self.scan, self.gradient = inner.name, inner.map, inner.scan, inner.gradient
-        self._heard: tuple[Tensors, Mapping[int, Tensors]] = {}, {}  # the latest message, and what others sent then
+        self._heard: tuple[Tensors, Mapping[int, Arrived]] = {}, {}  # the latest message, and what others sent then
 
     def mix(self, W: Tensor, x: Tensors) -> Tensors:
         """Return sum_j W[i, j] x_j of this client; whoever was not heard leaves its weight to the client itself."""
         weight, heard = self._weights(W), self._hear(W, x)
         missing = sum(w for j, w in weight.items() if j not in heard and j != self.client)
         own = weight.get(self.client, 0.0) + missing
-        return {k: _sum(v, own, [(heard[j][k], w) for j, w in weight.items() if j in heard]) for k, v in x.items()}
+        total = {k: v * own for k, v in x.items()}
+        for j, w in weight.items():
+            if j in heard:
+                _add(total, heard[j](), w)
+        return total
 
     def combine(self, rule: MixingRule, W: Tensor, x: Tensors, own: Tensors | None = None) -> Tensors:
         """Return what ``rule`` makes of this client's row and of those that were heard; nothing changes without any."""
@@ -57,17 +63,18 @@ class Networked:
             return dict(x)  # another message for the next exchange, with the same values
         there = sorted(heard)
         weights = torch.tensor([weight[j] for j in there], dtype=W.dtype, device=W.device)
-        others = {k: torch.stack([heard[j][k].to(v) for j in there]) for k, v in x.items()}
+        models = [heard[j]() for j in there]
+        others = {k: torch.stack([model[k].to(v) for model in models]) for k, v in x.items()}
         return {k: v[None] for k, v in rule(rows(x, 0), weights, others).items()}
 
     def pairwise(self, f: Statistic, W: Tensor, x: Tensors) -> Tensor:
         """Return [n, n] f(x_i, x_j) in the row of this client, and 0 for whoever was not heard."""
-        heard = {**self._hear(W, x), self.client: rows(x, 0)}
+        heard: dict[int, Arrived] = {**self._hear(W, x), self.client: partial(rows, x, 0)}
         i, j, weights = entries(W)
         found = torch.zeros_like(weights)
         for place in (i == self.client).nonzero().flatten().tolist():
             if int(j[place]) in heard:
-                found[place] = f(rows(x, 0), {k: v.to(x[k]) for k, v in heard[int(j[place])].items()})
+                found[place] = f(rows(x, 0), {k: v.to(x[k]) for k, v in heard[int(j[place])]().items()})
         return with_values(W, found)
 
     def push(self, P: Tensor, x: Tensors, mass: Tensor) -> Moved:
@@ -80,13 +87,12 @@ class Networked:
         done = self.exchange.transfers(_message(x), shares, senders)
         stays = 1.0 - sum(share.weight for share in done.shares.values())
         kept = {k: (done.x[k] * stays).to(v)[None] for k, v in x.items()}
-        came = {k: _sum(v, 0.0, [(m[f"x/{k}"], float(m["weight"])) for m in done.arrived]) for k, v in x.items()}
-        return Moved(
-            kept,
-            mass - sum(share.mass for share in done.shares.values()),
-            came,
-            torch.full_like(mass, sum(float(m["mass"]) for m in done.arrived)),
-        )
+        came, came_mass = {k: torch.zeros_like(v) for k, v in x.items()}, torch.zeros_like(mass)
+        for arrived in done.arrived:
+            message = arrived()
+            _add(came, {k: message[f"x/{k}"] for k in x}, float(message["weight"]))
+            came_mass += float(message["mass"])
+        return Moved(kept, mass - sum(share.mass for share in done.shares.values()), came, came_mass)
 
     def _weights(self, W: Tensor) -> dict[int, float]:
         """Return whom this client hears, in ascending order, with the weights."""
@@ -94,7 +100,7 @@ class Networked:
         mine = i == self.client
         return dict(zip(j[mine].tolist(), weights[mine].tolist(), strict=True))
 
-    def _hear(self, W: Tensor, x: Tensors) -> Mapping[int, Tensors]:
+    def _hear(self, W: Tensor, x: Tensors) -> Mapping[int, Arrived]:
         """Send what others need along the edges of W; return what was heard.
 
         Where the same message was sent just now to be compared with, it is not sent again to be mixed.
@@ -115,9 +121,7 @@ def _message(x: Tensors) -> Tensors:
     return {k: v[0].detach().cpu() for k, v in x.items()}
 
 
-def _sum(own: Tensor, weight: float, heard: Sequence[tuple[Tensor, float]]) -> Tensor:
-    """Return weight * own + sum_j w_j x_j; what was heard lies in files, and is read one after another."""
-    total = own * weight
-    for value, w in heard:
-        total[0].add_(value.to(own), alpha=w)
-    return total
+def _add(total: Tensors, x: Tensors, weight: float) -> None:
+    """Add what one member has sent; one after another, because each of them lies in a file as large as the model."""
+    for k, v in total.items():
+        v[0].add_(x[k].to(v), alpha=weight)

@@ -8,6 +8,7 @@ once, whenever it comes, and is on the disk before it is acknowledged.
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Condition
@@ -15,11 +16,13 @@ from typing import Final, NamedTuple
 
 from ..core.files import disk, to_disk
 from ..core.tensors import Tensors
-from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, open_message, read_header
+from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message, read_header
 
 MOST_MASS = 4096.0  # of all members together: so many are the most
 HUGE = 1000.0  # times the largest value of one's own message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
+Arrived = Callable[[], Tensors]
+"""A message that was taken: it is mapped into memory when it is called for, and no longer than somebody holds it."""
 TRANSFER: Final = "transfer"
 COPY: Final = "copy"
 
@@ -160,7 +163,7 @@ class Mailbox:
             for at in [at for at in self._copies if at[0] < round]:
                 self._copies.pop(at).unlink(missing_ok=True)
 
-    def copies(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> dict[str, Tensors]:
+    def copies(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> dict[str, Arrived]:
         """Wait for the copies of one exchange; return those that came in time, by sender."""
 
         def here() -> set[str]:
@@ -169,9 +172,12 @@ class Mailbox:
         with self.changed:
             found = self._wait(here, frozenset(wanted), patience)
             paths = {sender: self._copies[round, step, sender] for sender in sorted(found)}
-        return {sender: open_message(path, self.announced[step].tensors) for sender, path in paths.items()}
+        return {sender: self._arrived(path, step) for sender, path in paths.items()}
 
-    def transfers(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> list[Tensors]:
+    def _arrived(self, path: Path, step: int) -> Arrived:
+        return partial(map_message, path, self.announced[step].tensors)
+
+    def transfers(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> list[Arrived]:
         """Wait for the transfers of one exchange; return all until then that no state has yet, earlier ones as well."""
 
         def here() -> set[str]:
@@ -185,7 +191,7 @@ class Mailbox:
                     ready.append(each.pop(at))
                     self.applied[sender] = at
             self._used += ready
-        return [open_message(path, self.announced[step].tensors) for path in ready]
+        return [self._arrived(path, step) for path in ready]
 
     def has_transfer(self, sender: str, round: int, step: int) -> bool:
         """Tell whether a sender's transfer of an exchange has come: they come in order."""
@@ -212,7 +218,7 @@ class Mailbox:
         """The mass of the transfers that no state has yet."""
         with self.changed:
             paths = [path for each in self._transfers.values() for path in each.values()]
-            return sum(float(open_message(path, self._transferred)["mass"]) for path in paths)
+            return sum(float(map_message(path, self._transferred)["mass"]) for path in paths)
 
     @property
     def _transferred(self) -> Announced:

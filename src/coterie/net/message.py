@@ -98,7 +98,7 @@ def read_header(first: bytes) -> Header | None:
 
 
 def open_message(path: Path, announced: Announced, most: float = math.inf) -> Tensors:
-    """Return the tensors of a message, mapped into memory when they are used; refuse others than those announced.
+    """Return the tensors of a message as ``map_message`` does; refuse values that nobody can compute with.
 
     ``most``: values of more than twice as much are refused, too, whatever their sign.
 
@@ -109,6 +109,14 @@ def open_message(path: Path, announced: Announced, most: float = math.inf) -> Te
     with path.open("rb") as f:
         start = _check_header(f, announced, expected, os.fstat(f.fileno()).st_size)
         _check_values(f, start, announced, expected, most)
+    return map_message(path, announced)
+
+
+def map_message(path: Path, announced: Announced) -> Tensors:
+    """Return the tensors of a message, mapped into memory when they are used; refuse others than those announced."""
+    expected = describe(announced)
+    with path.open("rb") as f:
+        start = _check_header(f, announced, expected, os.fstat(f.fileno()).st_size)
         mapped = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def view(name: str) -> torch.Tensor:

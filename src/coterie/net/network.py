@@ -8,7 +8,7 @@ from time import monotonic
 from ..core.tensors import Tensors
 from .deadline import Deadline
 from .engine import Delivery
-from .mailbox import COPY, TRANSFER, TURN, Mailbox, WaitFor
+from .mailbox import COPY, TRANSFER, TURN, Arrived, Mailbox, WaitFor
 from .message import Header, Kind, Outgoing
 from .outbox import Entry, Outbox, Portion
 from .transport import Beat, Transport
@@ -70,7 +70,7 @@ class Network:
         rounds = sorted(b.round for b in self.beats().values())
         return rounds[len(rounds) // 2] if rounds else 0
 
-    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
+    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Send copies, and return what was heard in time."""
         self.mailbox.sent(self.step, x)
         message = Outgoing(self._header(COPY), x)
@@ -96,7 +96,7 @@ class Network:
         found = self.mailbox.transfers(names, self.round, self.step, WaitFor(until - monotonic(), self.alive))
         self._note_missing({name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)})
         self.step += 1
-        return Delivery(entry.tensors(), {self.members.index(to): share for to, share in entry.shares.items()}, found)
+        return Delivery(entry.tensors, {self.members.index(to): share for to, share in entry.shares.items()}, found)
 
     def _acknowledged(self, names: set[str], until: float) -> set[str]:
         """Return who of them is there and has all that was sent before, for which this waits.

@@ -8,6 +8,7 @@ crash. It goes when all receivers have acknowledged it and the state after the r
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -39,8 +40,9 @@ class Entry:
     shares: Mapping[str, Portion]  # by receiver
     unsettled: set[str] = field(default_factory=set)
 
+    @cached_property
     def tensors(self) -> Tensors:
-        """Return the numerators as they were sent, mapped from the file."""
+        """The numerators as they were sent, mapped from the file once for all receivers."""
         with safe_open(self.path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -48,7 +50,7 @@ class Entry:
         """Return what a receiver gets: the numerators, once in memory for all, and its share of them."""
         share = self.shares[to]
         numbers = {"mass": share.mass, "weight": share.weight}
-        return message_of(self.tensors(), **{k: torch.tensor(v, dtype=torch.float64) for k, v in numbers.items()})
+        return message_of(self.tensors, **{k: torch.tensor(v, dtype=torch.float64) for k, v in numbers.items()})
 
 
 def message_of(x: Tensors, mass: torch.Tensor, weight: torch.Tensor) -> Tensors:

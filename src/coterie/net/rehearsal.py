@@ -8,7 +8,7 @@ import torch
 from ..core.tensors import Tensors
 from ..training.experiment import Experiment, RunState
 from .engine import Delivery, Networked
-from .mailbox import COPY, TRANSFER, Announcement, largest
+from .mailbox import COPY, TRANSFER, Announcement, Arrived, largest
 from .message import Kind
 from .outbox import Portion, message_of
 
@@ -19,7 +19,7 @@ class Rehearsal:
 
     announced: list[Announcement] = field(default_factory=list)
 
-    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Tensors]:
+    def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Note a copy."""
         self._note(COPY, x)
         return {}

@@ -52,7 +52,7 @@ def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., Non
         listen = config.listen.host, config.listen.port
         if credentials is None:
             return Transport(config.name, members, ("127.0.0.1", listen[1]), None, None, mailbox, beat, hello, on_event)
-        server = server_context(credentials, lambda why: on_event("refused", reason="certificate", why=why))
+        server = server_context(credentials, lambda why: None)  # the transport tells it, with the address
         return Transport(
             config.name,
             members,
