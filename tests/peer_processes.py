@@ -1,9 +1,7 @@
 """Peers in processes of their own, forked from one that has imported everything, each under its own circumstances."""
 
-import ctypes
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,26 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from helpers_cli import ENVIRONMENT
+from lossy_network import enter
+from wrong_clock import clock_library, set_own_clock, with_clock
 
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-long clock_ahead = 0; /* seconds */
-int clock_gettime(clockid_t which, struct timespec *out) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int status = real(which, out);
-    if (!status && which == CLOCK_REALTIME) out->tv_sec += clock_ahead;
-    return status;
-}
-time_t time(time_t *out) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (out) *out = now.tv_sec;
-    return now.tv_sec;
-}
-"""
 # Every limit of Timing is short, so that a cut of two seconds is longer than all of them.
 TIMING = {
     "heartbeat": 0.2,
@@ -101,12 +82,11 @@ class PeerServer:
         self.started: list[RunningPeer] = []
 
     def __enter__(self) -> "PeerServer":
-        self.clock = self._clock()
-        preload = {} if self.clock is None else {"LD_PRELOAD": self.clock, "COTERIE_TEST_CLOCK": self.clock}
+        self.clock = clock_library(Path(self.folder.name))
+        own = {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": os.pathsep.join(sys.path), **with_clock(self.clock)}
         self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**ENVIRONMENT, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": os.pathsep.join(sys.path), **preload},
-        )  # fmt: skip
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT | own
+        )
         return self
 
     def __exit__(
@@ -115,15 +95,6 @@ class PeerServer:
         self.end_all()
         self.server.communicate()  # the end of its input ends it
         self.folder.cleanup()
-
-    def _clock(self) -> str | None:
-        """A library whose clock can be put forward, where there is a compiler for it."""
-        compiler, path = shutil.which("cc"), Path(self.folder.name) / "clock.so"
-        if compiler is None or sys.platform != "linux":
-            return None
-        path.with_suffix(".c").write_text(CLOCK)
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", path, path.with_suffix(".c"), "-ldl"], check=True)
-        return str(path)
 
     def ask(self, request: dict[str, Any]) -> int:
         """One question to the process that forks, one number back."""
@@ -204,11 +175,9 @@ def _peer(config: str, log: str, met: Circumstances) -> None:
 
 def _meet(met: Circumstances) -> None:
     if met.namespace is not None:
-        from lossy_network import enter
-
         enter(met.namespace)
     if met.clock:
-        ctypes.c_long.in_dll(ctypes.CDLL(os.environ["COTERIE_TEST_CLOCK"]), "clock_ahead").value = met.clock
+        set_own_clock(met.clock)
     from coterie.net import peer, start
     from coterie.net.wire import Timing
 
