@@ -30,6 +30,7 @@ class FederationFiles:
     settings: Mapping[str, Any]
     model: str = "mlp:width=32"
     own: Mapping[str, Any] = field(default_factory=dict)  # more of [peer], the same for all
+    listen: Mapping[str, str] = field(default_factory=dict)  # where members listen, if not where others reach them
 
     @property
     def names(self) -> Sequence[str]:
@@ -63,6 +64,7 @@ class FederationFiles:
 
     def _toml(self, name: str) -> str:
         own = {"name": name, "folder": f"run-{name}", "data": f"npz:{name}.npz", "listen": self.addresses[name]}
+        own |= {"listen": self.listen[name]} if name in self.listen else {}
         certificates = {"authority": "authority.pem", "certificate": f"{name}.pem", "key": f"{name}.key"}
         tables = {
             "federation": {
