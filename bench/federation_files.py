@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from coterie import data
+from coterie.data import Federation, federate
 from coterie.net.authority import Authority
 from coterie.net.outbox import Outbox
 from coterie.net.peer import APPLIED, INBOX, OUTBOX
@@ -30,6 +30,8 @@ class FederationFiles:
     settings: Mapping[str, Any]
     model: str = "mlp:width=32"
     own: Mapping[str, Any] = field(default_factory=dict)  # more of [peer], the same for all
+    data: str = "digits"
+    partition: str = "dirichlet:0.3"
     listen: Mapping[str, str] = field(default_factory=dict)  # where members listen, if not where others reach them
 
     @property
@@ -50,10 +52,15 @@ class FederationFiles:
         """Whoever certifies the members."""
         return Authority.create(self.folder / "certs")
 
+    @cached_property
+    def federation(self) -> Federation:
+        """The data of all members."""
+        return federate(self.data, clients=len(self.names), partition=self.partition, seed=0)
+
     def write(self) -> "FederationFiles":
         """Write all of it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        fed = data.federate("digits", clients=len(self.names), partition="dirichlet:0.3", seed=0)
+        fed = self.federation
         for i, name in enumerate(self.names):
             self.authority.issue(name)
             train, test = fed.train[i], fed.test[i]

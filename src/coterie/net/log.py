@@ -1,6 +1,8 @@
 """What a peer tells of itself: one line of JSON for every event, on the terminal and in its folder."""
 
+import errno
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -40,8 +42,11 @@ class Log:
         """Append lines; a full disk ends a peer where it saves its state, not where it talks."""
         assert self.path is not None
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(lines)
+            with self.path.open("ab", buffering=0) as file:
+                end, content = file.tell(), lines.encode()
+                if file.write(content) < len(content):  # the disk is full: half a line would spoil the next one
+                    file.truncate(end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if self.show is not None:
                 print(f"cannot write {self.path} ({error.strerror}): free the disk", file=self.show, flush=True)
