@@ -13,10 +13,14 @@ BIN := $(VENV)/$(SCRIPTS)
 TASK := --data digits:renamed=4 --partition iid
 DEMO := local fedavg fedavg-ft fedper dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1
 
-.PHONY: demo papers test lint types docs report-image times browser bench-peers release-check lowest licenses setup clean
+.PHONY: demo demo-peers papers test lint types docs report-image times browser bench-peers release-check lowest licenses setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare $(DEMO)
+
+# Five real peers on this machine, each a process of its own; one is killed on the way, and comes back.
+demo-peers: $(VENV)/.peers
+	$(BIN)/python bench/demo_peers.py
 
 # The nine methods of the five papers, on the same task.
 papers: $(VENV)/.demo
@@ -85,9 +89,10 @@ setup: $(VENV)/.ready
 # The stamps are written last, so an interrupted installation is taken up again by the next call. The demo and the site
 # need far less than the tests do.
 $(VENV)/.demo: EXTRAS := report
+$(VENV)/.peers: EXTRAS := report,peers
 $(VENV)/.docs: EXTRAS := docs
 $(VENV)/.ready: EXTRAS := all
-$(VENV)/.demo $(VENV)/.docs $(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.peers $(VENV)/.docs $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Coterie needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
