@@ -70,7 +70,8 @@ class LocalTransport:
         return {name: t.beat() for name, t in list(self.members.items()) if name != self.name}
 
     def snapshot(self) -> dict[str, Any]:
-        return {"bytes_out": self.sent, "bytes_in": 0, "messages_out": {"copy": self.messages}}
+        told: dict[str, Any] = {"messages_in": {}, "refused": {}, "refused_by": {}, "last_answer": {}}
+        return {"bytes_out": self.sent, "bytes_in": 0, "messages_out": {"copy": self.messages}, **told}
 
 
 def participants(

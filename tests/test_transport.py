@@ -109,7 +109,7 @@ def test_what_may_pass_is_tried_again(members: Members, reason: Any) -> None:
     assert alpha.done == [("beta", "accepted", 5)]
     assert alpha.transport.snapshot()["refused_by"] == {"beta": {reason: 3}}
     assert beta.transport.snapshot()["refused"] == {"alpha": {reason: 3}}
-    assert len(beta.found("refused", sender="alpha", reason=reason, round=5)) == 3
+    assert len(beta.found("refused", sender="alpha", reason=reason, round=6)) == 3
     assert list(beta.inbox.folder.iterdir()) == []
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_pass_ends_a_copy(members: Members, reason: Any, outcome: st
     wait(lambda: len(alpha.done) == 2)
     assert alpha.done == [("beta", outcome, 5), ("beta", "accepted", 6)]
     [event] = alpha.found("refused_by")
-    assert event == {"event": "refused_by", "member": "beta", "reason": reason, "why": "another method", "round": 5}
+    assert event == {"event": "refused_by", "member": "beta", "reason": reason, "why": "another method", "round": 6}
 
 
 def test_a_transfer_is_never_given_up(members: Members) -> None:
@@ -289,7 +289,7 @@ class TestRefused:
         body = message("gamma")
         found = self.refusal(members, lambda client: client.request("POST", "/v1/message", body))
         assert found == (403, "sender", "it names gamma as its sender, and alpha has sent it")
-        assert beta.found("refused", sender="alpha", reason="sender", round=0)
+        assert beta.found("refused", sender="alpha", reason="sender", round=1)
 
     def test_a_certificate_of_nobody(self, members: Members, beta: Member) -> None:
         found = self.refusal(members, lambda client: client.request("GET", "/v1/hello"), "outsider")

@@ -85,6 +85,21 @@ def check(config: ConfigFile = Path("peer.toml"), trust: Trust = None) -> None:
 
 
 @peer.command()
+def status(
+    config: ConfigFile = Path("peer.toml"),
+    format: Annotated[str, typer.Option(help="table, or json for other programs.")] = "table",
+) -> None:
+    """Show what the peer of this machine does: its round, its neighbors, bytes, refusals, mass, metrics.
+
+    The status is 2 if it does not run. Numbers for Prometheus are at the
+    address that metrics names in peer.toml.
+    """
+    from .peer_status import show_status
+
+    show_status(config, format)
+
+
+@peer.command()
 def columns(
     tables: Annotated[
         list[str], typer.Argument(help="Tables, as in csv:FILE,target=COLUMN, or files that this command has written.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..core.spec import parse_seconds
 from ..net.config import load
 from ..net.log import Log
+from ..net.metrics import metrics_at
 from ..net.peer import run_peer
 from ..net.start import check_loopback, participant, transport_of, warned
 from ..store import RunFolder
@@ -24,8 +25,9 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
     # Where training is Python code, messages would wait for its turn of 5 ms: 132 MB/s became 204.
     sys.setswitchinterval(0.0005)
     try:
-        one = participant(config, None if deadline is None else parse_seconds(deadline))
-        folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in)
+        with metrics_at(config.metrics, on_event) as serve:
+            one = participant(config, None if deadline is None else parse_seconds(deadline))
+            folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in, serve)
     except KeyboardInterrupt:
         done = _done(config.folder, config.federation.rounds)
         print(f"left; {done}. Continue with:\n  {shlex.join(['coterie', *sys.argv[1:]])}", file=sys.stderr)

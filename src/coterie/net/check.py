@@ -19,6 +19,7 @@ from ..training.checks import check_model
 from .address import Address
 from .agreement import agreed, algorithm, differences, module
 from .config import PeerConfig
+from .metrics import MetricsServer
 from .own_data import own_data
 
 APART = 300.0  # seconds that two clocks may differ: certificates bear a day, but nobody could compare two logs
@@ -59,6 +60,8 @@ def findings(config: PeerConfig, ask: Ask | None) -> Iterator[Finding]:
             ours = agreed(config, own[0])
     yield _tried("folder", lambda: _folder(config, own[0] if own else None))
     yield _tried("port", lambda: port(config))
+    if config.metrics is not None:
+        yield _tried("metrics", lambda: _metrics(config))
     for name in config.members if ask is not None else ():
         if ask is not None and name != config.name:
             yield from neighbor(name, config, ask, ours)
@@ -133,6 +136,12 @@ def port(config: PeerConfig) -> str:
         raise UserError(f"cannot listen at {listen} ({error.strerror}): {fix}") from error
     with closing(listening):
         return f"{listen} is free, {_leads_here(own)}"
+
+
+def _metrics(config: PeerConfig) -> str:
+    assert config.metrics is not None
+    MetricsServer(config.metrics).server_close()
+    return f"{config.metrics} is free"
 
 
 def _leads_here(own: Address) -> str:

@@ -41,14 +41,15 @@ class Counters:
             self._messages[way][kind] += 1
 
     def refused(self, sender: str, reason: Reason, why: str, round: int | None = None) -> None:
-        """Count and report what was refused here."""
+        """Count and report what was refused here; reports count rounds from 1."""
         if self._count("here", sender, reason):
-            self.report("refused", sender=sender, reason=reason, why=why, round=round)
+            counted = None if round is None else round + 1
+            self.report("refused", sender=sender, reason=reason, why=why, round=counted)
 
     def refused_by(self, member: str, reason: Reason, why: str, round: int) -> None:
         """Count what a member has refused, and report it unless it was early, which is no problem."""
         if self._count("there", member, reason) and reason != "early":
-            self.report("refused_by", member=member, reason=reason, why=why, round=round)
+            self.report("refused_by", member=member, reason=reason, why=why, round=round + 1)
 
     def _count(self, where: str, who: str, reason: str) -> bool:
         """Count a refusal, and tell whether to report it: a member that does nothing else must not fill the disk."""
@@ -101,7 +102,7 @@ class Presence:
         left = beat.state == "leaving"
         if left == self._there.get(name, False):
             self._there[name] = not left
-            self._report("left" if left else "found", member=name, round=beat.round)
+            self._report("left" if left else "found", member=name, round=beat.round + 1)
         return returned or before is None or (before.round, before.state) != (beat.round, beat.state)
 
     def unheard(self, name: str, why: str) -> None:

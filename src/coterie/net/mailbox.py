@@ -215,9 +215,9 @@ class Mailbox:
 
     @property
     def waiting_mass(self) -> float:
-        """The mass of the transfers that no state has yet."""
+        """The mass of the transfers that no saved state has yet."""
         with self.changed:
-            paths = [path for each in self._transfers.values() for path in each.values()]
+            paths = [path for each in self._transfers.values() for path in each.values()] + self._used
             return sum(float(map_message(path, self._transferred)["mass"]) for path in paths)
 
     @property

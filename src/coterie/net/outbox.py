@@ -107,6 +107,13 @@ class Outbox:
             return {to for entry in self.entries.values() for to in entry.unsettled}
 
     @property
+    def unsaved_mass(self) -> float:
+        """The mass that was handed over in rounds whose states are not saved yet."""
+        with self._lock:
+            entries = [entry for entry in self.entries.values() if entry.round >= self._saved]
+            return sum(share.mass for entry in entries for share in entry.shares.values())
+
+    @property
     def unsettled_mass(self) -> float:
         """The mass that has left and is not acknowledged."""
         with self._lock:

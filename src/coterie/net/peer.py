@@ -1,6 +1,7 @@
 """One participant, round by round: train, exchange with whoever answers, measure, save; or catch up, or leave."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -30,6 +31,7 @@ from .outbox import Outbox
 from .prepare import Participant
 from .rehearsal import announcements
 from .rows import row_of, work_of
+from .status import Serve, Shown, to_nobody
 from .transport import Beat, Transport
 
 APPLIED = "peer/applied"  # [n, 2] round and step of the last transfer of every member that the state has
@@ -62,9 +64,12 @@ class Peer:
     folder: RunFolder
     config: Config
     on_event: Callable[..., None]
+    serve: Serve = to_nobody
     round: int = 0  # the one that it is in, counted from 0
     state: str = "waiting"  # what it does: waiting, training, exchanging, leaving, done
     history: list[Row] = field(default_factory=list)
+    missed: Counter[str] = field(default_factory=Counter)  # rounds that have waited for each member in vain
+    mass: float | None = None  # push-sum's, of the saved state
 
     def run(self, transport: MakeTransport) -> None:
         """Take part in all rounds that are left; whatever ends it, the neighbors are told."""
@@ -85,13 +90,15 @@ class Peer:
         )
         self.experiment = replace(p.experiment, engine=Networked(p.experiment.engine, p.client, self.network))
         self.mailbox.enter(self.round)
+        self.mass, self.shown = self._own_mass(now), Shown(self)
         carrier.start()
-        try:
-            self._rounds(now, resumed=found is not None)
-        finally:
-            self.state = "done" if self.round >= p.experiment.rounds else GONE
-            carrier.close()
-            self.on_event("left", round=self.round, state=self.state)
+        with self.shown.running(), self.serve(self.shown.latest):
+            try:
+                self._rounds(now, resumed=found is not None)
+            finally:
+                self.state = "done" if self.round >= p.experiment.rounds else GONE
+                carrier.close()
+                self.on_event("leaves", done=self.round, state=self.state)
 
     def beat(self) -> Beat:
         """Return what this peer says of itself."""
@@ -113,6 +120,11 @@ class Peer:
         """Return who hears this peer in a round."""
         me, members = self.participant.client, self.participant.members
         return {members[i] for Ws in self._links(round) for i, j in zip(*Ws, strict=True) if j == me}
+
+    def neighbors(self, round: int) -> Collection[str]:
+        """Return with whom this peer exchanges messages in a round."""
+        heard = (self.senders(round, step) for step in range(len(self._links(round))))
+        return set(self.receivers(round)).union(*heard) - {self.participant.name}
 
     def _rounds(self, now: RunState, resumed: bool) -> None:
         rounds = self.experiment.rounds
@@ -200,13 +212,18 @@ class Peer:
         self.folder.save(rounds, {**self.experiment.saved(now), APPLIED: applied})
         self.mailbox.saved()
         self.outbox.saved(rounds)
+        self.mass = self._own_mass(now)
+        self.missed.update(self.network.missed)
+        self.shown.news()
         row = self.history[-1]
         told = {k: row[k] for k in ("train_loss", "bytes_sent", "seconds")}
         metrics = {k: v for k, v in row.items() if k.startswith("personal_") and k.endswith("_after_mix")}
-        mass = (
-            {} if self.experiment.program.mass is None else {"mass": float(self.experiment.program.mass(now.state)[0])}
-        )
+        mass = {} if self.mass is None else {"mass": self.mass}
         self.on_event("round", round=rounds, missed=sorted(self.network.missed), **told, **metrics, **mass)
+
+    def _own_mass(self, now: RunState) -> float | None:
+        found = self.participant.experiment.program.mass
+        return None if found is None else float(found(now.state)[0])
 
     def _restored(self, saved: Checkpoint) -> tuple[RunState, dict[str, tuple[int, int]]]:
         members = self.participant.members
@@ -244,12 +261,16 @@ def run_peer(
     transport: MakeTransport,
     on_event: Callable[..., None],
     begun: Callable[[Path], None] = lambda folder: None,
+    serve: Serve = to_nobody,
 ) -> Path:
-    """Run a participant from where its folder stands to the end, and return the folder; ``begun``: when it is there."""
+    """Run a participant from where its folder stands to the end, and return the folder.
+
+    ``begun``: called when the folder is there; ``serve``: shows others meanwhile what the peer does.
+    """
     folder, config = RunFolder(participant.folder), configuration(participant)
     continued = folder.exists
     with folder.writing(config, lambda text: on_event("warning", text=text), continued):
         begun(folder.path)
         if not folder.finished:
-            Peer(participant, folder, config, on_event).run(transport)
+            Peer(participant, folder, config, on_event, serve).run(transport)
     return folder.path

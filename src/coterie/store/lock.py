@@ -59,6 +59,29 @@ def sole_writer(folder: Path, say: Callable[[str], object]) -> Iterator[Lock]:
                 each.rmdir()
 
 
+def writer_of(folder: Path) -> str | None:
+    """Return who writes into a folder now, as in "process 12 on a-host"; None: nobody does."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FolderError(f"cannot read {folder / LOCK} ({error.strerror}): ask as whoever writes there") from error
+    try:
+        _lock(handle)  # until it is closed
+        return None
+    except OSError:
+        return _owner(handle)
+    finally:
+        os.close(handle)
+
+
+def _owner(handle: int) -> str:
+    """Return whom a file names that somebody else has locked."""
+    owner = os.read(handle, LONGEST).decode(errors="replace")
+    return owner if _OWNER.fullmatch(owner) else "another process"
+
+
 def _acquired(path: Path, say: Callable[[str], object]) -> tuple[int, bytes]:
     """Return the handle of the file, locked, and what was in it."""
     while True:
@@ -67,9 +90,8 @@ def _acquired(path: Path, say: Callable[[str], object]) -> tuple[int, bytes]:
             _lock(handle)
         except OSError as error:
             if error.errno in _HELD:
-                owner = os.read(handle, LONGEST).decode(errors="replace")
+                who = _owner(handle)
                 os.close(handle)
-                who = owner if _OWNER.fullmatch(owner) else "another process"
                 raise FolderError(
                     f"{path.parent} is being written by {who}: wait until it has ended, or choose another --out"
                 ) from None
