@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -26,6 +26,7 @@ from coterie.net import log as logs
 from coterie.net import metrics, status
 from coterie.net.address import Address
 from coterie.net.log import LOG, Log
+from coterie.net.message import Reason
 from coterie.net.metrics import MetricsServer, metrics_at, prometheus
 from coterie.net.peer import run_peer
 from coterie.net.prepare import Participant
@@ -423,3 +424,19 @@ def test_a_terminal_that_is_gone_ends_no_log(tmp_path: Path) -> None:
     log("whole")
     assert (tmp_path / LOG).read_text().splitlines()[1] == '{"half'
     assert json.loads((tmp_path / LOG).read_text().splitlines()[2])["event"] == "whole"
+
+
+def rows(heading: str) -> set[str]:
+    """The names in the first column of the table below a heading of the page."""
+    page = (Path(__file__).parent.parent / "docs" / "peer-log.md").read_text(encoding="utf-8")
+    section = page.split(heading, 1)[1].split("\n\n| ", 1)[1].split("\n\n", 1)[0]
+    return {name for line in section.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+def test_the_page_has_every_event_reason_and_number() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in Path(status.__file__).parent.glob("*.py"))
+    told = set(re.findall(r'(?:on_event|report|_line)\(\s*"(\w+)"', sources)) | {"left", "found"}
+    assert rows("## The log") == told
+    assert rows("Their reasons:") == set(get_args(Reason))
+    series = re.findall(r"# TYPE coterie_peer_(\w+) ", prometheus({**SHOWN, "messages_out": {"copy": 1}}))
+    assert rows("## Numbers for Prometheus") == set(series)
