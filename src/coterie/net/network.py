@@ -66,9 +66,9 @@ class Network:
         return middle if middle > round else None
 
     def middle_round(self) -> int:
-        """Return the round that half of the others who are there have reached; 0 without any."""
+        """Return the round that more than half of the others who are there have reached; 0 without any."""
         rounds = sorted(b.round for b in self.beats().values())
-        return rounds[len(rounds) // 2] if rounds else 0
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
         """Send copies, and return what was heard in time."""
