@@ -136,8 +136,9 @@ def network(folder: Path, **rounds: int) -> Network:
     [
         ({"b": 5, "c": 5, "d": 5, "e": 5}, None),
         ({"b": 6, "c": 6, "d": 6, "e": 6}, 6),
-        ({"b": 9, "c": 9, "d": 8, "e": 5}, 9),
+        ({"b": 9, "c": 9, "d": 8, "e": 5}, 8),
         ({"b": 10**9, "c": 5, "d": 5, "e": 5}, None),  # who lies moves nobody
+        ({"b": 10**9, "c": 5}, None),  # nor one of two
         ({"b": 6}, 6),
         ({"d": 9}, None),  # it needs nothing of this peer
         ({}, None),

@@ -15,10 +15,18 @@ class Deadline:
 
     fixed: float | None = None  # seconds; None: it adapts
     _took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _together: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def note(self, seconds: float) -> None:
+    def note(self, seconds: float, trained: float, together: bool) -> None:
         """Learn how long a round took in which nobody was missing, or the training alone where somebody was."""
-        self._took.append(seconds)
+        self._took.append(seconds if together else trained)
+        if together:
+            self._together.append(seconds)
+
+    @property
+    def pace(self) -> float:
+        """Seconds that a round takes while nobody is missing; 0 as long as there was none."""
+        return median(self._together) if self._together else 0.0
 
     @property
     def seconds(self) -> float:
@@ -28,7 +36,7 @@ class Deadline:
 
         >>> deadline = Deadline()
         >>> for seconds in (2.0, 4.0, 90.0):
-        ...     deadline.note(seconds)
+        ...     deadline.note(seconds, 1.0, together=True)
         >>> deadline.seconds
         12.0
         """

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Condition
-from time import monotonic
+from time import monotonic, sleep
 
 from ..core.tensors import Tensors
 from .deadline import Deadline
@@ -35,18 +35,53 @@ class Network:
         self.on_event = on_event
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
+        self._seen: set[str] = set()  # who was there at the beginning of any round
+        self._entered = monotonic()
         self._pending: Counter[str] = Counter()  # messages that nobody has settled, by receiver
         self._settled = Condition()
 
     def enter(self, round: int) -> None:
         """Begin a round: its messages and those of the next one are taken from now on."""
-        self.round, self.step, self.missed = round, 0, set()
+        self.round, self.step, self.missed, self._entered = round, 0, set(), monotonic()
+        self._seen |= set(self.beats())
         self.mailbox.enter(round)
         self.transport.drop(round - 1)
 
     def beats(self) -> dict[str, Beat]:
         """Return what the others say of themselves who are there and run the same federation."""
         return {k: b for k, b in self.transport.alive().items() if b.digest == self.digest and b.state != GONE}
+
+    @property
+    def lost(self) -> set[str]:
+        """Those who were there, and are not."""
+        return self._seen - set(self.beats())
+
+    @property
+    def together(self) -> bool:
+        """Whether this round went on with everybody who has ever come."""
+        return not self.lost and self.missed.isdisjoint(self._seen)
+
+    def keep_pace(self) -> None:
+        """Let a round take as long as rounds do, while somebody is lost.
+
+        Who is alone would be hundreds of rounds ahead when the others are there again, and have nobody to train with.
+        """
+        until = self._entered + self.deadline.pace
+        while self.lost and (left := until - monotonic()) > 0:
+            sleep(min(left, TURN))
+
+    def let_others_come(self) -> None:
+        """Wait while half of the others are more than a round behind and get on: they take no message from here yet."""
+        last, until = -1, monotonic()
+        while (rounds := self._rounds()) and (now := rounds[len(rounds) // 2]) < self.round - 1:
+            if now > last:
+                last, until = now, monotonic() + self.deadline.seconds
+            if monotonic() > until:
+                break
+            sleep(TURN)
+
+    def _rounds(self) -> list[int]:
+        return sorted(b.round for b in self.beats().values())
 
     def alive(self) -> Collection[str]:
         """Return whom it makes sense to wait for: who is more than a round ahead does not send what is missing."""
@@ -67,7 +102,7 @@ class Network:
 
     def middle_round(self) -> int:
         """Return the round that more than half of the others who are there have reached; 0 without any."""
-        rounds = sorted(b.round for b in self.beats().values())
+        rounds = self._rounds()
         return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     def copies(self, x: Tensors, to: Sequence[int], wanted: Sequence[int]) -> Mapping[int, Arrived]:
@@ -107,7 +142,8 @@ class Network:
         with self._settled:
             while (names & self.outbox.owed & set(self.beats()) - self.missed) and monotonic() < until:
                 self._settled.wait(TURN)
-        return names & set(self.beats()) - self.outbox.owed
+        near = {k for k, b in self.beats().items() if b.round <= self.round + 1}  # who is far ahead waits for others
+        return names & near - self.outbox.owed
 
     def resend(self, entry: Entry) -> None:
         """Send the shares of an entry that nobody has acknowledged: receivers know which they have."""

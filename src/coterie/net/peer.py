@@ -135,6 +135,8 @@ class Peer:
         while self.round < rounds:
             if behind and self.outbox.open is None:  # what was committed before a crash comes first
                 self._skip_to(min(self.network.middle_round(), rounds - 1))
+            self.network.enter(self.round)
+            self.network.let_others_come()
             now, behind = self._one_round(now)
         self.state = "finishing"
         self._finish(now)
@@ -169,7 +171,6 @@ class Peer:
         """Train, exchange, measure and save; return the state, and whether the others were ahead."""
         e, began = self.experiment, time.perf_counter()
         self.state = "training"
-        self.network.enter(self.round)
         before = traffic(self.network.transport)
         r = e.round(self.round)
         with products(e.model.precision):
@@ -180,7 +181,8 @@ class Peer:
         self.state = "exchanging"
         state = e.program.exchange(now.state, trained, e.round(self.round))
         seconds = time.perf_counter() - began
-        self.deadline.note(took if self.network.missed else seconds)
+        self.deadline.note(seconds, took, self.network.together)
+        self.network.keep_pace()
         t, evaluate = self.round, e.schedule.evaluated(self.round) == self.round
         after_train = e.after_train_of(now.after_train, trained, r, evaluate)
         values = e.values(state, after_train, t) if evaluate else None
