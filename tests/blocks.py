@@ -23,6 +23,7 @@ PARSED_ONLY = {
     "data dir": "it changes what the person has chosen; tests/test_sources.py calls it in a home of its own",
     "recipe run": "it needs the published data and days; tests/test_recipes_cli.py runs one on small data",
     "export .onnx": "it takes ten seconds; tests/test_export.py does it",
+    "peer --config": "it needs data, and others who answer; tests/test_peer_faults.py runs it",
     "run --tensorboard": "it needs a package of its own; tests/test_track.py does it",
 }
 
@@ -124,6 +125,6 @@ def parse(words: list[str]) -> None:
     from coterie.cli.app import app
 
     at, rest = typer.main.get_command(app), words
-    while hasattr(at, "commands"):
+    while hasattr(at, "commands") and not rest[0].startswith("-"):  # a group may have options of its own
         at, rest = at.commands[rest[0]], rest[1:]
     at.make_context(words[0], list(rest)).close()

@@ -34,11 +34,12 @@ def test_the_readme_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_the_readme_says_at_once_what_it_is_and_is_not() -> None:
-    """Its first paragraph; who reads no further must not take it for a deployment. The picture is small, and linked."""
+    """Its first paragraph; who reads no further must know what is missing. The picture is small, and linked."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, second, third = re.split(r"(?<=[.:]) (?=Coterie|It does)", " ".join(text.split("\n\n")[1].split()))
+    _, second, third = re.split(r"(?<=[.:]) (?=Coterie|It has)", " ".join(text.split("\n\n")[1].split()))
     assert "a simulator and a research library" in second
-    assert all(words in third for words in ("does not deploy", "secure aggregation", "differential privacy"))
+    assert "without a server ([deployment](docs/deploy.md))" in second
+    assert all(words in third for words in ("neither", "secure aggregation", "differential privacy"))
     assert "](docs/report.png)" in text
     assert (ROOT / "docs" / "report.png").stat().st_size < 60_000
     assert all(name in text for name in ("Flower", "PFLlib", "FL-bench", "pfl-research"))
