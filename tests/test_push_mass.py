@@ -130,5 +130,5 @@ def test_a_kill_loses_and_doubles_no_mass(method: str, tmp_path: Path, monkeypat
         killed = play(peers, victim=1, last=last)
         assert mass_everywhere(peers) == len(peers), last
         assert all(RunFolder(p.folder).finished for p in peers)
-        last += 1
+        last += 1 if method == "dfedpgp" else 4  # a queue around the same exchange needs no more
     assert last > 10
