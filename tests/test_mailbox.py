@@ -51,6 +51,7 @@ REFUSED = {
     "two rounds ahead": (NOW._replace(round=7), "early"),
     "a round that is over": (NOW._replace(round=4), "late"),
     "no neighbor": (NOW._replace(sender="d"), "sender"),
+    "no neighbor that hands anything over": (PUSHED._replace(sender="d"), "sender"),
     "a transfer from the future": (PUSHED._replace(round=7), "early"),
 }
 

@@ -116,6 +116,8 @@ class Mailbox:
         if header.round > self.round + 1:
             raise Refused("early", f"it is of round {header.round + 1}, and this peer is in round {self.round + 1}")
         at = header.round, header.step
+        if header.sender not in self.senders(*at):
+            raise Refused("sender", f"{header.sender} is no neighbor in round {header.round + 1}")
         if header.kind == TRANSFER:
             if at <= self._last.get(header.sender, (-1, -1)):
                 raise Refused("duplicate", f"it was taken before: round {header.round + 1}")
@@ -124,8 +126,6 @@ class Mailbox:
             raise Refused("late", f"it is of round {header.round + 1}, and this peer is in round {self.round + 1}")
         if (*at, header.sender) in self._copies:
             raise Refused("duplicate", f"it was taken before: round {header.round + 1}")
-        if header.sender not in self.senders(*at):
-            raise Refused("sender", f"{header.sender} is no neighbor in round {header.round + 1}")
 
     def take(self, header: Header, path: Path) -> None:
         """Check the whole message and keep it: when this returns, it counts."""

@@ -77,9 +77,8 @@ class Peer:
         start = p.experiment.start()
         announced = announcements(p.experiment, p.client, start)
         found = self.folder.resumed(self._restored, self._warn, self._say)
-        self.now, self.history = ((start, {}), []) if found is None else found
+        (now, applied), self.history = ((start, {}), []) if found is None else found
         self.round = len(self.history)
-        now, applied = self.now
         self.mailbox = Mailbox(self.folder.path / INBOX, p.federation, p.digest, announced, self.senders, applied)
         self.outbox = Outbox(self.folder.path / OUTBOX)
         self.outbox.saved(self.round)
