@@ -35,9 +35,21 @@ def tree_map(f: Callable[..., Tensor], x: Tree, *rest: Tree) -> Tree:
 
 def leaves(x: Tree) -> list[Tensor]:
     """Return the tensors of a tree, in the order of ``tree_map``."""
-    found: list[Tensor] = []
-    tree_map(lambda v: found.append(v) or v, x)  # type: ignore[func-returns-value]
-    return found
+    return aligned(x, x)
+
+
+def aligned(x: Tree, y: Tree) -> list[Tensor]:
+    """Return the tensors of ``y`` in the order in which ``x`` has those of the same places: the names of a dict differ
+    in order, too.
+
+    >>> aligned({"a": 1, "b": 2}, {"b": torch.tensor(2), "a": torch.tensor(1)})
+    [tensor(1), tensor(2)]
+    """
+    if isinstance(x, dict):
+        return [v for k, inner in x.items() for v in aligned(inner, y[k])]
+    if isinstance(x, tuple):
+        return [v for inner, other in zip(x, y, strict=True) for v in aligned(inner, other)]
+    return [y]
 
 
 def with_leaves(x: Tree, tensors: Iterable[Tensor]) -> Tree:
@@ -75,7 +87,7 @@ def pick(x: Tree, which: NDArray[np.int64]) -> Tree:
 
 def consecutive(which: NDArray[np.int64]) -> bool:
     """Tell whether each place follows the one before it."""
-    return bool((np.diff(which) == 1).all())
+    return len(which) == 1 or bool((np.diff(which) == 1).all())
 
 
 def to_device(x: T, device: torch.device) -> T:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.tensors import Tensors, Tree, leaves, pick, rows, to_device, tree_map, with_leaves
+from ..core.tensors import Tensors, Tree, aligned, leaves, pick, rows, to_device, tree_map, with_leaves
 from ..data.batches import Batch, Batches, Integers, Samples
 from .base import Grad, InMemory, Objective, Step
 from .capture import Build, Play, PlayOver, Wanted, captured
@@ -60,15 +60,17 @@ class Graphed(InMemory):
         chunks = list(self._chunks(batches, self.exact and not step.independent))
         common = all(v.stride(0) == 0 for v in leaves(fixed))
         programs: dict[int, RecordedStep] = {}  # by lane
+        stacked: tuple[Tensor, ...] = ()  # what is fixed, in the programs' order
         with self.lanes:
             for turn, (who, members, drawn, widths) in enumerate(chunks):
                 with self.lanes.turn(turn) as lane:
-                    carry, frozen = over(self.chunk, step.begin)(pick(given, who)), pick(fixed, who)
+                    carry = over(self.chunk, step.begin)(pick(given, who))
                     loaded = common and lane in programs
                     if lane not in programs:
-                        programs[lane] = self._program(lane, step, carry, frozen, batches.samples)
+                        programs[lane] = self._program(lane, step, carry, pick(fixed, who), batches.samples)
+                        stacked = tuple(aligned(programs[lane].fixed, fixed))
                     if not loaded:
-                        programs[lane].load(step.rates, frozen)
+                        programs[lane].load(step.rates, pick(stacked, who))
                     done = programs[lane].run(carry, drawn, widths)
                     part = rows(over(self.chunk, step.end)(done), slice(members))
                 if together is None:  # on the stream of those who will read it
@@ -181,10 +183,11 @@ class RecordedStep:
         self.rates = torch.tensor(step.rates, dtype=kind, device=samples.x.device)
         self._plays: dict[Hashable, tuple[Tensors, Play]] = {}
 
-    def load(self, rates: Sequence[float | Tensor], fixed: Tree) -> None:
-        """Load what stays as it is through all batches."""
-        self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
-        self._copy(self.fixed, fixed)
+    def load(self, rates: Sequence[float | Tensor], fixed: Sequence[Tensor]) -> None:
+        """Load what stays as it is through all batches; ``fixed``: in the order of the tree of that name."""
+        if len(rates):
+            self.rates.copy_(torch.tensor(rates, dtype=self.rates.dtype), non_blocking=True)
+        copy(leaves(self.fixed), fixed)
 
     def run(self, carry: Tree, drawn: Tensors, widths: Sequence[int]) -> Tree:
         """Carry clients through all their batches; what comes out is overwritten by the next ones."""
@@ -200,9 +203,7 @@ class RecordedStep:
 
     @staticmethod
     def _copy(own: Tree, values: Tree) -> None:
-        by_name = tree_map(lambda _, v: v, own, values)  # what is given may list its names in another order
-        if leaves(own):
-            torch._foreach_copy_(leaves(own), leaves(by_name))
+        copy(leaves(own), aligned(own, values))
 
     def wanted(self, batch: Tensors) -> tuple[Tensors, Wanted]:
         """Return memory for batches of this shape, and the step over it as a program that is wanted."""
@@ -236,6 +237,18 @@ class RecordedStep:
         if self.last and v.dim() == 5:
             return v[0].detach().clone(memory_format=torch.channels_last)[None]
         return v.detach().clone(memory_format=torch.contiguous_format)
+
+
+def copy(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensors; filters by themselves.
+
+    A GPU copies many tensors at a launch, unless one of them is laid out otherwise than where it goes, as filters are:
+    then all of them go one by one.
+    """
+    for filters in (False, True):
+        pairs = [(a, b) for a, b in zip(into, values, strict=True) if (a.dim() == 5) is filters]
+        if pairs:
+            torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def each_step(drawn: Tensors, widths: Sequence[int]) -> Iterator[Tensors]:
