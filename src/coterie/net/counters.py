@@ -29,6 +29,7 @@ class Counters:
             "there": defaultdict(Counter),
         }
         self._allowed: dict[tuple[str, str, str], tuple[float, float]] = {}
+        self._early: dict[str, int | None] = {}  # the round of each member's message that was last reported as early
 
     def moved(self, way: str, size: int) -> None:
         """Count bytes of messages, "in" or "out"."""
@@ -41,8 +42,14 @@ class Counters:
             self._messages[way][kind] += 1
 
     def refused(self, sender: str, reason: Reason, why: str, round: int | None = None) -> None:
-        """Count and report what was refused here; reports count rounds from 1."""
-        if self._count("here", sender, reason):
+        """Count and report what was refused here; reports count rounds from 1.
+
+        What is early is sent again until its round has begun, and reported once.
+        """
+        told = reason == "early" and self._early.get(sender) == round
+        if reason == "early":
+            self._early[sender] = round
+        if self._count("here", sender, reason) and not told:
             counted = None if round is None else round + 1
             self.report("refused", sender=sender, reason=reason, why=why, round=counted)
 
@@ -97,6 +104,8 @@ class Presence:
         """Note a heartbeat, and tell whether it says anything new."""
         with self._lock:
             before = self._beats.get(name)
+            if before is not None and self._outdated(name, before, beat):
+                return False
             returned = time.monotonic() - self._since[name] > self._within or not self._there.get(name)
             self._beats[name], self._since[name], self._answered[name] = beat, time.monotonic(), time.time()
         left = beat.state == "leaving"
@@ -104,6 +113,14 @@ class Presence:
             self._there[name] = not left
             self._report("left" if left else "found", member=name, round=beat.round + 1)
         return returned or before is None or (before.round, before.state) != (beat.round, beat.state)
+
+    def _outdated(self, name: str, before: Beat, beat: Beat) -> bool:
+        """Return whether a heartbeat was on its way while its sender said goodbye: it must not bring the sender back.
+
+        Clocks may be set back, so what comes later than this is believed whatever its time is.
+        """
+        late = time.monotonic() - self._since[name] <= self._within
+        return before.state == "leaving" != beat.state and beat.clock < before.clock and late
 
     def unheard(self, name: str, why: str) -> None:
         """Note that a member has not answered; report once that it is lost."""
