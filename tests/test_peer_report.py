@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 import tarfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from coterie.core.errors import UserError
 from coterie.data import Federation
 from coterie.measure.compare import Comparison
 from coterie.models.model import Model, cross_entropy
+from coterie.net.peer import Peer
 from coterie.report import html
 from coterie.report.collect import collect
 from coterie.report.groups import setups
@@ -104,6 +107,15 @@ def test_and_its_summary_and_clients(folders: Folders) -> None:
     assert record.client_summary["graph"] == simulated.client_summary["graph"]
     assert len(record.client_summary["resampled"]) == 3
     assert len(record.run().clients) == 3
+
+
+def test_rows_count_what_is_acknowledged_between_two_rounds() -> None:
+    snapshots = iter({"messages_out": {"copy": n}, "bytes_out": 100, "bytes_in": 7} for n in (1, 4, 4))
+    peer: Any = object.__new__(Peer)
+    peer.network = SimpleNamespace(transport=SimpleNamespace(snapshot=lambda: next(snapshots)))
+    peer.counted = Counter()
+    assert [peer._sent()["messages_out"] for _ in range(3)] == [1, 3, 0]
+    assert peer.counted == {"messages_out": 4, "bytes_out": 100, "bytes_in": 7}
 
 
 def test_one_folder_is_a_run_of_one_client_and_says_who_is_missing(folders: Folders) -> None:

@@ -70,6 +70,7 @@ class Peer:
     history: list[Row] = field(default_factory=list)
     missed: Counter[str] = field(default_factory=Counter)  # rounds that have waited for each member in vain
     mass: float | None = None  # push-sum's, of the saved state
+    counted: Counter[str] = field(default_factory=Counter)  # what rows tell of the transport's counts
 
     def run(self, transport: MakeTransport) -> None:
         """Take part in all rounds that are left; whatever ends it, the neighbors are told."""
@@ -170,7 +171,6 @@ class Peer:
         """Train, exchange, measure and save; return the state, and whether the others were ahead."""
         e, began = self.experiment, time.perf_counter()
         self.state = "training"
-        before = traffic(self.network.transport)
         r = e.round(self.round)
         with products(e.model.precision):
             trained = e.program.train(now.state, r)
@@ -185,13 +185,19 @@ class Peer:
         t, evaluate = self.round, e.schedule.evaluated(self.round) == self.round
         after_train = e.after_train_of(now.after_train, trained, r, evaluate)
         values = e.values(state, after_train, t) if evaluate else None
-        sent = {k: v - before[k] for k, v in traffic(self.network.transport).items()}
-        work = work_of(e, r, trained, seconds, time.perf_counter() - began, sent)
+        work = work_of(e, r, trained, seconds, time.perf_counter() - began, self._sent())
         now = RunState(state, after_train, values)
         self._note(row_of(self.participant.alone, t, values, work))
         self._save(now, t + 1)
         self.round += 1
         return now, behind
+
+    def _sent(self) -> dict[str, int]:
+        """Return what was carried since the last row, hence also between two rounds: some answers come that late."""
+        now = traffic(self.network.transport)
+        since = {k: v - self.counted[k] for k, v in now.items()}
+        self.counted.update(since)
+        return since
 
     def _catch_up(self) -> bool:
         """Exchange in the round the others are in, if they did not wait for this peer."""
