@@ -1,6 +1,7 @@
 """Peers in the threads of one process, whose messages pass through the same mailboxes but over no network."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
@@ -16,6 +17,13 @@ from coterie.net.message import Outgoing, Refused
 from coterie.net.peer import run_peer
 from coterie.net.prepare import Participant, experiments
 from coterie.net.transport import Beat
+
+
+def write_log(folder: Path, missed: Mapping[int, Sequence[str]], begun: Sequence[int] = (1,)) -> None:
+    """The log of a member, as far as a report reads it; ``missed``: by round, whom it went on without."""
+    events: list[dict[str, Any]] = [{"event": "begins", "round": round} for round in begun]
+    events += [{"event": "round", "round": t, "missed": names, "mass": 1 / t} for t, names in missed.items()]
+    (folder / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
 
 
 class LocalTransport:

@@ -26,8 +26,8 @@ from coterie.report.library import MISSING
 from coterie.report.record import Record
 from coterie.store.pack import pack
 from helpers_cli import Cli
-from local_peers import participants, run_together
-from pages import Page
+from local_peers import participants, run_together, write_log
+from pages import Element, Page
 
 NAMES = ("site-0", "site-1", "site-2")
 ROUNDS = 2
@@ -152,7 +152,7 @@ def test_runs_alone_of_some_members_are_another_set_up(folders: Folders) -> None
     every = setups(collect([*folders.peers, folders.alone[0]]).records)
     assert [setup.title for setup in every] == [
         "federation test, 3 clients, model mlp",
-        "federation test, 1 client, model mlp",
+        "site-0 of federation test, model mlp",
     ]
 
 
@@ -219,6 +219,60 @@ def test_the_page_names_the_members(folders: Folders, tmp_path: Path) -> None:
     assert set(page.table()) == {"dfedalt", "local"}
     for name in NAMES:
         assert f"# the part of {name}, who runs it with coterie peer --config peer.toml" in page.root.text
+
+
+def leave_out(folder: Path, round: int) -> None:
+    """Make a row that of a round which the others ran without the member."""
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = {k: None if v is None or k.startswith("personal_") else 0 for k, v in rows[round - 1].items()}
+    rows[round - 1] = {**kept, "round": round, "train_loss": None}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> None:
+    """Of the third member there is no folder; the second was started again after its first round, and left out one."""
+    pytest.importorskip("plotly", reason=MISSING)
+    leave_out(copied[1], 1)
+    write_log(copied[0], {1: ["site-1", "site-2"], 2: ["site-2"]})
+    write_log(copied[1], {2: []}, begun=(1, 1))
+    with (copied[1] / "log.jsonl").open("a") as log:
+        log.write('{"event": "round", "round": "three"}\n[1]\n{"event": "rou')  # nobody's events, and half a line
+    (tmp_path / "page.html").write_text(html(copied[:2]), encoding="utf-8")
+    page = Page(tmp_path / "page.html")
+    (table,) = [s.one("table") for s in page.root.all("section") if s.attributes.get("class") == "members"]
+    rows = [[cell.text for cell in row.children if isinstance(cell, Element)] for row in table.one("tbody").all("tr")]
+    told = {row[0]: row[3:7] for row in rows}
+    assert told == {
+        "site-0": ["2", "0", "2site-2 2site-1 1", "0"],
+        "site-1": ["1", "11", "0", "1site-0 1"],
+        "site-2its folder is not here": ["-", "-", "-", "2site-0 2"],
+    }
+    assert [row[7] for row in rows] == ["0", "1", "-"]
+    (figure,) = page.charts["s1-attendance"]["views"].values()
+    bars = {trace["name"]: trace.get("customdata") for trace in figure["data"]}
+    assert bars["left out"] == ["<b>site-1</b><br>round 1: left out"]
+    assert bars["without a neighbor"][0] == "<b>site-0</b><br>round 1: without site-1, site-2"
+    lines = page.charts["s1-members"]["views"]
+    assert [trace["y"][0] is None for trace in lines["after aggregation"]["data"]] == [False, True]  # a gap, not 0
+    assert [trace["y"] for trace in lines["mass"]["data"]] == [[1, 0.5], [None, 0.5]]
+
+
+def test_without_logs_the_page_has_what_rows_tell(folders: Folders, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason=MISSING)
+    (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
+    page = Page(tmp_path / "page.html")
+    (figure,) = page.charts["s1-attendance"]["views"].values()
+    assert [trace["name"] for trace in figure["data"]] == ["not in the log any more"]
+    assert "mass" not in page.charts["s1-members"]["views"]
+
+
+def test_links_have_the_names_of_members(folders: Folders, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason=MISSING)
+    (tmp_path / "page.html").write_text(html(folders.peers), encoding="utf-8")
+    (figure,) = Page(tmp_path / "page.html").charts["s1-topology"]["views"].values()
+    links = [text for trace in figure["data"] for text in trace.get("text", ()) if "→" in text]
+    assert links[0] == "site-0 → site-1: weight 0.3333<br>site-1 → site-0: weight 0.3333"
 
 
 def test_a_model_of_a_form_of_its_own_is_loaded(folders: Folders, tmp_path: Path) -> None:

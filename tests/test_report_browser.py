@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 import coterie as ct
+from coterie.models.model import Model, cross_entropy
+from local_peers import participants, run_together, write_log
 
 pytest.importorskip("plotly", reason="a report needs plotly: pip install 'coterie[report]'")
 driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'coterie[dev]'")
@@ -45,6 +47,19 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     ]
     return ct.report.write(runs, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of two of three real peers, one of which went on without the third."""
+    home = tmp_path_factory.mktemp("federation")
+    fed = ct.data.federate("digits", clients=3, partition="iid", seed=0)
+    method = ct.algorithms.dfedavg(lr=0.02, steps=2, batch_size=16, topology="ring")
+    peers = participants(lambda: Model(ct.models.build("mlp", fed), cross_entropy), fed, method, 3, home, wait=10.0)
+    run_together(peers)
+    write_log(peers[0].folder, {1: [], 2: ["site-2"], 3: ["site-2"]})
+    write_log(peers[1].folder, {1: [], 2: [], 3: []}, begun=(1, 3))
+    return ct.report.write([p.folder for p in peers[:2]], home / "report.html")
 
 
 @contextmanager
@@ -190,6 +205,26 @@ def test_printed_it_is_light_and_fits_the_paper(browser: Any, report: Path) -> N
         assert (seen[1]["font"]["color"], seen[1]["width"]) == ("#1f2430", 680)
         page.evaluate("window.dispatchEvent(new Event('afterprint'))")
         assert page.evaluate("document.querySelector('.plot').layout.font.color") == "#e8eaee"
+
+
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_a_federation_s_page_tells_who_took_part(browser: Any, federation: Path, width: int) -> None:
+    with opened(browser, federation, width) as page:
+        assert page.inner_text("h1") == "federation test, 2 clients: how good is dfedavg?"
+        assert page.locator("#s1 .members tbody th").all_inner_texts()[:2] == ["site-0", "site-1"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#s1 .members thead button", has_text="rounds without a neighbor").click()
+        assert "Sorted by rounds without a neighbor" in page.inner_text("#s1 .members .said")
+        assert page.locator("#s1 .members tbody th").first.inner_text() == "site-1"
+        assert page.locator("#s1-attendance .yaxislayer-above text").all_text_contents() == ["site-1 ", "site-0 "]
+        for view in page.locator("#s1-members label").all():
+            view.click()
+            assert page.locator("#s1-members .legendtext").all_text_contents() == ["site-0", "site-1"]
+        page.locator("#s1-attendance .plot").scroll_into_view_if_needed()
+        bar = page.locator("#s1-attendance .point path").nth(2).bounding_box()  # behind those of rounds with all
+        page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2, steps=4)
+        page.wait_for_selector("#s1-attendance .hovertext", timeout=10_000)
+        assert page.text_content("#s1-attendance .hovertext") == "site-0rounds 2 to 3: without site-2"
 
 
 def test_without_scripts_the_table_is_there(browser: Any, report: Path) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TextIO
 
-LOG = "log.jsonl"
+from ..store.folder import LOG
+
 LARGEST = 10 * 2**20  # bytes of a file, before the next one is begun
 KEPT = 4  # older files, log.jsonl.1 the newest of them
 LONGEST = 500  # characters of a text

@@ -153,15 +153,17 @@ def progress(setup: Setup) -> list[Chart]:
 
 
 def traffic(setup: Setup) -> Chart | None:
-    """Draw what one message holds and what the busiest node carries; None where each is one number for all."""
-    views = _views(setup, TRAFFIC)
-    if all(len({y for trace in figure["data"] for y in trace["y"]}) < 2 for figure in views.values()):
+    """Draw what one message holds and what the busiest node carries, each unless it is one number for all."""
+    every = _views(setup, TRAFFIC)
+    views = {k: figure for k, figure in every.items() if len({y for trace in figure["data"] for y in trace["y"]}) > 1}
+    if not views:
         return None
-    caption = (
+    messages = (
         "With a server every client that takes part gets one message and sends one, so parameters per message are "
-        "those of a client in a round. The busiest node is the one that sends or gets most; a server is a node."
+        "those of a client in a round. "
     )
-    return Chart("traffic", "Sent per round", caption, views)
+    caption = "The busiest node is the one that sends or gets most; a server is a node."
+    return Chart("traffic", "Sent per round", (messages if TRAFFIC[0].title in views else "") + caption, views)
 
 
 def consensus(setup: Setup) -> Chart | None:

@@ -14,6 +14,7 @@ from .groups import Method, Setup
 
 DRAWN = 1500  # links; above it only those of client 0, as single lines could not be told apart
 NUMBERED = 50  # clients whose numbers fit on the circle
+LONGEST = 12  # letters of a name that are made room for
 SOLVED = 500  # clients up to which the eigenvalues are computed: they take n^3
 
 Point = tuple[float, float]
@@ -59,6 +60,11 @@ def _clients(method: Method) -> int:
     return len(method.first.client_summary["train_samples"])
 
 
+def _names(method: Method) -> Sequence[str]:
+    """Return what stands beside the clients: their names, or their numbers."""
+    return method.first.client_summary.get("names") or [str(i) for i in range(_clients(method))]
+
+
 def _describe(graph: Graph, n: int) -> str:
     """Describe the graph in words."""
     when = "the same in every round" if graph["fixed"] else f"another one every round, here round {graph['round']}"
@@ -92,15 +98,17 @@ def _figure(graph: Graph, method: Method) -> Figure:
     n = _clients(method)
     places = [(sin(2 * pi * i / n), cos(2 * pi * i / n)) for i in range(n)]
     edges = [k for k in _edges(graph) if not _crowded(graph) or 0 in k[:2]]
+    names = _names(method)
+    wide = 1.15 + 0.065 * min(LONGEST, max(map(len, names)))  # names stand beside the circle, on phones as well
     square = {"visible": False, "range": [-1.15, 1.15]}
     layout = {
-        "xaxis": square,
+        "xaxis": {**square, "range": [-wide, wide]},
         "yaxis": {**square, "scaleanchor": "x"},
         "showlegend": False,
         "hovermode": "closest",
         "margin": {"l": 24, "r": 24, "t": 10, "b": 10},
     }
-    return {"data": [*_lines(edges, places), _handles(edges, places), _nodes(method, places)], "layout": layout}
+    return {"data": [*_lines(edges, places), _handles(edges, places, names), _nodes(method, places)], "layout": layout}
 
 
 def _lines(edges: Sequence[Edge], places: Sequence[Point]) -> list[dict[str, Any]]:
@@ -131,7 +139,7 @@ def _segments(parts: Sequence[tuple[Point, Point]], dash: str, strength: float) 
     }
 
 
-def _handles(edges: Sequence[Edge], places: Sequence[Point]) -> dict[str, Any]:
+def _handles(edges: Sequence[Edge], places: Sequence[Point], names: Sequence[str]) -> dict[str, Any]:
     """Return what one points at: unseen marks on the links, off their middles, where many of them cross."""
     at = [_between(places[k.sender], places[k.receiver], 0.5 if k.back is None else 0.35) for k in edges]
     return {
@@ -139,15 +147,16 @@ def _handles(edges: Sequence[Edge], places: Sequence[Point]) -> dict[str, Any]:
         "mode": "markers",
         "x": [round(x, 3) for x, _ in at],
         "y": [round(y, 3) for _, y in at],
-        "text": [_weights(k) for k in edges],
+        "text": [_weights(k, names) for k in edges],
         "marker": {"size": 14, "opacity": 0, "color": INK},
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
-def _weights(link: Edge) -> str:
-    to = f"{link.sender} → {link.receiver}: weight {link.weight:.4g}"
-    return to if link.back is None else f"{to}<br>{link.receiver} → {link.sender}: weight {link.back:.4g}"
+def _weights(link: Edge, names: Sequence[str]) -> str:
+    sender, receiver = names[link.sender], names[link.receiver]
+    to = f"{sender} → {receiver}: weight {link.weight:.4g}"
+    return to if link.back is None else f"{to}<br>{receiver} → {sender}: weight {link.back:.4g}"
 
 
 def _nodes(method: Method, places: Sequence[Point]) -> dict[str, Any]:
@@ -162,7 +171,7 @@ def _nodes(method: Method, places: Sequence[Point]) -> dict[str, Any]:
         bar = color_bar(titled(f"{words(metric)} of {method.label}", unit(metric)), len=0.6)
         marker |= {"color": [None if v is None else scale(metric) * v for v in mixed], "colorscale": SCALE}
         marker |= {"colorbar": bar}
-    shown = known.get("names") or [str(i) for i in range(n)]
+    shown = _names(method)
     return {
         "type": "scatter",
         "mode": "markers+text",

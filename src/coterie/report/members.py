@@ -107,7 +107,8 @@ def _joined(parts: Parts, origin: PeerOrigin) -> Record:
     runs = list(parts.values())
     config: Any = {k: v for k, v in runs[0].config.items() if k != "peer"}
     config |= {k: " and ".join(dict.fromkeys(str(run.config.get(k)) for run in runs)) for k in EACH_ITS_OWN}
-    config["data"] = {"clients": len(runs), "federation": origin["federation"]}
+    alone = {"member": origin["name"]} if len(runs) == 1 else {}
+    config["data"] = {"clients": len(runs), "federation": origin["federation"], **alone}
     config["fingerprints"] = {**config["fingerprints"], "data": _fingerprint(runs)}
     history, latest = joined_rows(runs)
     return replace(

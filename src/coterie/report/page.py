@@ -15,6 +15,7 @@ from ..core.errors import UserError
 from ..core.schema import Config
 from ..measure.compare import ALONE, Comparison
 from ..training.config import repeatable
+from .attendance import attendances, one_by_one, timeline
 from .charts import Chart, consensus, progress, recorded_measures, traffic
 from .clients import distribution, labels
 from .collect import Collected
@@ -24,6 +25,7 @@ from .graph import topology
 from .groups import Method, Setup, setups
 from .landscape import landscapes
 from .library import pack_json
+from .member_table import members_table
 from .recipe_charts import LANDSCAPE, recipe_charts
 from .record import Record
 from .tables import headline_table, published_tables
@@ -128,6 +130,8 @@ def _setup(
 ) -> str:
     """Return everything about one set-up; without ``say`` nothing that takes more than a moment."""
     notes = comparison.protocol(comparison.columns, "★")
+    members = attendances(setup)
+    of_members = (timeline(members), one_by_one(members)) if members else ()
     clients = [distribution(setup), labels(setup), topology(setup)]
     around = [] if say is None else landscapes(setup, say, together)
     rank, no_rank = (None, "") if say is None else _factors(setup)
@@ -147,7 +151,8 @@ def _setup(
 <ul class="verdict">{_items(comparison.verdict)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
-{plots(*progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}{no_rank}
+{members_table(members) if members else ""}
+{plots(*of_members, *progress(setup), *clients)}{lacking}{plots(*over_rounds, rank)}{no_rank}
 {slices}
 <section class="configuration"><h3>Configuration, and the command that repeats it</h3>
 {"".join(_configuration(m) for m in setup.methods)}</section>

@@ -23,14 +23,12 @@ _PUBLISHED_KINDS = {
 
 def headline_table(comparison: Comparison) -> str:
     """Return the table of all methods, with a hint on how to read it."""
-    heads = "".join(
-        _head(c.title, c.subtitle, "best-high" if c.best is max else "best-low") for c in comparison.columns
-    )
+    heads = "".join(head(c.title, c.subtitle, "best-high" if c.best is max else "best-low") for c in comparison.columns)
     rows = "".join(
-        f'<tr><th scope="row">{escape(label)}</th>{"".join(map(_cell, cells))}</tr>' for label, cells in comparison.rows
+        f'<tr><th scope="row">{escape(label)}</th>{"".join(map(cell, cells))}</tr>' for label, cells in comparison.rows
     )
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="Results of all methods">
-<table class="headline sortable"><thead><tr>{_head("method", "", "text")}{heads}</tr></thead>
+<table class="headline sortable"><thead><tr>{head("method", "", "text")}{heads}</tr></thead>
 <tbody>{rows}</tbody></table></div>
 <p class="caption">{_hint(comparison)} <span class="said" aria-live="polite"></span></p>"""
 
@@ -43,7 +41,8 @@ def _hint(comparison: Comparison) -> str:
     return (both if several else "") + (sorts if len(comparison.methods) > 1 else "")
 
 
-def _head(title: str, below: str, kind: str) -> str:
+def head(title: str, below: str, kind: str) -> str:
+    """Return the heading of a column that is sorted by; ``kind``: text, best-high or best-low."""
     return f'<th scope="col" data-kind="{kind}"><button type="button">{escape(title)}</button>{_small(below)}</th>'
 
 
@@ -51,12 +50,12 @@ def _small(text: str) -> str:
     return f"<small>{escape(text)}</small>" if text else ""
 
 
-def _cell(cell: Cell) -> str:
+def cell(number: Cell) -> str:
     """Return a number with its spread below it; the best one is marked by more than a color."""
-    sorted_by = "" if cell.value is None else f' data-value="{cell.value!r}"'
-    attributes = sorted_by + (' class="best"' if cell.best else "")
-    below = "".join(map(_small, notes_of(cell)))
-    return f'<td{attributes}><span class="number">{STAR if cell.best else ""}{escape(cell.text)}</span>{below}</td>'
+    sorted_by = "" if number.value is None else f' data-value="{number.value!r}"'
+    attributes = sorted_by + (' class="best"' if number.best else "")
+    below = "".join(map(_small, notes_of(number)))
+    return f'<td{attributes}><span class="number">{STAR if number.best else ""}{escape(number.text)}</span>{below}</td>'
 
 
 def notes_of(cell: Cell) -> list[str]:
@@ -83,7 +82,7 @@ def _published_table(recipe: Mapping[str, Any], results: Sequence[Mapping[str, A
         protocols.setdefault(result["protocol"], {})[result["method"]] = None
     sentences = [f"{', '.join(methods)}: {protocol}" for protocol, methods in protocols.items()]
     sentences += [RECONSTRUCTED] if any(r["certainty"] == "reconstructed" for r in results) else []
-    heads = "".join(_head(title, "", kind) for title, kind in _PUBLISHED_KINDS.items())
+    heads = "".join(head(title, "", kind) for title, kind in _PUBLISHED_KINDS.items())
     rows = "".join(map(_published_row, results))
     return f"""<h3>{escape(recipe["recipe"])}</h3>
 <p>{escape(_comparability(recipe))}</p>

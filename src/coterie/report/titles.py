@@ -31,7 +31,11 @@ def data_title(data: Mapping[str, Any]) -> str:
     'sites.npz, 1 client'
     >>> data_title({"federation": "heart", "clients": 5})
     'federation heart, 5 clients'
+    >>> data_title({"federation": "heart", "clients": 1, "member": "aachen"})
+    'aachen of federation heart'
     """
+    if "member" in data:
+        return f"{data['member']} of {data_name(data)}"
     clients = data["clients"]
     return f"{data_name(data)}, {clients} client{'' if clients == 1 else 's'}"
 

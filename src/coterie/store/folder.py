@@ -33,6 +33,7 @@ T = TypeVar("T")
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
 CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
 INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
+LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 
