@@ -132,6 +132,13 @@ def test_an_address_that_leads_elsewhere(config: PeerConfig) -> None:
     assert "does not lead to this machine" in found.text
 
 
+def test_an_address_at_which_another_program_answers(config: PeerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "CONNECT", 0.3)
+    with closing(socket.create_server(("127.0.0.1", config.listen.port))):
+        (found,) = problems(changed(config, "[peer]\n", f'[peer]\nlisten = "127.0.0.1:{free_port()}"\n'), None)
+    assert "is answered by another program or machine" in found.text
+
+
 def test_a_full_disk(config: PeerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "KEPT", 10**15)
     (found,) = problems(config, None)

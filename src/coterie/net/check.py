@@ -1,5 +1,6 @@
 """What is wrong with a member before anything starts: its certificate, data, folder and port, and its neighbors."""
 
+import select
 import shutil
 import socket
 import tempfile
@@ -135,7 +136,7 @@ def port(config: PeerConfig) -> str:
         fix = "end the program that listens there, or change listen"
         raise UserError(f"cannot listen at {listen} ({error.strerror}): {fix}") from error
     with closing(listening):
-        return f"{listen} is free, {_leads_here(own)}"
+        return f"{listen} is free, {_leads_here(own, listening)}"
 
 
 def _metrics(config: PeerConfig) -> str:
@@ -144,9 +145,12 @@ def _metrics(config: PeerConfig) -> str:
     return f"{config.metrics} is free"
 
 
-def _leads_here(own: Address) -> str:
+def _leads_here(own: Address, listening: socket.socket) -> str:
     try:
         with socket.create_connection(own, CONNECT):
+            if not select.select([listening], [], [], CONNECT)[0]:
+                fix = "mend the member's address, or what forwards its port"
+                raise UserError(f"{own} is answered by another program or machine: {fix}")
             return f"and {own} leads to it"
     except TimeoutError:  # many routers let nobody inside reach an address of the outside
         return f"but {own} does not answer from here: let another member check it"
