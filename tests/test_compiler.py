@@ -14,12 +14,13 @@ from torch import Tensor
 from coterie.engines import compiler
 from coterie.engines.capture import flat
 from coterie.engines.compiler import Compiler
+from coterie.engines.pieces import cut
 
 WEIGHTS = torch.linspace(-1, 1, 9, dtype=torch.float64).reshape(3, 3)
 
 
 def body(x: Tensor, w: Tensor) -> list[Tensor]:
-    """Two products with a view between them."""
+    """Two products with a view between them, which no piece hands to another."""
     return [(torch.tanh(x @ w).T @ w + x.T).T, w]
 
 
@@ -28,24 +29,37 @@ def traced() -> torch.fx.GraphModule:
         return flat(body, [WEIGHTS.clone(), WEIGHTS.clone()])
 
 
+def test_a_graph_is_cut_before_products() -> None:
+    pieces = cut(traced(), 2)
+    assert [len(piece.makes) for piece in pieces] == [1, 0]
+    assert len(cut(traced())) == 1
+
+
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_processes_compile_for_those_who_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.utils import counters
 
     monkeypatch.setenv(compiler.KEPT, str(tmp_path))
     monkeypatch.setattr(compiler, "LARGE", 0)
+    monkeypatch.setattr(compiler, "cut", lambda graph: cut(graph, 2))
     counters.clear()
     with Compiler() as first:
+        first.expect([WEIGHTS, WEIGHTS])
+        early = list(first._idle)
+        assert early
         first.begin(traced())
-        assert len(first._workers) == 1
+        assert len(first._workers) + len(first._waiting) == 2
+        assert first._workers[0] in early
         (program,) = first.programs()
-    assert counters["inductor"]["fxgraph_cache_hit"] == 1
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2
     assert counters["inductor"]["fxgraph_cache_miss"] == 0
     x, w = WEIGHTS.clone(), WEIGHTS.clone()
     program([x, w])
     torch.testing.assert_close(x, body(WEIGHTS, WEIGHTS)[0])
     assert torch.equal(w, WEIGHTS)
     with Compiler() as second:
+        second.expect([WEIGHTS, WEIGHTS])
+        assert not second._idle
         second.begin(traced())
         assert not second._workers
         assert not second._waiting

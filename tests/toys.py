@@ -14,7 +14,7 @@ from coterie.data import Federation
 from coterie.data.batches import Batch
 from coterie.engines import Engine, Serial
 from coterie.engines.capture import Body, PlayOver, Wanted, flat
-from coterie.engines.compiler import Program
+from coterie.engines.pieces import SIZE, Program, cut, in_turn
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
@@ -236,8 +236,9 @@ def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
     return [built(number, body) for number, (body, _) in enumerate(wanted, 1)]
 
 
-def traced(body: Body, tensors: Sequence[Tensor]) -> Program:
-    """Trace a program, which then runs as it is."""
+def traced(body: Body, tensors: Sequence[Tensor], size: int = SIZE) -> Program:
+    """Trace a program, which then runs as it is, in pieces of about ``size`` operations."""
     with torch.no_grad():
         graph = flat(body, tensors)
-    return lambda tensors: graph(*tensors)
+    pieces = cut(graph, size)
+    return in_turn(graph, pieces, [lambda tensors, run=piece.module: run(*tensors) for piece in pieces])

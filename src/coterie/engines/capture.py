@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from .compiler import Compiler, Program, bytecode_kept
+from .compiler import Compiler, bytecode_kept
 from .norms import LayoutKept
+from .pieces import Program
 
 Body = Callable[..., Sequence[Tensor]]
 """A function of tensors that returns what becomes of the first of them."""
@@ -37,6 +38,8 @@ WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, works
 def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
     """Compile each once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
     with torch.no_grad(), no_collection(), bytecode_kept(), Compiler() as compiler:
+        for one in wanted:
+            compiler.expect(one.tensors)
         for number, (body, tensors) in enumerate(wanted, 1):
             begun(number)
             with warnings.catch_warnings():

@@ -8,10 +8,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -19,9 +19,7 @@ import torch
 from torch import Tensor, fx
 
 from ..core.files import cache_folder
-
-Program = Callable[[list[Tensor]], object]
-"""Takes a list of tensors, which it may empty, and writes into them."""
+from .pieces import Piece, Program, cut, in_turn
 
 # One launch for small kernels that do not wait for each other: 3.2 instead of 3.5 ms for a step of ResNet-18. Each
 # keeps block sizes of its own: with common ones the reductions among them lose more than the launches gain.
@@ -34,39 +32,48 @@ OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
 }
 COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
 KEPT = "TORCHINDUCTOR_CACHE_DIR"  # torch's name for it
-LARGE = 200  # operations, from which on a graph is worth a process: starting one takes some seconds
+LARGE = 200  # operations, from which on a piece of a graph is worth a process: starting one takes some seconds
 AT_ONCE = 8  # processes: each of them takes some of the GPU's memory while it compiles
 
 
 class Compiler:
     """Compiles graphs while others are still being traced.
 
-    Compiling is mostly Python, so large graphs go to processes of their own, which leave what they compiled in the
-    folder of compiled programs. Here it is taken from there.
+    Compiling is mostly Python, so graphs are cut, and large pieces go to processes of their own, which leave what they
+    compiled in the folder of compiled programs. Here it is taken from there.
     """
 
     def __init__(self) -> None:
         os.environ.setdefault(KEPT, str(compiled_folder()))
-        self._begun: list[fx.GraphModule] = []
+        self._begun: list[tuple[fx.GraphModule, list[Piece]]] = []
         self._waiting: list[Path] = []
-        self._workers: dict[Path, Popen[bytes]] = {}
+        self._idle: list[Worker] = []
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> "Compiler":
         self._files = TemporaryDirectory()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for worker in self._workers.values():
-            worker.kill()
-            worker.wait()
+        for worker in self._workers + self._idle:
+            worker.process.kill()
+            worker.process.wait()
         self._files.cleanup()
+
+    def expect(self, tensors: Sequence[Tensor]) -> None:
+        """Start processes if graphs of such tensors are new here: they import the compiler while this one traces."""
+        if not seen(tensors).exists():
+            while len(self._idle) < min(processors() // 2, AT_ONCE):
+                self._idle.append(Worker(Path(self._files.name, f"{len(self._idle)}.log")))
 
     def begin(self, graph: fx.GraphModule) -> None:
         """Begin to compile a graph, unless that was done before on this machine."""
-        self._begun.append(graph)
-        if len(graph.graph.nodes) >= LARGE and not mark(graph).exists():
-            self._waiting.append(Path(self._files.name, str(len(self._begun))))
-            self._waiting[-1].write_bytes(pickle.dumps((rounding(), pickled(graph))))
+        pieces = cut(graph)
+        self._begun.append((graph, pieces))
+        for number, piece in enumerate(pieces):
+            if len(piece.module.graph.nodes) >= LARGE and not mark(piece.module).exists():
+                self._waiting.append(Path(self._files.name, f"{len(self._begun)}-{number}"))
+                self._waiting[-1].write_bytes(pickle.dumps((rounding(), pickled(piece.module))))
         self._start()
 
     def programs(self) -> list[Program]:
@@ -74,29 +81,45 @@ class Compiler:
         while self._waiting or self._running():
             self._start()
             time.sleep(0.05)  # in short turns, so that Ctrl-C is heard
-        for file, worker in self._workers.items():
-            if worker.returncode != 0:
-                said = file.with_suffix(".log").read_text(errors="replace").strip().splitlines()
-                reason = said[-1] if said else f"status {worker.returncode}"
+        for worker in self._workers:
+            if worker.process.returncode != 0:
+                said = worker.log.read_text(errors="replace").strip().splitlines()
+                reason = said[-1] if said else f"status {worker.process.returncode}"
                 warnings.warn(f"a program is compiled again, since its process failed: {reason}", stacklevel=2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's advice: what may be rounded, ``precision`` says
-            return [compiled(graph) for graph in self._begun]
+            made = [in_turn(g, pieces, [compiled(piece.module) for piece in pieces]) for g, pieces in self._begun]
+        for graph, _ in self._begun:
+            touch(seen(inputs(graph)))
+        return made
 
     def _start(self) -> None:
-        cores = os.cpu_count() or 1
-        while self._waiting and self._running() < min(cores, AT_ONCE):
-            code = "import sys; from coterie.engines.compiler import compile_file; compile_file(sys.argv[1])"
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-            if sys.pycache_prefix is not None:
-                env |= {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
+        while self._waiting and self._running() < min(processors(), AT_ONCE):
             file = self._waiting.pop(0)
-            with file.with_suffix(".log").open("wb") as log:
-                command = [sys.executable, "-c", code, str(file)]
-                self._workers[file] = Popen(command, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=log)
+            self._workers.append(self._idle.pop() if self._idle else Worker(file.with_suffix(".log")))
+            self._workers[-1].compile(file)
 
     def _running(self) -> int:
-        return sum(worker.poll() is None for worker in self._workers.values())
+        return sum(worker.process.poll() is None for worker in self._workers)
+
+
+class Worker:
+    """A process that compiles the graph of one file, once it is told which."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        code = "from coterie.engines.compiler import compile_file; compile_file()"
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        if sys.pycache_prefix is not None:
+            env |= {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
+        with log.open("wb") as said:
+            self.process = Popen([sys.executable, "-c", code], env=env, stdin=PIPE, stdout=DEVNULL, stderr=said)
+
+    def compile(self, file: Path) -> None:
+        """Let it compile a graph; one that has ended meanwhile has left a reason."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as told:
+            told.write(os.fsencode(file))
 
 
 def compiled(graph: fx.GraphModule) -> Program:
@@ -109,11 +132,10 @@ def compiled(graph: fx.GraphModule) -> Program:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
 
-    given, noted = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"], mark(graph)
+    given, noted = inputs(graph), mark(graph)
     with torch.no_grad(), tracing(TracingContext(given[0].fake_mode)), config.patch(OPTIONS):
         made = compile_fx_inner(graph, given, static_input_idxs=list(range(len(given))), is_inference=True)
-    noted.parent.mkdir(parents=True, exist_ok=True)
-    noted.touch()
+    touch(noted)
     return cast(Program, made)
 
 
@@ -133,15 +155,33 @@ def bytecode_kept() -> Iterator[None]:
         sys.pycache_prefix, sys.dont_write_bytecode = before
 
 
-def compile_file(file: str) -> None:
-    """Compile the graph of a file into the folder of compiled programs, and end this process."""
+def compile_file() -> None:
+    """Compile the graph of a file, whose name comes by the standard input, and end this process."""
     gc.disable()  # the process ends soon, and looking for cycles is a quarter of the time of an import
-    from torch._inductor.async_compile import AsyncCompile  # slow to import, and only needed here
+    import torch._inductor.compile_fx  # slow to import, so before there is something to do
+    from torch._inductor.async_compile import AsyncCompile
 
-    AsyncCompile.warm_pool()  # the compiler's own processes start while the graph is read
-    torch.backends.cuda.matmul.fp32_precision, graph = pickle.loads(Path(file).read_bytes())
-    compiled(unpickled(graph))
+    AsyncCompile.warm_pool()  # the compiler's own processes start meanwhile, too
+    file = Path(os.fsdecode(sys.stdin.buffer.read()))
+    torch.backends.cuda.matmul.fp32_precision, data = pickle.loads(file.read_bytes())
+    graph = unpickled(data)
+    tune(compiled(graph), inputs(graph))
     os._exit(0)  # all that was made is in files by now, and taking down the compiler's own processes takes four seconds
+
+
+def tune(program: Program, given: Sequence[Tensor]) -> None:
+    """Run a program once over zeros: it tries what is fastest on this GPU, which is kept with it.
+
+    One process at a time does so, or they would disturb each other's measurements. Where memory does not suffice, it is
+    left to the first real run.
+    """
+    from torch.utils._filelock import FileLock  # only needed here
+
+    if not given[0].is_cuda:
+        return
+    with FileLock(str(mark_folder() / "tuning.lock")), suppress(torch.cuda.OutOfMemoryError):
+        program([torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).zero_() for v in given])
+        torch.cuda.synchronize()
 
 
 def compiled_folder() -> Path:
@@ -151,11 +191,40 @@ def compiled_folder() -> Path:
 
 def mark(graph: fx.GraphModule) -> Path:
     """Return the file that says that this graph was compiled on this machine; what it says wrongly costs time only."""
-    given: Sequence[Any] = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    kinds = [(tuple(v.shape), v.stride(), v.dtype, v.device) for v in given]
+    return _mark(inputs(graph), graph.code)
+
+
+def seen(tensors: Sequence[Tensor]) -> Path:
+    """Return the file that says that some graph of such tensors was compiled; what it says wrongly costs time only."""
+    return _mark(tensors, "")
+
+
+def _mark(tensors: Sequence[Tensor], code: str) -> Path:
+    kinds = [(tuple(v.shape), v.stride(), v.dtype, v.device) for v in tensors]
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    text = repr((torch.__version__, gpu, rounding(), OPTIONS, kinds, graph.code))
-    return Path(os.environ.get(KEPT) or compiled_folder(), "coterie", hashlib.sha256(text.encode()).hexdigest())
+    text = repr((torch.__version__, gpu, rounding(), OPTIONS, kinds, code))
+    return mark_folder() / hashlib.sha256(text.encode()).hexdigest()
+
+
+def mark_folder() -> Path:
+    """Return the folder of what is noted of compiled programs."""
+    return Path(os.environ.get(KEPT) or compiled_folder(), "coterie")
+
+
+def touch(noted: Path) -> None:
+    """Make an empty file."""
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.touch()
+
+
+def inputs(graph: fx.GraphModule) -> list[Any]:
+    """Return what stands for the tensors that a graph is given, which have their kinds but no values."""
+    return [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def processors() -> int:
+    """Count the cores of this machine."""
+    return os.cpu_count() or 1
 
 
 def rounding() -> str:
