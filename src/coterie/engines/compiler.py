@@ -56,13 +56,15 @@ class Compiler:
 
     def __exit__(self, *error: object) -> None:
         for worker in self._workers + self._idle:
-            worker.process.kill()
-            worker.process.wait()
+            worker.end()
         self._files.cleanup()
 
     def expect(self, tensors: Sequence[Tensor]) -> None:
-        """Start processes if graphs of such tensors are new here: they import the compiler while this one traces."""
-        if not seen(tensors).exists():
+        """Start processes if a large graph of such tensors is new here: they import the compiler while this one traces.
+
+        There are ten operations and more for every tensor.
+        """
+        if 10 * len(tensors) >= LARGE and not seen(tensors).exists():
             while len(self._idle) < min(processors() // 2, AT_ONCE):
                 self._idle.append(Worker(Path(self._files.name, f"{len(self._idle)}.log")))
 
@@ -120,6 +122,12 @@ class Worker:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError), self.process.stdin as told:
             told.write(os.fsencode(file))
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self.process.kill()
+        with self.process:  # closes what is open, and waits
+            pass
 
 
 def compiled(graph: fx.GraphModule) -> Program:
