@@ -19,6 +19,8 @@ from coterie.net.check import Ask, Finding, findings, hello
 from coterie.net.config import PeerConfig, load
 from coterie.net.start import transport_of
 from coterie.net.transport import Beat, Transport
+from coterie.store.lock import sole_writer
+from helpers_cli import Cli
 from in_process import answer
 
 MEMBERS = ("alpha", "beta", "gamma")
@@ -218,3 +220,24 @@ def test_the_command_without_a_certificate_asks_nobody(folder: Path, config: Pee
     done = answer("peer", "check", "--config", "changed.toml", cwd=folder)
     assert "1 problem of alpha" in done.sentence
     assert "beta" not in done.out
+
+
+def test_a_folder_that_cannot_be_its_own_names_the_line_that_chooses_it(
+    cli: Cli, folder: Path, config: PeerConfig
+) -> None:
+    own, fix = changed(config, "runs/alpha", "runs/mine", "mine.toml"), "choose another folder in [peer] of mine.toml"
+    with sole_writer(own.folder, print):
+        held = cli.refuse("peer", "--config", "mine.toml", cwd=folder, names=("runs/mine is being written by", fix))
+    own.folder.mkdir(parents=True)
+    (own.folder / "notes.txt").write_text("mine")
+    taken = cli.refuse("peer", "--config", "mine.toml", cwd=folder, names=("runs/mine already exists: ", fix))
+    for done in (held, taken):
+        assert "--out" not in done.err
+        assert "--resume" not in done.err
+
+
+def test_going_without_certificates_is_refused_where_a_member_is_elsewhere(cli: Cli, config: PeerConfig) -> None:
+    elsewhere = changed(config, 'beta = "127.0.0.1', 'beta = "10.0.0.2')
+    options = ("peer", "--config", elsewhere.path.name, "--insecure-loopback")
+    names = ("beta is at 10.0.0.2:", "not on 127.0.0.0/8", "use certificates")
+    cli.refuse(*options, cwd=elsewhere.path.parent, names=names)

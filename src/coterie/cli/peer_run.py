@@ -2,15 +2,18 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.errors import FolderError
 from ..core.spec import parse_seconds
+from ..net.address import check_loopback
 from ..net.config import load
 from ..net.log import Log
 from ..net.metrics import metrics_at
 from ..net.peer import run_peer
-from ..net.start import check_loopback, participant, transport_of, warned
+from ..net.start import participant, transport_of, warned
 from ..store import RunFolder
 from .typed import INTERRUPTED
 
@@ -19,13 +22,13 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
     """Take part until the last round; Ctrl-C and SIGTERM tell the neighbors, and keep all finished rounds."""
     config = load(path, trust)
     if insecure:
-        check_loopback(config)
+        check_loopback(config.members)
     log = Log(sys.stderr)
     on_event = warned(log) if insecure else log
     # Where training is Python code, messages would wait for its turn of 5 ms: 132 MB/s became 204.
     sys.setswitchinterval(0.0005)
     try:
-        with metrics_at(config.metrics, on_event) as serve:
+        with _in_its_folder(config.path), metrics_at(config.metrics, on_event) as serve:
             one = participant(config, None if deadline is None else parse_seconds(deadline))
             folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in, serve)
     except KeyboardInterrupt:
@@ -33,6 +36,16 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
         print(f"left; {done}. Continue with:\n  {shlex.join(['coterie', *sys.argv[1:]])}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     print(f"{config.name} has run all rounds: coterie report {shlex.quote(str(folder))}")
+
+
+@contextmanager
+def _in_its_folder(file: Path) -> Iterator[None]:
+    """Name what chooses a peer's folder: it is a line of its file, where other commands have --out."""
+    try:
+        yield
+    except FolderError as error:
+        told = str(error).replace(", or continue that run with --resume", "")  # it does so without being told
+        raise FolderError(told.replace("another --out", f"another folder in [peer] of {file}")) from error
 
 
 def _done(folder: Path, rounds: int) -> str:

@@ -1,12 +1,15 @@
 """Addresses as people write them: HOST:PORT."""
 
+import ipaddress
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..core.annotations import shown
 from ..core.errors import UserError
 from ..core.spec import whole_number
 
+LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 PORTS = 65535  # the largest number of a port
 
 
@@ -33,3 +36,23 @@ def address(where: str, key: str, text: Any, example: str) -> Address:
     if not colon or not plain or number is None or not 0 < number <= PORTS:
         raise UserError(f"{where}: {key}={shown(text)} is no address: write HOST:PORT, as in {example}")
     return Address(inside, number)
+
+
+def check_loopback(places: Mapping[str, tuple[str, int]]) -> None:
+    """Refuse to go without TLS where anybody is, or may be, on another machine.
+
+    >>> check_loopback({"alpha": ("127.0.0.1", 7443), "beta": ("10.0.0.2", 7443)})
+    Traceback (most recent call last):
+    coterie.core.errors.UserError: beta is at 10.0.0.2:7443, which is not on 127.0.0.0/8: use certificates instead of \
+    --insecure-loopback, as only members on one machine go without
+    """
+    for name, where in places.items():
+        try:
+            inside = ipaddress.ip_address(where[0]) in LOOPBACK
+        except ValueError:  # a name, which may mean another machine tomorrow
+            inside = False
+        if not inside:
+            raise UserError(
+                f"{name} is at {Address(*where)}, which is not on {LOOPBACK}: use certificates instead of "
+                "--insecure-loopback, as only members on one machine go without"
+            )

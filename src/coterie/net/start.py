@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import UserError
 from ..models.losses import loss_named
 from ..models.model import Model
 from ..training.checks import find_device
+from .address import Address
 from .agreement import agreed, algorithm, digest, module
 from .config import PeerConfig
 from .mailbox import Mailbox
@@ -48,10 +48,10 @@ def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., Non
     credentials = None if insecure else config.credentials(lambda text: on_event("warning", text=text))
 
     def make(mailbox: Mailbox, beat: Callable[[], Beat], hello: Callable[[], dict[str, Any]]) -> Transport:
-        members = {name: (where.host, where.port) for name, where in config.members.items()}
-        listen = config.listen.host, config.listen.port
-        if credentials is None:
-            return Transport(config.name, members, ("127.0.0.1", listen[1]), None, None, mailbox, beat, hello, on_event)
+        members, listen = config.members, config.listen
+        if credentials is None:  # whatever the file says of listening everywhere
+            listen = Address(members[config.name].host, listen.port)
+            return Transport(config.name, members, listen, None, None, mailbox, beat, hello, on_event)
         server = server_context(credentials, lambda why: None)  # the transport tells it, with the address
         return Transport(
             config.name,
@@ -83,12 +83,3 @@ def warned(on_event: Callable[..., None]) -> Callable[..., None]:
             on_event("warning", text="--insecure-loopback: messages are neither encrypted nor signed")
 
     return say
-
-
-def check_loopback(config: PeerConfig) -> None:
-    """Refuse to go without TLS where any member is on another machine."""
-    for name, where in config.members.items():
-        if where.host != "127.0.0.1":
-            raise UserError(
-                f"--insecure-loopback is for members on 127.0.0.1 alone, and {name} is at {where}: leave it out"
-            )

@@ -5,7 +5,6 @@ writes succeed, and TCP takes many minutes to notice a link that is cut.
 """
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 import threading
@@ -15,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..core.errors import UserError
+from .address import check_loopback
 from .counters import Counters, Presence
 from .inbound import Inbound
 from .message import Outgoing
@@ -59,7 +59,7 @@ class Transport:
         timing: Timing = Timing(),  # noqa: B008
     ) -> None:
         if server_tls is None or client_tls is None:
-            _check_loopback([listen, *members.values()])
+            check_loopback({**members, f"{me} itself": listen})
         others = {name: where for name, where in members.items() if name != me}
         counters = Counters(others, on_event)
         presence = Presence(others, timing.alive, counters.report)
@@ -174,16 +174,3 @@ class Transport:
         """Return all counts as they are now: bytes, messages, refusals, what waits, when each member was last heard."""
         queued = {} if self._loop is None else {name: len(q.waiting) for name, q in self._outbound.queues.items()}
         return {**self._node.counters.snapshot(), "queued": queued, "last_answer": self._node.presence.answered()}
-
-
-def _check_loopback(addresses: list[tuple[str, int]]) -> None:
-    """Refuse plain HTTP to any other machine."""
-    for host, port in addresses:
-        try:
-            inside = ipaddress.ip_address(host) in ipaddress.ip_network("127.0.0.0/8")
-        except ValueError:
-            inside = False
-        if not inside:
-            raise UserError(
-                f"{host}:{port} is not on 127.0.0.0/8: use certificates, as only this machine can go without"
-            )
