@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers_cli import Cli
+from peer_processes import PeerServer
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +13,20 @@ def cli() -> Iterator[Cli]:
     """The command line; starting what forks it takes seconds."""
     with Cli() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def peer_forks() -> Iterator[PeerServer]:
+    """What forks peers; starting it takes seconds."""
+    with PeerServer() as started:
+        yield started
+
+
+@pytest.fixture
+def peer_server(peer_forks: PeerServer) -> Iterator[PeerServer]:
+    """Peers in processes of their own, which end with the test."""
+    yield peer_forks
+    peer_forks.end_all()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

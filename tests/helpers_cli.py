@@ -1,10 +1,9 @@
 """The command line in processes of its own, cheap enough for hundreds of them.
 
-Importing PyTorch takes seconds, so one process imports it once and forks for every command. What runs in the fork is
-the real entry point with a real exit status, and real signals, limits and disks can meet it.
+What runs in a fork (tests/forks.py) is the real entry point with a real exit status, and real signals, limits and disks
+can meet it.
 """
 
-import gc
 import json
 import math
 import os
@@ -12,15 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,14 +25,8 @@ from safetensors.torch import load_file
 
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
+from forks import ForkServer, serve
 
-BESIDE = Path(sys.executable).parent  # where the coterie script lies
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends forks of a process that has loaded its frameworks
-    "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}",
-}
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no such name, and runs none of these commands
 
 # Small enough that a whole run takes a fraction of a second, large enough that every part of a model moves.
@@ -86,34 +76,12 @@ class Started:
         return Finished(status, out.read_text(), err.read_text(), changes)
 
 
-class Cli:
+class Cli(ForkServer):
     """``coterie ARGUMENTS`` in forked processes; use it in a ``with`` statement."""
 
     def __init__(self) -> None:
-        if not hasattr(os, "fork"):
-            pytest.skip("commands run in forks, which this system has not")
-        self.logs = TemporaryDirectory()
+        super().__init__(__file__)
         self.started = 0
-
-    def __enter__(self) -> "Cli":
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.server.communicate()  # the end of its input ends it
-        self.logs.cleanup()
-
-    def ask(self, request: Mapping[str, Any]) -> int:
-        """One question to the process that forks, one number back."""
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        return int(self.server.stdout.readline())
 
     def start(
         self,
@@ -216,9 +184,7 @@ def tmpfs(at: Path, options: str) -> Iterator[None]:
 
 
 def _serve() -> None:
-    """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
-    import fcntl  # here: other systems have no such module
-
+    """Imports what commands need, and answers requests."""
     # torch._dynamo is what vmap imports; the last two are what every table that is printed does.
     for module in ("coterie.cli.train", "coterie.report.library", "torch._dynamo", "numpy.ma", "rich._emoji_codes"):
         import_module(module)
@@ -226,18 +192,7 @@ def _serve() -> None:
         import_module("coterie.report.library").compressed_library()
     commands: Any = typer.main.get_command(import_module("coterie.cli.app").app)
     commands.commands["run"].make_context("run", ["local"]).close()  # Typer imports half of itself to read arguments
-    gc.freeze()  # or every fork would go through all that was imported, and copy it
-    answers = os.fdopen(os.dup(1), "w")
-    fcntl.fcntl(answers, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    for line in iter(sys.stdin.readline, ""):
-        request = json.loads(line)
-        if "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                _command(**request)
-        print(answer, file=answers, flush=True)
+    serve(_command)
 
 
 def _command(
@@ -250,34 +205,20 @@ def _command(
     torn: bool,
     in_step: bool,
 ) -> None:
-    """The entry point, in a fork, under the given circumstances; never returns."""
-    status = 1
-    try:
-        _redirect(log)
-        os.chdir(cwd)
-        _watch(cwd, f"{log}.events", at, send)
-        # Whoever started us in the background may have had them ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        if limit is not None:
-            import resource
+    """The entry point, under the given circumstances."""
+    os.chdir(cwd)
+    _watch(cwd, f"{log}.events", at, send)
+    if limit is not None:
+        import resource
 
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL if torn else signal.SIG_IGN)
-        if in_step:
-            _write_in_step()
-        from coterie.cli import main
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if torn else signal.SIG_IGN)
+    if in_step:
+        _write_in_step()
+    from coterie.cli import main
 
-        sys.argv = ["coterie", *arguments]
-        main()
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)  # the ordinary end takes a quarter of a second to free what is freed anyway
+    sys.argv = ["coterie", *arguments]
+    main()
 
 
 def _write_in_step() -> None:
@@ -292,11 +233,6 @@ def _write_in_step() -> None:
 
     folder.SHARE = math.inf
     folder.Writer.keep = keep_and_wait
-
-
-def _redirect(log: str) -> None:
-    for number, suffix in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{log}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
 
 
 def _watch(cwd: str, log: str, at: int | str | None, send: int) -> None:

@@ -1,23 +1,19 @@
 """Peers in processes of their own, forked from one that has imported everything, each under its own circumstances."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import pytest
 
-from helpers_cli import ENVIRONMENT
+from forks import ENVIRONMENT, ForkServer, serve
 from lossy_network import enter
 from wrong_clock import clock_library, set_own_clock, with_clock
 
@@ -72,41 +68,28 @@ class RunningPeer:
         return self.log.with_suffix(".err").read_text()
 
 
-class PeerServer:
+class PeerServer(ForkServer):
     """A process that forks peers; use it in a ``with`` statement."""
 
     def __init__(self) -> None:
-        if not hasattr(os, "fork"):
-            pytest.skip("peers run in forks, which this system has not")
-        self.folder = TemporaryDirectory()
+        super().__init__(__file__)
         self.started: list[RunningPeer] = []
+        self.clock = clock_library(Path(self.logs.name))
 
-    def __enter__(self) -> "PeerServer":
-        self.clock = clock_library(Path(self.folder.name))
-        own = {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": os.pathsep.join(sys.path), **with_clock(self.clock)}
-        self.server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT | own
-        )
-        return self
+    @property
+    def environment(self) -> Mapping[str, str]:
+        own = {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": os.pathsep.join(sys.path)}
+        return {**ENVIRONMENT, **own, **with_clock(self.clock)}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end_all()
-        self.server.communicate()  # the end of its input ends it
-        self.folder.cleanup()
-
-    def ask(self, request: dict[str, Any]) -> int:
-        """One question to the process that forks, one number back."""
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(request) + "\n")
-        self.server.stdin.flush()
-        return int(self.server.stdout.readline())
+        super().__exit__(kind, error, trace)
 
     def start(self, config: Path, **circumstances: Any) -> RunningPeer:
         """Starts a peer."""
-        log = Path(self.folder.name) / str(len(self.started))
+        log = Path(self.logs.name) / str(len(self.started))
         met = Circumstances(**circumstances)
         if met.clock and self.clock is None:
             pytest.skip("there is no C compiler for a clock of one's own")
@@ -132,45 +115,20 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 90) -> 
 
 
 def _serve() -> None:
-    """Answers requests until the input ends. It imports, but never computes: threads would not survive a fork."""
+    """Imports what peers need, and answers requests."""
     for module in ("coterie.cli.peer_run", "coterie.cli.app", "torch._dynamo", "numpy.ma"):
         import_module(module)
-    import gc
-
-    gc.freeze()
-    answers = os.fdopen(os.dup(1), "w")
-    os.set_inheritable(answers.fileno(), False)
-    for line in iter(sys.stdin.readline, ""):
-        request = json.loads(line)
-        if "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        else:
-            answer = os.fork()
-            if answer == 0:
-                _peer(request["config"], request["log"], Circumstances(**request["circumstances"]))
-        print(answer, file=answers, flush=True)
+    serve(_peer)
 
 
-def _peer(config: str, log: str, met: Circumstances) -> None:
-    """The command, in a fork, under the given circumstances; never returns."""
-    status = 0
-    try:
-        for number, suffix in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{log}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _meet(met)
-        from coterie.cli import main
+def _peer(config: str, log: str, circumstances: dict[str, Any]) -> None:
+    """The command, under the given circumstances."""
+    met = Circumstances(**circumstances)
+    _meet(met)
+    from coterie.cli import main
 
-        sys.argv = ["coterie", "peer", "--config", config, *met.arguments]
-        main()
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    sys.argv = ["coterie", "peer", "--config", config, *met.arguments]
+    main()
 
 
 def _meet(met: Circumstances) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from forks import BESIDE, ENVIRONMENT
 from helpers_cli import (
-    BESIDE,
     DATA,
-    ENVIRONMENT,
     SMALL,
     Cli,
     assert_same_run,

@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import coterie as ct
 from federation_files import FederationFiles
 from helpers_cli import tmpfs
 from lossy_network import Link, LossyNetwork, unavailable
@@ -84,27 +86,20 @@ def loopback() -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PeerServer]:
-    with PeerServer() as made:
-        yield made
-
-
 @pytest.fixture
-def federation(server: PeerServer, tmp_path: Path, method: str) -> Iterator[Federation]:
+def federation(peer_server: PeerServer, tmp_path: Path, method: str) -> Federation:
     """Five members of this machine."""
-    yield Federation(files(tmp_path, loopback(), method), server)
-    server.end_all()
+    return Federation(files(tmp_path, loopback(), method), peer_server)
 
 
 @pytest.fixture
-def apart(server: PeerServer, tmp_path: Path, method: str) -> Iterator[Federation]:
+def apart(peer_server: PeerServer, tmp_path: Path, method: str) -> Iterator[Federation]:
     """Five members, each in a network namespace."""
     if reason := unavailable():
         pytest.skip(reason)
     with LossyNetwork(NAMES) as network:
-        yield Federation(files(tmp_path, network.addresses, method), server, network)
-        server.end_all()
+        yield Federation(files(tmp_path, network.addresses, method), peer_server, network)
+        peer_server.end_all()  # before their network goes
 
 
 def files(folder: Path, addresses: dict[str, str], method: str, **own: Any) -> FederationFiles:
@@ -112,17 +107,16 @@ def files(folder: Path, addresses: dict[str, str], method: str, **own: Any) -> F
     return FederationFiles(folder, addresses, method, ROUNDS, SETTINGS[method], own=own).write()
 
 
-@pytest.fixture(scope="module")
-def undisturbed(server: PeerServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """The accuracy of each method where nothing happens, in percent."""
-    found = {}
-    for method in SETTINGS:
-        federation = Federation(files(tmp_path_factory.mktemp(method), loopback(), method), server)
-        federation.start(*NAMES, **CALM)
-        federation.finish()
-        assert not any(federation.files.events(name, "missing") for name in NAMES)
-        found[method] = federation.files.accuracy(NAMES)
-    return found
+@cache
+def undisturbed(method: str) -> float:
+    """The accuracy where nothing happens, in percent: that of a simulation, which undisturbed peers have exactly."""
+    fed = ct.data.federate(FederationFiles.data, clients=len(NAMES), partition=FederationFiles.partition, seed=0)
+    model, algorithm = (
+        ct.models.build(FederationFiles.model, fed, seed=0),
+        ct.algorithms.build(method, **SETTINGS[method]),
+    )
+    run = ct.fit(model, fed, algorithm, rounds=ROUNDS, evaluate_every=ROUNDS, progress=False)
+    return 100 * float(run.summary["personal_accuracy"]["after_mix"]["final"])
 
 
 @contextmanager
@@ -135,9 +129,7 @@ def nothing_forgotten(federation: Federation, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_a_killed_peer_resumes_from_its_disk_and_rejoins(
-    federation: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_killed_peer_resumes_from_its_disk_and_rejoins(federation: Federation, method: str) -> None:
     federation.start(*NAMES, pause=2 * PAUSE)
     federation.reached("site-2", 3)
     federation.running["site-2"].kill()
@@ -145,7 +137,7 @@ def test_a_killed_peer_resumes_from_its_disk_and_rejoins(
         federation.reached("site-0", federation.rounds("site-0")[-1] + 1)
         federation.start("site-2", pause=2 * PAUSE)
         federation.finish()
-    federation.check(undisturbed[method])
+    federation.check(undisturbed(method))
     assert federation.files.events("site-2", "resumed")
     assert [len(federation.files.events(name, "begins")) for name in NAMES] == [1, 1, 2, 1, 1]
     again = federation.files.events("site-2", "begins")[1]["round"]
@@ -158,9 +150,7 @@ def test_a_killed_peer_resumes_from_its_disk_and_rejoins(
 
 
 @pytest.mark.parametrize("method", ["dfedalt"])
-def test_a_cut_link_is_noticed_and_taken_up_again(
-    apart: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_cut_link_is_noticed_and_taken_up_again(apart: Federation, method: str) -> None:
     assert apart.network is not None
     apart.start(*NAMES, pause=2 * PAUSE)
     apart.reached("site-0", 3)
@@ -169,36 +159,32 @@ def test_a_cut_link_is_noticed_and_taken_up_again(
     wait_until(lambda: apart.files.events("site-1", "lost", member="site-0"), "the cut link is noticed")
     apart.network.set_all(Link())
     apart.finish()
-    apart.check(undisturbed[method])
+    apart.check(undisturbed(method))
     assert apart.files.events("site-0", "missing", members=["site-1"])
     for one, other in (("site-0", "site-1"), ("site-1", "site-0")):
         assert apart.back_again(one, other)
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_a_fifth_of_all_packets_lost_and_all_late(
-    apart: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_fifth_of_all_packets_lost_and_all_late(apart: Federation, method: str) -> None:
     """Messages arrive, some of them seconds late: longer limits than elsewhere, as a real peer has them."""
     assert apart.network is not None
     apart.network.set_all(Link(loss=0.2, delay=0.1))
     apart.start(*NAMES, pause=0.0, timing={}, arguments=("--deadline", "3s"))
-    apart.reached("site-0", 7)
+    apart.reached("site-0", 5)
     apart.network.set_all(Link(delay=0.1))
     apart.finish()
-    apart.check(undisturbed[method])
+    apart.check(undisturbed(method))
     heard = [ROUNDS - len(apart.files.events(name, "missing")) for name in NAMES]
     assert sum(heard) > 0
 
 
 @pytest.mark.parametrize("method", ["dfedalt"])
-def test_a_peer_ten_times_slower_is_heard_when_it_can_be(
-    federation: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_peer_ten_times_slower_is_heard_when_it_can_be(federation: Federation, method: str) -> None:
     federation.start(*NAMES[:4], pause=PAUSE / 2, arguments=("--deadline", "0.5s"))
     federation.start("site-4", pause=5 * PAUSE, arguments=("--deadline", "0.5s"))
     federation.finish()
-    federation.check(undisturbed[method])
+    federation.check(undisturbed(method))
     slow = federation.rounds("site-4")
     assert 2 <= len(slow) < ROUNDS
     assert federation.files.events("site-4", "skipped")
@@ -208,9 +194,7 @@ def test_a_peer_ten_times_slower_is_heard_when_it_can_be(
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_two_halves_train_on_and_become_one_again(
-    apart: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_two_halves_train_on_and_become_one_again(apart: Federation, method: str) -> None:
     assert apart.network is not None
     apart.start(*NAMES, pause=2 * PAUSE)
     apart.reached("site-0", 3)
@@ -219,15 +203,13 @@ def test_two_halves_train_on_and_become_one_again(
     wait_until(lambda: len(apart.files.events("site-4", "lost")) == 2, "one half misses the other")
     apart.network.set_all(Link())
     apart.finish()
-    apart.check(undisturbed[method])
+    apart.check(undisturbed(method))
     assert all(apart.back_again(one, other) for one in NAMES[:2] for other in NAMES[2:])
     assert all(apart.back_again(one, other) for one in NAMES[2:] for other in NAMES[:2])
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_a_peer_that_was_alone_finds_the_others_where_it_is(
-    apart: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_peer_that_was_alone_finds_the_others_where_it_is(apart: Federation, method: str) -> None:
     """Alone, it could train ten times as fast: it keeps their pace, and waits for them if it is ahead nevertheless."""
     assert apart.network is not None
     apart.start(*NAMES[:4], pause=3 * PAUSE)
@@ -239,38 +221,35 @@ def test_a_peer_that_was_alone_finds_the_others_where_it_is(
     assert apart.rounds("site-4")[-1] <= apart.rounds("site-0")[-1] + 4
     apart.network.set_all(Link())
     apart.finish()
-    apart.check(undisturbed[method])
+    apart.check(undisturbed(method))
     assert all(apart.back_again("site-4", other) for other in NAMES[:4])
 
 
 @pytest.mark.parametrize("method", ["dfedalt"])
-def test_a_peer_that_never_comes_is_not_waited_for(
-    server: PeerServer, tmp_path: Path, method: str, undisturbed: dict[str, float]
-) -> None:
-    federation = Federation(files(tmp_path, loopback(), method, wait="2s"), server)
+def test_a_peer_that_never_comes_is_not_waited_for(peer_server: PeerServer, tmp_path: Path, method: str) -> None:
+    federation = Federation(files(tmp_path, loopback(), method, wait="2s"), peer_server)
     federation.start(*NAMES[:4], pause=0.0)
     federation.finish(NAMES[:4])
-    federation.check(undisturbed[method], NAMES[:4])
+    federation.check(undisturbed(method), NAMES[:4])
     assert federation.files.events("site-0", "begins")[0]["missing"] == ["site-4"]
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_clocks_an_hour_off_disturb_nobody(federation: Federation, method: str, undisturbed: dict[str, float]) -> None:
+def test_clocks_an_hour_off_disturb_nobody(federation: Federation, method: str) -> None:
     """One is an hour ahead and one an hour behind, for Python and for OpenSSL, which looks at certificates."""
     federation.start(*NAMES[:3], **CALM)
     federation.start("site-3", clock=-3600, **CALM)
     federation.start("site-4", clock=3600, **CALM)
     federation.finish()
-    federation.check(undisturbed[method])
+    federation.check(undisturbed(method))
+    assert federation.files.accuracy(NAMES) == pytest.approx(undisturbed(method))
     assert not any(federation.files.events(name, "missing") for name in NAMES)
     ended = [federation.files.events(name, "finished")[0]["time"] for name in ("site-3", "site-0", "site-4")]
     assert ended == sorted(ended), "their clocks were off"
 
 
 @pytest.mark.parametrize("method", ["dfedpgp"])
-def test_a_full_disk_ends_one_peer_with_a_sentence_and_it_resumes(
-    federation: Federation, method: str, undisturbed: dict[str, float]
-) -> None:
+def test_a_full_disk_ends_one_peer_with_a_sentence_and_it_resumes(federation: Federation, method: str) -> None:
     with tmpfs(federation.files.run("site-1"), "size=2m"):
         federation.start(*NAMES)
         federation.reached("site-1", 3)
@@ -287,5 +266,5 @@ def test_a_full_disk_ends_one_peer_with_a_sentence_and_it_resumes(
             full.unlink()
             federation.start("site-1")
             federation.finish()
-        federation.check(undisturbed[method])
+        federation.check(undisturbed(method))
         assert [len(federation.files.events(name, "begins")) for name in NAMES] == [1, 2, 1, 1, 1]

@@ -33,13 +33,9 @@ SETTINGS = {"dfedalt": {**COMMON, "topology": "ring"}, "dfedpgp": {**COMMON, "to
 LABELS = 24  # so many in a row are found by no accident
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PeerServer]:
-    with PeerServer() as made:
-        yield made
-
-
-def recorded(server: PeerServer, folder: Path, method: str, *arguments: str) -> tuple[FederationFiles, RecordingProxy]:
+def recorded(
+    peer_server: PeerServer, folder: Path, method: str, *arguments: str
+) -> tuple[FederationFiles, RecordingProxy]:
     """A whole run of three peers, and all that went over the wire."""
     with RecordingProxy(*NAMES) as proxy:
         reached, listens = (
@@ -48,7 +44,7 @@ def recorded(server: PeerServer, folder: Path, method: str, *arguments: str) -> 
         )
         own = {"deadline": "5s", "wait": "30s"}
         files = FederationFiles(folder, reached, method, 3, SETTINGS[method], own=own, listen=listens).write()
-        running = [server.start(files.config(name), arguments=arguments) for name in NAMES]
+        running = [peer_server.start(files.config(name), arguments=arguments) for name in NAMES]
         for peer in running:
             assert peer.wait() == 0, peer.said
     assert not any(files.events(name, "missing") for name in NAMES)
@@ -85,8 +81,8 @@ def own_data(files: FederationFiles) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_only_what_is_shared_leaves_a_peer(server: PeerServer, tmp_path: Path, method: str) -> None:
-    files, proxy = recorded(server, tmp_path, method, "--insecure-loopback")
+def test_only_what_is_shared_leaves_a_peer(peer_server: PeerServer, tmp_path: Path, method: str) -> None:
+    files, proxy = recorded(peer_server, tmp_path, method, "--insecure-loopback")
     one, wire = participant(load(files.config("site-0"))), proxy.everything
     rows = models(files, one)
     assert rows[False], "something is personal"
@@ -108,8 +104,8 @@ def test_only_what_is_shared_leaves_a_peer(server: PeerServer, tmp_path: Path, m
         assert all(row in wire for row in pieces(value)), "rows that leave are found"
 
 
-def test_nothing_can_be_read_on_the_wire(server: PeerServer, tmp_path: Path) -> None:
-    files, proxy = recorded(server, tmp_path, "dfedalt")
+def test_nothing_can_be_read_on_the_wire(peer_server: PeerServer, tmp_path: Path) -> None:
+    files, proxy = recorded(peer_server, tmp_path, "dfedalt")
     one, wire = participant(load(files.config("site-0"))), proxy.everything
     rows = models(files, one)
     for secret in (*rows[True], *rows[False], *own_data(files)):
@@ -179,7 +175,7 @@ class Attack:
         return any(why in each["why"] for each in self.files.events(self.at, "refused", reason=reason))
 
 
-def test_running_peers_let_nobody_in_who_is_none_of_them(server: PeerServer, tmp_path: Path) -> None:
+def test_running_peers_let_nobody_in_who_is_none_of_them(peer_server: PeerServer, tmp_path: Path) -> None:
     places = free_addresses(*NAMES[:2], MALLORY)
     addresses = {name: f"{host}:{port}" for name, (host, port) in places.items()}
     own = {"deadline": "1s", "wait": "1s"}
@@ -187,7 +183,7 @@ def test_running_peers_let_nobody_in_who_is_none_of_them(server: PeerServer, tmp
     files = FederationFiles(tmp_path, addresses, "dfedalt", 25, settings, own=own).write()
     files.authority.issue("expired", days=-0.5)
     Authority.create(tmp_path / "others").issue(MALLORY)
-    running = [server.start(files.config(name), pause=0.3) for name in NAMES[:2]]
+    running = [peer_server.start(files.config(name), pause=0.3) for name in NAMES[:2]]
     attack = Attack(files, "site-0")
     wait_until(lambda: files.events("site-0", "begins"), "the first round")
 

@@ -37,7 +37,8 @@ from coterie.cluster.worker import job_payload
 from coterie.core.errors import UserError
 from coterie.engines import Serial
 from coterie.training.experiment import Experiment
-from helpers_cli import BESIDE, DATA, ENVIRONMENT, Cli
+from forks import BESIDE, ENVIRONMENT
+from helpers_cli import DATA, Cli
 from laws import FIRST, METHODS, build, kind_like
 from modules import Recurrent
 from test_shards import assert_close, close

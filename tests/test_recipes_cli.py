@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers_cli import ENVIRONMENT, Cli, assert_same_run
+from forks import ENVIRONMENT
+from helpers_cli import Cli, assert_same_run
 
 SMALL = ("--data", "digits", "--model", "small-cnn", "--rounds", "2", "--seeds", "1")
 SHORT = (*SMALL, "--case", "1", "--clients", "5")

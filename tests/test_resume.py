@@ -24,9 +24,9 @@ from coterie.cli import _hang_up
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors
 from coterie.store import RunFolder
+from forks import ENVIRONMENT
 from helpers_cli import (
     DATA,
-    ENVIRONMENT,
     SMALL,
     Cli,
     Finished,
