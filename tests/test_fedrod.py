@@ -86,7 +86,7 @@ def test_one_step_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(after.state.v["3.personal.weight"][i], (weight - 0.3 * grads[0]).detach())
         torch.testing.assert_close(after.state.v["3.personal.bias"][i], (bias - 0.3 * grads[1]).detach())
         for k, g in zip(names, grads[2:], strict=True):
-            mean[k] += len(y) / 36 * (u[k] - 0.3 * g).detach()
+            mean[k] += len(y) / 24 * (u[k] - 0.3 * g).detach()
     for k in names:
         torch.testing.assert_close(after.state.u[k], mean[k])
 

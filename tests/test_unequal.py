@@ -136,7 +136,7 @@ class TestWidths:
         assert sent.totals.bytes == 8 * sent.totals.parameters
         row = e.run_round(e.start(), 0, evaluate=True)[1]
         macs = {r: 16 * round(8 * r) + round(8 * r) * 3 for r in (1.0, 0.5)}
-        assert row["flops"] == 3 * (macs[1.0] * (9 + 4) + macs[0.5] * (13 + 2 + 8))
+        assert row["flops"] == 3 * (macs[1.0] * (5 + 4) + macs[0.5] * (7 + 2 + 6))
 
     def test_the_scaler_is_for_training_only(self) -> None:
         settings = {**NARROW, "scaler": True}

@@ -188,7 +188,7 @@ def net(kind: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     return module
 
 
-def ragged(kind: str, dtype: torch.dtype = torch.float64, sizes: Sequence[int] = (9, 4, 13, 2, 8)) -> Federation:
+def ragged(kind: str, dtype: torch.dtype = torch.float64, sizes: Sequence[int] = (5, 4, 7, 2, 6)) -> Federation:
     """Clients of unequal size, one of them smaller than a batch; images, or tokens for a model of tokens."""
     g = torch.Generator().manual_seed(3)
 
