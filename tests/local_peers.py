@@ -1,18 +1,21 @@
 """Peers in the threads of one process, whose messages pass through the same mailboxes but over no network."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from coterie.algorithms.base import Algorithm
 from coterie.data import Federation
 from coterie.models.model import Model
+from coterie.net import mailbox, network, peer
 from coterie.net.message import Outgoing, Refused
 from coterie.net.peer import run_peer
 from coterie.net.prepare import Participant, experiments
@@ -103,6 +106,15 @@ def participants(
     return found
 
 
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Whoever waits looks around every 10 ms: here others are ready long before a usual turn is over."""
+    with ExitStack() as patched:
+        for module in (mailbox, network, peer):
+            patched.enter_context(patch.object(module, "TURN", 0.01))
+        yield
+
+
 def run_together(
     peers: Sequence[Participant],
     on_event: Callable[..., None] = lambda *_, **__: None,
@@ -122,11 +134,12 @@ def run_together(
             failed.append(error)
 
     threads = [Thread(target=one, args=(p,), daemon=True) for p in peers]
-    for thread in threads:
-        thread.start()
-    until = monotonic() + 120
-    while any(thread.is_alive() for thread in threads) and monotonic() < until and not failed:
-        sleep(0.01)
+    with short_turns():
+        for thread in threads:
+            thread.start()
+        until = monotonic() + 120
+        while any(thread.is_alive() for thread in threads) and monotonic() < until and not failed:
+            sleep(0.01)
     for error in failed:
         raise error
     assert not any(thread.is_alive() for thread in threads), "a peer hangs"

@@ -11,13 +11,12 @@ import pytest
 from safetensors.torch import load_file
 
 from coterie.models.model import Model, cross_entropy
-from coterie.net import mailbox, network, peer
 from coterie.net.outbox import Outbox
 from coterie.net.peer import APPLIED, INBOX, OUTBOX, run_peer
 from coterie.net.prepare import Participant
 from coterie.store import RunFolder
 from laws import build
-from local_peers import LocalTransport, participants
+from local_peers import LocalTransport, participants, short_turns
 from toys import net, ragged
 
 ROUNDS = 2
@@ -81,11 +80,12 @@ def play(peers: list[Participant], victim: int, last: int) -> bool:
                 raise
 
     threads = [Thread(target=one, args=(p,), daemon=True) for p in peers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    with short_turns():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
     for error in failed:
         raise error
     return bool(killed)
@@ -116,14 +116,12 @@ def mass_everywhere(peers: list[Participant]) -> Fraction:
 
 
 @pytest.mark.parametrize("method", ["dfedpgp", "osgp, overlapping"])
-def test_a_kill_loses_and_doubles_no_mass(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_loses_and_doubles_no_mass(method: str, tmp_path: Path) -> None:
     """Before and after every message, every event and every file."""
-    for module in (mailbox, network, peer):
-        monkeypatch.setattr(module, "TURN", 0.01)
     fed, algorithm = ragged("mlp").of_clients(np.arange(3)), build(method)
     last, killed = 1, True
     while killed:
-        more = {"wait": 5.0, "deadline": 0.5}
+        more = {"wait": 5.0, "deadline": 0.2}
         peers = participants(
             lambda: Model(net("mlp"), cross_entropy), fed, algorithm, ROUNDS, tmp_path / str(last), **more
         )
