@@ -108,6 +108,7 @@ def coterie(words: list[str], cli: Cli, folder: Path) -> None:
     elif words[0] in ("run", "compare", "tune") and not (folder / words[1]).exists():
         short = () if any(word.startswith("epochs=") for word in words) else SHORT
         few = ("--workers", "1") if "--workers" in words else ()  # each takes seconds to start
+        few += ("--seeds", "2") if "--seeds" in words else ()  # as many as a spread needs
         staged = (*NARROW, *(GROWING if "progfed" in words else ())) if STAGED & set(words) else ()
         cli.succeed(*words, *SMALL, *short, *few, *staged, cwd=folder)
     else:

@@ -4,6 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import coterie
@@ -44,20 +45,26 @@ LONG = {
 }
 
 
+@cache
+def parsed() -> list[tuple[str, str, ast.Module]]:
+    """(file, text, tree) of everything in the package."""
+    files = {file.relative_to(PACKAGE).as_posix(): file for file in sorted(PACKAGE.rglob("*.py"))}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    return [(name, text, ast.parse(text)) for name, text in texts.items()]
+
+
 def imports() -> Iterator[tuple[str, str, bool]]:
     """(file, room, whether it is imported with the file) for everything that a file takes from the package."""
-    for file in PACKAGE.rglob("*.py"):
-        name = file.relative_to(PACKAGE)
-        if name.as_posix() == "__init__.py":  # the door to all of them
+    for name, _, tree in parsed():
+        if name == "__init__.py":  # the door to all of them
             continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
         for_types = [node for part in tree.body if isinstance(part, ast.If) for node in part.body]
         for node in ast.walk(tree):
             if node not in for_types and isinstance(node, ast.ImportFrom) and node.level:
-                here = ["coterie", *name.parts[:-1]]
+                here = ["coterie", *name.split("/")[:-1]]
                 path = [*here[: len(here) - node.level + 1], *(node.module or "").split(".")]
                 rooms = [path[1]] if path[1:] and path[1] else [alias.name for alias in node.names]
-                yield from ((name.as_posix(), room, node in tree.body) for room in rooms)
+                yield from ((name, room, node in tree.body) for room in rooms)
 
 
 def test_rooms_point_downward() -> None:
@@ -72,13 +79,6 @@ def test_rooms_point_downward() -> None:
         assert not at_once, f"{file} imports {room}, which is above it"
         found.add((file, room))
     assert found == UPWARD
-
-
-def parsed() -> Iterator[tuple[str, str, ast.Module]]:
-    """(file, text, tree) of everything in the package."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        yield file.relative_to(PACKAGE).as_posix(), text, ast.parse(text)
 
 
 def test_files_have_a_readable_size() -> None:
