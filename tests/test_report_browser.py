@@ -223,7 +223,8 @@ def test_a_federation_s_page_tells_who_took_part(browser: Any, federation: Path,
         page.locator("#s1-attendance .plot").scroll_into_view_if_needed()
         bar = page.locator("#s1-attendance .point path").nth(2).bounding_box()  # behind those of rounds with all
         page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2, steps=4)
-        page.wait_for_selector("#s1-attendance .hovertext", timeout=10_000)
+        # On its way the pointer passes another bar, whose words may be there first.
+        page.wait_for_selector("#s1-attendance .hovertext:has-text('site-0')", timeout=10_000)
         assert page.text_content("#s1-attendance .hovertext") == "site-0rounds 2 to 3: without site-2"
 
 
