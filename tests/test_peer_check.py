@@ -239,5 +239,5 @@ def test_a_folder_that_cannot_be_its_own_names_the_line_that_chooses_it(
 def test_going_without_certificates_is_refused_where_a_member_is_elsewhere(cli: Cli, config: PeerConfig) -> None:
     elsewhere = changed(config, 'beta = "127.0.0.1', 'beta = "10.0.0.2')
     options = ("peer", "--config", elsewhere.path.name, "--insecure-loopback")
-    names = ("beta is at 10.0.0.2:", "not on 127.0.0.0/8", "use certificates")
+    names = ("beta is at 10.0.0.2:", "not on 127.0.0.1", "use certificates")
     cli.refuse(*options, cwd=elsewhere.path.parent, names=names)

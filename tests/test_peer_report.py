@@ -24,7 +24,6 @@ from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.report.library import MISSING
 from coterie.report.record import Record
-from coterie.store import RunFolder
 from coterie.store.pack import pack
 from helpers_cli import Cli
 from local_peers import participants, run_together, write_log
@@ -309,12 +308,6 @@ def test_commands_take_a_member_s_folder(cli: Cli, copied: list[Path]) -> None:
         assert done.status == status, (words, done)
         assert re.search(said, done.err if status else done.out), (words, done)
         assert len(done.sentences) == (1 if status else 0)
-
-
-def test_another_federation_needs_another_folder(copied: list[Path]) -> None:
-    folder = RunFolder(copied[0])
-    with pytest.raises(UserError, match=r"rounds: 2 there, 3 here\): use the same options, or another folder in"):
-        folder.check_same({**folder.config(), "rounds": 3})
 
 
 def test_an_unfinished_folder_names_the_command_that_goes_on(copied: list[Path]) -> None:

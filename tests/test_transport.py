@@ -236,9 +236,9 @@ def test_a_port_that_is_taken(members: Members, tmp_path: Path) -> None:
     other.transport.close()
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "localhost", "::1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["10.0.0.1", "127.0.0.2", "localhost", "::1", "0.0.0.0"])
 def test_plain_http_stays_on_this_machine(host: str) -> None:
-    with pytest.raises(UserError, match=r"b is at .*:1, which is not on 127.0.0.0/8: use certificates"):
+    with pytest.raises(UserError, match=r"b is at .*:1, which is not on 127.0.0.1: use certificates"):
         Transport(
             "a", {"b": (host, 1)}, ("127.0.0.1", 0), None, None, Inbox(Path()), lambda: None, dict, print,
         )  # type: ignore[arg-type, return-value]  # fmt: skip

@@ -30,7 +30,7 @@ def participate(
         typer.Option(help="How long a round waits for neighbors, as 30s, in place of the file's.", show_default="none"),
     ] = None,
     insecure_loopback: Annotated[
-        bool, typer.Option("--insecure-loopback", help="Go without TLS, where all members are on 127.0.0.0/8.")
+        bool, typer.Option("--insecure-loopback", help="Go without TLS, where all members are on 127.0.0.1.")
     ] = False,
     trust: Trust = None,
 ) -> None:

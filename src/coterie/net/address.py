@@ -1,6 +1,5 @@
 """Addresses as people write them: HOST:PORT."""
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from ..core.annotations import shown
 from ..core.errors import UserError
 from ..core.spec import whole_number
 
-LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
+LOOPBACK = "127.0.0.1"
 PORTS = 65535  # the largest number of a port
 
 
@@ -43,15 +42,11 @@ def check_loopback(places: Mapping[str, tuple[str, int]]) -> None:
 
     >>> check_loopback({"alpha": ("127.0.0.1", 7443), "beta": ("10.0.0.2", 7443)})
     Traceback (most recent call last):
-    coterie.core.errors.UserError: beta is at 10.0.0.2:7443, which is not on 127.0.0.0/8: use certificates instead of \
+    coterie.core.errors.UserError: beta is at 10.0.0.2:7443, which is not on 127.0.0.1: use certificates instead of \
     --insecure-loopback, as only members on one machine go without
     """
     for name, where in places.items():
-        try:
-            inside = ipaddress.ip_address(where[0]) in LOOPBACK
-        except ValueError:  # a name, which may mean another machine tomorrow
-            inside = False
-        if not inside:
+        if where[0] != LOOPBACK:  # a name may mean another machine tomorrow
             raise UserError(
                 f"{name} is at {Address(*where)}, which is not on {LOOPBACK}: use certificates instead of "
                 "--insecure-loopback, as only members on one machine go without"

@@ -13,12 +13,12 @@ from ..core.errors import UserError, did_you_mean
 from ..core.files import user_path
 from ..core.settings_file import read_toml
 from ..core.spec import convert, parse, parse_seconds, spelled, whole_number
-from .address import Address, address
+from .address import LOOPBACK, Address, address
 from .certificates import check_name
 from .tls import Credentials, say
 
 AUTO = "auto"
-EVERYWHERE, LOOPBACK = "0.0.0.0", "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 LISTEN, METRICS = "0.0.0.0:7443", "127.0.0.1:9464"  # examples
 TABLES = ("federation", "peer")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -6,7 +6,7 @@ from typing import Any
 from ..models.losses import loss_named
 from ..models.model import Model
 from ..training.checks import find_device
-from .address import Address
+from .address import LOOPBACK, Address
 from .agreement import agreed, algorithm, digest, module
 from .config import PeerConfig
 from .mailbox import Mailbox
@@ -50,7 +50,7 @@ def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., Non
     def make(mailbox: Mailbox, beat: Callable[[], Beat], hello: Callable[[], dict[str, Any]]) -> Transport:
         members, listen = config.members, config.listen
         if credentials is None:  # whatever the file says of listening everywhere
-            listen = Address(members[config.name].host, listen.port)
+            listen = Address(LOOPBACK, listen.port)
             return Transport(config.name, members, listen, None, None, mailbox, beat, hello, on_event)
         server = server_context(credentials, lambda why: None)  # the transport tells it, with the address
         return Transport(

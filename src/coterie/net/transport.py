@@ -34,7 +34,7 @@ class Transport:
         me: The name of this peer.
         members: Where everybody listens; this peer may be among them.
         listen: Where this peer listens.
-        server_tls: TLS for whoever connects; None for plain HTTP, on 127.0.0.0/8 only.
+        server_tls: TLS for whoever connects; None for plain HTTP, on 127.0.0.1 only.
         client_tls: TLS for connecting to others.
         receiver: Who takes messages; called in threads.
         beat: What this peer says of itself in heartbeats; called on the loop, so it must not wait.

@@ -116,10 +116,9 @@ class RunFolder:
         """Refuse to continue with another configuration, and show the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))
         if differences:
-            other = "another folder in peer.toml" if "peer" in config else "another --out"
             raise FolderError(
                 f"cannot resume {self.path}, its configuration differs from that in {CONFIG} "
-                f"({'; '.join(differences)}): use the same options, or {other}"
+                f"({'; '.join(differences)}): use the same options, or another --out"
             )
 
     def resumed(
