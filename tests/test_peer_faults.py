@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ class Federation:
     def rounds(self, name: str) -> list[int]:
         """The rounds that a member has taken part in."""
         return [each["round"] for each in self.files.events(name, "round")]
+
+    def miss(self, names: Sequence[str], others: Sequence[str]) -> None:
+        """Waits until each of some members has noticed that others do not answer any more."""
+        for name, other in product(names, others):
+            wait_until(lambda n=name, o=other: self.files.events(n, "lost", member=o), f"{name} misses {other}")
 
     def back_again(self, name: str, other: str) -> bool:
         """Whether a member went through a round with another one that it had lost before."""
@@ -155,8 +161,8 @@ def test_a_cut_link_is_noticed_and_taken_up_again(apart: Federation, method: str
     apart.start(*NAMES, pause=2 * PAUSE)
     apart.reached("site-0", 3)
     apart.network.set([("site-0", "site-1")], Link(open=False))
-    wait_until(lambda: apart.files.events("site-0", "lost", member="site-1"), "the cut link is noticed")
-    wait_until(lambda: apart.files.events("site-1", "lost", member="site-0"), "the cut link is noticed")
+    apart.miss(["site-0"], ["site-1"])
+    apart.miss(["site-1"], ["site-0"])
     apart.network.set_all(Link())
     apart.finish()
     apart.check(undisturbed(method))
@@ -199,8 +205,8 @@ def test_two_halves_train_on_and_become_one_again(apart: Federation, method: str
     apart.start(*NAMES, pause=2 * PAUSE)
     apart.reached("site-0", 3)
     apart.network.split(NAMES[:2])
-    wait_until(lambda: len(apart.files.events("site-0", "lost")) == 3, "one half misses the other")
-    wait_until(lambda: len(apart.files.events("site-4", "lost")) == 2, "one half misses the other")
+    for one, other in ((NAMES[:2], NAMES[2:]), (NAMES[2:], NAMES[:2])):
+        apart.miss(one, other)
     apart.network.set_all(Link())
     apart.finish()
     apart.check(undisturbed(method))
@@ -216,7 +222,7 @@ def test_a_peer_that_was_alone_finds_the_others_where_it_is(apart: Federation, m
     apart.start("site-4", pause=0.0)
     apart.reached("site-4", 2)
     apart.network.split(["site-4"])
-    wait_until(lambda: len(apart.files.events("site-4", "lost")) == 4, "it is alone")
+    apart.miss(NAMES[4:], NAMES[:4])
     apart.reached("site-0", 5)
     assert apart.rounds("site-4")[-1] <= apart.rounds("site-0")[-1] + 4
     apart.network.set_all(Link())

@@ -47,8 +47,8 @@ class Compiler:
         os.environ.setdefault(KEPT, str(compiled_folder()))
         self._begun: list[tuple[fx.GraphModule, list[Piece]]] = []
         self._waiting: list[Path] = []
-        self._idle: list[Worker] = []
-        self._workers: list[Worker] = []
+        self._idle: list[CompilerProcess] = []
+        self._workers: list[CompilerProcess] = []
 
     def __enter__(self) -> "Compiler":
         self._files = TemporaryDirectory()
@@ -66,7 +66,7 @@ class Compiler:
         """
         if 10 * len(tensors) >= LARGE and not seen(tensors).exists():
             while len(self._idle) < min(processors() // 2, AT_ONCE):
-                self._idle.append(Worker(Path(self._files.name, f"{len(self._idle)}.log")))
+                self._idle.append(CompilerProcess(Path(self._files.name, f"{len(self._idle)}.log")))
 
     def begin(self, graph: fx.GraphModule) -> None:
         """Begin to compile a graph, unless that was done before on this machine."""
@@ -98,14 +98,14 @@ class Compiler:
     def _start(self) -> None:
         while self._waiting and self._running() < min(processors(), AT_ONCE):
             file = self._waiting.pop(0)
-            self._workers.append(self._idle.pop() if self._idle else Worker(file.with_suffix(".log")))
+            self._workers.append(self._idle.pop() if self._idle else CompilerProcess(file.with_suffix(".log")))
             self._workers[-1].compile(file)
 
     def _running(self) -> int:
         return sum(worker.process.poll() is None for worker in self._workers)
 
 
-class Worker:
+class CompilerProcess:
     """A process that compiles the graph of one file, once it is told which."""
 
     def __init__(self, log: Path) -> None:
