@@ -94,8 +94,9 @@ def test_another_process_knows_the_compilers_own_operations(tmp_path: Path) -> N
 def test_bytecode_is_kept_where_an_installation_has_none(
     installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second process finds the bytecode of the first, unless it lies beside the sources, as it does mostly."""
+    """It is made before an import needs it, unless it lies beside the sources, as it does mostly."""
     monkeypatch.setenv(compiler.COMPILED, str(tmp_path / "compiled"))
+    monkeypatch.setattr(compiler, "IMPORTED_WITH_IT", ())
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     source = tmp_path / "torch" / "_inductor" / "lowering.py"
     source.parent.mkdir(parents=True)
@@ -104,7 +105,12 @@ def test_bytecode_is_kept_where_an_installation_has_none(
         py_compile.compile(str(source))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = sys.pycache_prefix
+    never = source.parents[1] / "testing" / "never.py"
+    never.parent.mkdir()
+    never.write_text("WORDS = 1\n")
     with compiler.bytecode_kept():
+        made = [path.name.split(".")[0] for path in (tmp_path / "compiled").rglob("torch/**/*.pyc")]
+        assert made == ([] if installed else ["lowering"])
         spec = spec_from_file_location("lowering", source)
         assert spec is not None
         assert spec.loader is not None

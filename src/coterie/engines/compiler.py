@@ -9,9 +9,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import cache_from_source
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen, run
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {
 COMPILED = "COTERIE_COMPILED"  # names the folder of compiled programs, which all runs share
 KEPT = "TORCHINDUCTOR_CACHE_DIR"  # torch's name for it
 LARGE = 200  # operations, from which on a piece of a graph is worth a process: starting one takes some seconds
+IMPORTED_WITH_IT = ("sympy", "networkx", "mpmath")  # packages of which torch's compiler imports much
+NEVER_IMPORTED = r"[\\/](tests?|testing)[\\/]"  # folders of theirs, as compileall wants them
 AT_ONCE = 8  # processes: each of them takes some of the GPU's memory while it compiles
 
 
@@ -111,9 +113,7 @@ class CompilerProcess:
     def __init__(self, log: Path) -> None:
         self.log = log
         code = "from coterie.engines.compiler import compile_file; compile_file()"
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        if sys.pycache_prefix is not None:
-            env |= {"PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
+        env = {**with_bytecode(), "PYTHONPATH": os.pathsep.join(sys.path)}
         with log.open("wb") as said:
             self.process = Popen([sys.executable, "-c", code], env=env, stdin=PIPE, stdout=DEVNULL, stderr=said)
 
@@ -151,16 +151,33 @@ def compiled(graph: fx.GraphModule) -> Program:
 def bytecode_kept() -> Iterator[None]:
     """Let Python keep what it makes of the compiler's sources, where nobody else has: an installation may be read-only.
 
-    These are 1,300 modules. Importing them from sources takes 8 s more, in each process.
+    These are 1,300 modules. Importing them from sources takes 8 s more, in each process. So all cores make their
+    bytecode first.
     """
     before = sys.pycache_prefix, sys.dont_write_bytecode
     source = Path(torch.__file__).with_name("_inductor") / "lowering.py"
     if not Path(cache_from_source(str(source))).exists():
         sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
+        if not Path(cache_from_source(str(source))).exists():
+            command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", NEVER_IMPORTED]
+            others = (find_spec(name) for name in IMPORTED_WITH_IT)
+            folders = [
+                Path(torch.__file__).parent,
+                *(Path(spec.origin).parent for spec in others if spec and spec.origin),
+            ]
+            # Whatever it leaves out, an import makes.
+            run([*command, *map(str, folders)], env=with_bytecode(), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     try:
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before
+
+
+def with_bytecode() -> dict[str, str]:
+    """Return the environment of a process that reads and keeps bytecode where this one does."""
+    if sys.pycache_prefix is None:
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPYCACHEPREFIX": sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def compile_file() -> None:
