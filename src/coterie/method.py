@@ -25,8 +25,8 @@ What is here:
   ``Pushed``; ``beside`` with the state ``Beside``, where clients have a model of their own beside the server's. It
   trains together with the server's as its ``second``, under ``second_names``; ``apart`` separates the two.
 * Mixing: ``average``, and its halves ``sums`` and ``ratio``; ``gossip``, ``interpolate``; ``Topology``, ``topology``.
-  The first and the fourth take a rule, that of the training. A program that follows it says so in a field of that name;
-  with one that does not, the setting robust is refused.
+  Averages and gossip take a rule, that of the training. A program that follows it says so in a field of that name; with
+  one that does not, the setting robust is refused.
 * Wrappers: ``quantized`` messages, ``finetuned`` models, and ``around``, which makes such a wrapper.
 * From scratch: ``Round`` and ``Trained``, which the functions of a program take and return; ``message_of`` a model,
   ``persistent`` momentum, ``look_up`` for corrections; ``Traffic``, ``load``, ``over``, ``gossiped``,

@@ -39,8 +39,7 @@ def leaves(x: Tree) -> list[Tensor]:
 
 
 def aligned(x: Tree, y: Tree) -> list[Tensor]:
-    """Return the tensors of ``y`` in the order in which ``x`` has those of the same places: the names of a dict differ
-    in order, too.
+    """Return the tensors of ``y`` in the order of ``x``, which may list the same names in another order.
 
     >>> aligned({"a": 1, "b": 2}, {"b": torch.tensor(2), "a": torch.tensor(1)})
     [tensor(1), tensor(2)]

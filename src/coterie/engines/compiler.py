@@ -159,18 +159,19 @@ def bytecode_kept() -> Iterator[None]:
     if not Path(cache_from_source(str(source))).exists():
         sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
         if not Path(cache_from_source(str(source))).exists():
-            command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", NEVER_IMPORTED]
-            others = (find_spec(name) for name in IMPORTED_WITH_IT)
-            folders = [
-                Path(torch.__file__).parent,
-                *(Path(spec.origin).parent for spec in others if spec and spec.origin),
-            ]
-            # Whatever it leaves out, an import makes.
-            run([*command, *map(str, folders)], env=with_bytecode(), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+            make_bytecode()
     try:
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before
+
+
+def make_bytecode() -> None:
+    """Let all cores make the bytecode of the compiler and of what it imports; what is left out, an import makes."""
+    others = [spec.origin for spec in map(find_spec, IMPORTED_WITH_IT) if spec is not None and spec.origin is not None]
+    folders = [str(Path(package).parent) for package in (torch.__file__, *others)]
+    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", NEVER_IMPORTED, *folders]
+    run(command, env=with_bytecode(), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
 
 
 def with_bytecode() -> dict[str, str]:

@@ -211,9 +211,8 @@ class RecordedStep:
         The program of one client alone sees its tensors without the dimension of clients: fewer operations to trace.
         """
         drawn = tree_map(self._own, batch)
-        mine: tuple[Tree, Tree, Tensors] = self.carry, self.fixed, drawn
-        mine = rows(mine, 0) if self.chunk == 1 else mine
-        memory = (*mine, self.rates, self.samples.x, self.samples.y)
+        own: Tree = (self.carry, self.fixed, drawn)
+        memory = (*(rows(own, 0) if self.chunk == 1 else own), self.rates, self.samples.x, self.samples.y)
 
         def body(*tensors: Tensor) -> list[Tensor]:
             carry, fixed, drawn, rates, x, y = with_leaves(memory, tensors)
