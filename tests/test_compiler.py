@@ -6,12 +6,13 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from coterie.engines import compiler
+from coterie.engines import capture, compiler
 from coterie.engines.capture import flat
 from coterie.engines.compiler import Compiler
 from coterie.engines.pieces import cut
@@ -67,6 +68,43 @@ def test_processes_compile_for_those_who_come_later(tmp_path: Path, monkeypatch:
         assert not second._waiting
 
 
+def convolved(x: Tensor, w: Tensor) -> list[Tensor]:
+    """A step along the gradient by the filters."""
+
+    def value(w: Tensor) -> tuple[Tensor, Tensor]:
+        loss = torch.conv2d(x, w).square().sum()
+        return loss, torch.autograd.grad(loss, [w])[0]
+
+    return [x, w - torch.func.vjp(value, w, has_aux=True)[2]]
+
+
+def test_convolutions_are_tried_while_graphs_are_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards and backwards, with all algorithms; what fails there fails the building."""
+    monkeypatch.setenv(compiler.KEPT, str(tmp_path))
+    monkeypatch.setattr(Compiler, "programs", lambda self: [lambda tensors: () for _ in self._begun])
+    real, seen, given = capture.CONVOLUTIONS, list[str](), [torch.ones(2, 3, 5, 5), torch.ones(4, 3, 2, 2)]
+
+    class Tried(tuple[Any, ...]):
+        def __contains__(self, target: object) -> bool:
+            if target in real:
+                seen.append(f"{target} {torch.backends.cudnn.benchmark}")
+            return target in real
+
+    monkeypatch.setattr(capture, "CONVOLUTIONS", Tried())
+    begun = list[int]()
+    assert len(capture.captured([capture.Wanted(convolved, given)] * 2, begun.append)) == 2
+    assert begun == [1, 2]
+    assert seen == ["aten.convolution.default True", "aten.convolution_backward.default True"] * 2
+    assert not torch.backends.cudnn.benchmark
+
+    def fail(graph: torch.fx.GraphModule) -> None:
+        raise RuntimeError("no algorithm")
+
+    monkeypatch.setattr(capture, "convolve", fail)
+    with pytest.raises(RuntimeError, match="no algorithm"):
+        capture.captured([capture.Wanted(convolved, given)], begun.append)
+
+
 def test_a_process_without_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiler.KEPT, str(tmp_path))
     monkeypatch.setattr(compiler, "processors", lambda: 4)
@@ -94,13 +132,14 @@ def test_another_process_knows_the_compilers_own_operations(tmp_path: Path) -> N
 def test_bytecode_is_kept_where_an_installation_has_none(
     installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made before an import needs it, unless it lies beside the sources, as it does mostly."""
+    """All cores make it, and imports keep theirs, unless it lies beside the sources, as it does mostly."""
     monkeypatch.setenv(compiler.COMPILED, str(tmp_path / "compiled"))
     monkeypatch.setattr(compiler, "IMPORTED_WITH_IT", ())
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     source = tmp_path / "torch" / "_inductor" / "lowering.py"
     source.parent.mkdir(parents=True)
-    source.write_text("WORDS = 1\n")
+    for module in (source, source.with_name("codecache.py")):
+        module.write_text("WORDS = 1\n")
     if installed:
         py_compile.compile(str(source))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -109,11 +148,10 @@ def test_bytecode_is_kept_where_an_installation_has_none(
     never.parent.mkdir()
     never.write_text("WORDS = 1\n")
     with compiler.bytecode_kept():
-        made = [path.name.split(".")[0] for path in (tmp_path / "compiled").rglob("torch/**/*.pyc")]
-        assert made == ([] if installed else ["lowering"])
         spec = spec_from_file_location("lowering", source)
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(module_from_spec(spec))
     assert (sys.pycache_prefix, sys.dont_write_bytecode) == (before, True)
-    assert bool(list((tmp_path / "compiled").glob("**/lowering.*.pyc"))) != installed
+    made = {path.name.split(".")[0] for path in (tmp_path / "compiled").rglob("torch/**/*.pyc")}
+    assert made == (set() if installed else {"lowering", "codecache"})

@@ -16,7 +16,7 @@ from coterie import algorithms
 from coterie.core.tensors import rows, stack
 from coterie.data.batches import Amount, Batch
 from coterie.engines import Graphed, Serial, Vectorized, norms
-from coterie.engines.capture import PlayOver, Wanted
+from coterie.engines.capture import PlayOver, Wanted, flat
 from coterie.engines.half import HalfProducts
 from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy
@@ -109,18 +109,44 @@ def assert_same(fast: dict[str, Tensor], slow: dict[str, Tensor], tolerance: flo
 
 @pytest.mark.parametrize("shape", [(5, 6), (5, 6, 4), (5, 6, 4, 3)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_group_norm_for_the_compiler_is_group_norm(shape: tuple[int, ...], affine: bool) -> None:
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_group_norm_for_the_compiler_is_group_norm(
+    shape: tuple[int, ...], affine: bool, device: str, stacked: bool
+) -> None:
+    """Of one client and of several; the layout survives, also where torch would change it, as on any other device."""
     torch.manual_seed(0)
-    x = torch.randn(shape, dtype=torch.float64)
-    x = x.to(memory_format=torch.channels_last) if x.dim() == 4 else x
-    weights = (torch.randn(6, dtype=torch.float64), torch.randn(6, dtype=torch.float64)) if affine else (None, None)
-    moving = [v.requires_grad_() for v in (x, *weights) if v is not None]
-    theirs, mine = nn.functional.group_norm(x, 3, *weights), norms.group_norm(x, 3, *weights)
-    dy = torch.randn_like(theirs)
-    torch.testing.assert_close(mine, theirs)
-    assert mine.stride() == x.stride()  # the layout survives
-    for own, g in zip(torch.autograd.grad(mine, moving, dy), torch.autograd.grad(theirs, moving, dy), strict=True):
-        torch.testing.assert_close(own, g)
+    last = {"memory_format": torch.channels_last} if len(shape) == 4 and not stacked else {}
+    x, targets = (torch.randn(shape, dtype=torch.float64).to(**last) for _ in range(2))
+    given = {"x": x} | ({"w": torch.randn(6, dtype=torch.float64), "b": torch.randn(6).double()} if affine else {})
+    given, targets = {k: v.to(device) for k, v in given.items()}, targets.to(device)
+
+    def one(given: dict[str, Tensor]) -> dict[str, Tensor]:
+        def value(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            y = nn.functional.group_norm(params["x"], 3, params.get("w"), params.get("b"))
+            loss = (y * targets).sum() + (y.square() * targets).sum()
+            g = torch.autograd.grad(loss, list(params.values()))
+            return loss, dict(zip(params, g, strict=True)) | {"y": y.detach()}
+
+        return torch.func.vjp(value, given, has_aux=True)[2]
+
+    body = torch.func.vmap(one) if stacked else one
+    given = {k: torch.stack([v, v + 1]) for k, v in given.items()} if stacked else given
+    with torch.no_grad():
+        theirs = body(given)
+        mine = {k: torch.zeros_like(given[k if k in given else "x"]) for k in theirs}
+        graph = flat(
+            lambda *v: list(body(dict(zip(given, v[len(mine) :], strict=True))).values()),
+            [*mine.values(), *given.values()],
+        )
+        graph.recompile()
+        graph(*mine.values(), *given.values())
+    assert not any("group_norm" in str(v.target) for v in graph.graph.nodes)
+    kept = [v.args[1].meta["val"].stride() for v in graph.graph.nodes if v.target is torch.ops.aten.copy_.default]
+    if not stacked:
+        assert kept == [v.stride() for v in mine.values()]
+    if device == "cpu":
+        torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (5, 6, 4), (5, 6, 4, 3)])

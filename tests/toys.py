@@ -239,6 +239,7 @@ def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
 def traced(body: Body, tensors: Sequence[Tensor], size: int = SIZE) -> Program:
     """Trace a program, which then runs as it is, in pieces of about ``size`` operations."""
     with torch.no_grad():
+        body(*tensors)
         graph = flat(body, tensors)
     pieces = cut(graph, size)
     return in_turn(graph, pieces, [lambda tensors, run=piece.module: run(*tensors) for piece in pieces])

@@ -3,15 +3,16 @@
 import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 
-from .compiler import Compiler, bytecode_kept
-from .norms import LayoutKept
+from .compiler import Compiler, bytecode_kept, gpu_to_itself
+from .norms import IN_PLAIN_OPERATIONS, LayoutKept
 from .pieces import Program
 
 Body = Callable[..., Sequence[Tensor]]
@@ -32,20 +33,52 @@ class Wanted(NamedTuple):
 Build = Callable[[Sequence[Wanted], Callable[[int], object]], list[PlayOver]]
 """Builds programs, and tells the number of each, from 1, when it begins with it."""
 
+CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
 
 
 def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
     """Compile each once, and record it as a CUDA graph for every set of tensors: one launch for all its kernels."""
     with torch.no_grad(), no_collection(), bytecode_kept(), Compiler() as compiler:
-        for one in wanted:
-            compiler.expect(one.tensors)
-        for number, (body, tensors) in enumerate(wanted, 1):
-            begun(number)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
-                compiler.begin(flat(body, tensors))
-        return [partial(played, program) for program in compiler.programs()]
+        for body, tensors in wanted:
+            compiler.expect(tensors)
+            body(*tensors)  # what is made at the first call only must not become a part of a graph
+        from torch._inductor.codecache import torch_key  # slow to import, and not for two threads at a time
+
+        meanwhile = ThreadPoolExecutor(1)
+        try:
+            with fastest_algorithms():
+                doing: list[Future[Any]] = [meanwhile.submit(torch_key)]  # it reads all sources of the compiler
+                for number, (body, tensors) in enumerate(wanted, 1):
+                    begun(number)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
+                        graph = flat(body, tensors)
+                    doing.append(meanwhile.submit(convolve, graph))
+                    compiler.begin(graph)
+                programs = compiler.programs()
+                for each in doing:
+                    each.result()
+            return [partial(played, program) for program in programs]
+        finally:
+            meanwhile.shutdown(cancel_futures=True)
+
+
+def convolve(graph: fx.GraphModule) -> None:
+    """Run the convolutions of a graph over zeros: cuDNN tries its algorithms, for which a recording would wait.
+
+    That takes a second, and six for the first time on a machine. Where memory does not suffice, it is left to the
+    recording.
+    """
+
+    def zeros(v: fx.Node) -> Any:
+        like = v.meta["val"]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).zero_()
+
+    with torch.no_grad(), gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
+        for v in graph.graph.nodes:
+            if v.target in CONVOLUTIONS:
+                v.target(*fx.map_arg(v.args, zeros), **v.kwargs)
 
 
 @contextmanager
@@ -84,12 +117,13 @@ def flat(body: Body, tensors: Sequence[Tensor]) -> fx.GraphModule:
     """
     import torch._inductor.lowering  # slow to import, and only needed here; the decomposition of pooling looks it up
     from torch._inductor.decomposition import select_decomp_table
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    body(*tensors)  # what is made at the first call only must not become a part of the graph
     pure = torch.func.functionalize(body, remove="mutations")
-    trace = make_fx(pure, select_decomp_table(), tracing_mode="fake", _allow_non_fake_inputs=True)
-    with LayoutKept():
+    known = {**select_decomp_table(), **IN_PLAIN_OPERATIONS}
+    trace = make_fx(pure, known, tracing_mode="fake", _allow_non_fake_inputs=True)
+    with LayoutKept(), _use_lazy_graph_module(True):  # as a rule its pieces alone become code
         made: fx.GraphModule = trace(*tensors)
     written_back(made.graph)
     made.recompile()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen, run
+from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -152,26 +152,30 @@ def bytecode_kept() -> Iterator[None]:
     """Let Python keep what it makes of the compiler's sources, where nobody else has: an installation may be read-only.
 
     These are 1,300 modules. Importing them from sources takes 8 s more, in each process. So all cores make their
-    bytecode first.
+    bytecode, while the first imports are under way.
     """
     before = sys.pycache_prefix, sys.dont_write_bytecode
-    source = Path(torch.__file__).with_name("_inductor") / "lowering.py"
+    source, making = Path(torch.__file__).with_name("_inductor") / "lowering.py", list[Popen[bytes]]()
     if not Path(cache_from_source(str(source))).exists():
         sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
         if not Path(cache_from_source(str(source))).exists():
-            make_bytecode()
+            making = make_bytecode()
     try:
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before
+        for process in making:
+            process.wait()
 
 
-def make_bytecode() -> None:
+def make_bytecode() -> list[Popen[bytes]]:
     """Let all cores make the bytecode of the compiler and of what it imports; what is left out, an import makes."""
     others = [spec.origin for spec in map(find_spec, IMPORTED_WITH_IT) if spec is not None and spec.origin is not None]
-    folders = [str(Path(package).parent) for package in (torch.__file__, *others)]
-    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", NEVER_IMPORTED, *folders]
-    run(command, env=with_bytecode(), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", NEVER_IMPORTED]
+    return [
+        Popen([*command, str(Path(package).parent)], env=with_bytecode(), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+        for package in (torch.__file__, *others)
+    ]
 
 
 def with_bytecode() -> dict[str, str]:
@@ -198,16 +202,23 @@ def compile_file() -> None:
 def tune(program: Program, given: Sequence[Tensor]) -> None:
     """Run a program once over zeros: it tries what is fastest on this GPU, which is kept with it.
 
-    One process at a time does so, or they would disturb each other's measurements. Where memory does not suffice, it is
-    left to the first real run.
+    Where memory does not suffice, it is left to the first real run.
     """
-    from torch.utils._filelock import FileLock  # only needed here
-
     if not given[0].is_cuda:
         return
-    with FileLock(str(mark_folder() / "tuning.lock")), suppress(torch.cuda.OutOfMemoryError):
+    with gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
         program([torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).zero_() for v in given])
         torch.cuda.synchronize()
+
+
+@contextmanager
+def gpu_to_itself() -> Iterator[None]:
+    """Let one process at a time try what is fastest: they would disturb each other's measurements."""
+    from torch.utils._filelock import FileLock  # only needed here
+
+    mark_folder().mkdir(parents=True, exist_ok=True)
+    with FileLock(str(mark_folder() / "tuning.lock")):
+        yield
 
 
 def compiled_folder() -> Path:

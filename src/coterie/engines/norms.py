@@ -25,11 +25,81 @@ def group_norm(
 ) -> Tensor:
     """``torch.nn.functional.group_norm``; sums of half-precision numbers are of single precision."""
     x = input.to(torch.promote_types(input.dtype, torch.float32))
-    mean, var = (torch.unflatten(v, 1, (num_groups, -1)) for v in _of_channels(x))
+    n, channels = x.shape[:2]
+    y, _, _ = torch.native_group_norm(x, weight, bias, n, channels, x.shape[2:].numel(), num_groups, eps)
+    return y.to(input.dtype)
+
+
+def native_group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, each: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``torch.native_group_norm`` in plain operations: the output, and mean and 1 / deviation of every group."""
+    mean, var = (v.view(n, groups, -1) for v in _of_channels(x))
     between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
     r = torch.rsqrt(var.mean(2, keepdim=True) + between + eps)
-    center, r = center.expand_as(mean).flatten(1), r.expand_as(mean).flatten(1)
-    return _scaled(x, center, r, weight, bias).to(input.dtype)
+    a = r.expand(mean.shape) if weight is None else r * weight.view(groups, -1)
+    s = -center * a if bias is None else bias.view(groups, -1) - center * a
+    return x * _along(a, x) + _along(s, x), center.view(n, groups), r.view(n, groups)
+
+
+def native_group_norm_backward(
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    r: Tensor,
+    weight: Tensor | None,
+    n: int,
+    channels: int,
+    each: int,
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """``torch.ops.aten.native_group_norm_backward`` in plain operations: the gradients in x, weight and bias.
+
+    A group has K numbers x = mean + z / r. With dz = w dy, dx = r (dz - sum(dz) / K - z sum(dz z) / K). All sums come
+    of those of dy and dy x in single channels.
+    """
+    mean, r = mean.view(n, groups, 1), r.view(n, groups, 1)
+    pixels, k = list(range(2, x.dim())), each * (channels // groups)
+    of_dy, of_dy_x = ((v.sum(pixels) if pixels else v).view(n, groups, -1) for v in (dy, dy * x))
+    of_dy_z = (of_dy_x - of_dy * mean) * r
+    w = None if weight is None else weight.view(groups, -1)
+    dx = dweight = dbias = None
+    if wanted[0]:
+        of_dz, of_dz_z = ((v if w is None else v * w).sum(2, keepdim=True) for v in (of_dy, of_dy_z))
+        by_x = of_dz_z * r.square() * (-1 / k)
+        rest = of_dz * r * (-1 / k) - by_x * mean
+        by_dy, by_x, rest = (v.expand(of_dy.shape) for v in (r if w is None else r * w, by_x, rest))
+        dx = dy * _along(by_dy, x) + x * _along(by_x, x) + _along(rest, x)
+    if wanted[1]:
+        dweight = of_dy_z.sum(0).view(channels)
+    if wanted[2]:
+        dbias = of_dy.sum(0).view(channels)
+    return dx, dweight, dbias
+
+
+def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any:
+    """``torch.ops.aten.clone``; in a backward pass, images with their channels last stay so.
+
+    On a GPU torch's formula turns them around first, for a kernel of group normalization that is not called here.
+    """
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if last and memory_format is torch.contiguous_format and torch._C._current_graph_task_id() != -1:
+        return x
+    return NotImplemented
+
+
+IN_PLAIN_OPERATIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.native_group_norm.default: native_group_norm,
+    torch.ops.aten.native_group_norm_backward.default: native_group_norm_backward,
+    torch.ops.aten.clone.default: clone,
+}
+"""What a graph holds instead of torch's own."""
+
+
+def _along(v: Tensor, x: Tensor) -> Tensor:
+    """Return numbers of single channels of single samples, [N, G, C / G], as they go along with [N, C, pixels]."""
+    return v.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
 
 
 def batch_norm(

@@ -46,7 +46,7 @@ FILLS_A_GPU = 5_000_000_000
 WORKING_SET = 512 * 2**20
 BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a minute
 # Clients under way at a time where one fills the GPU, but not in every kernel: measured 3.0, 2.5 and 2.4 ms per
-# client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one.
+# client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one. With 4, rounds are 8 % longer.
 LANES = 3
 ONE_BY_ONE = "clients train one after another on each core, on the serial engine"
 
