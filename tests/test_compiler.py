@@ -43,6 +43,7 @@ def test_processes_compile_for_those_who_come_later(tmp_path: Path, monkeypatch:
 
     sizes = sorted(len(piece.module.graph.nodes) for piece in cut(traced(), 2))
     monkeypatch.setenv(compiler.KEPT, str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # a part of programs for a CPU
     monkeypatch.setattr(compiler, "LARGE", sizes[1])
     monkeypatch.setattr(compiler, "cut", lambda graph: cut(graph, 2))
     monkeypatch.setattr(compiler, "processors", lambda: 2)
