@@ -4,8 +4,10 @@ import py_compile
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -83,22 +85,20 @@ def test_convolutions_are_tried_while_graphs_are_traced(tmp_path: Path, monkeypa
     """Forwards and backwards, with all algorithms; what fails there fails the building."""
     monkeypatch.setenv(compiler.KEPT, str(tmp_path))
     monkeypatch.setattr(Compiler, "programs", lambda self: [lambda tensors: () for _ in self._begun])
-    real, seen, given = capture.CONVOLUTIONS, list[str](), [torch.ones(2, 3, 5, 5), torch.ones(4, 3, 2, 2)]
+    real, seen, given = capture.convolve, list[Any](), [torch.ones(2, 3, 5, 5), torch.ones(4, 3, 2, 2)]
 
-    class Tried(tuple[Any, ...]):
-        def __contains__(self, target: object) -> bool:
-            if target in real:
-                seen.append(f"{target} {torch.backends.cudnn.benchmark}")
-            return target in real
+    def watched(calls: Sequence[capture.Call]) -> None:
+        real(calls)
+        seen.append(([str(f) for f, _ in calls], torch.backends.cudnn.benchmark, current_thread() is main_thread()))
 
-    monkeypatch.setattr(capture, "CONVOLUTIONS", Tried())
+    monkeypatch.setattr(capture, "convolve", watched)
     begun = list[int]()
     assert len(capture.captured([capture.Wanted(convolved, given)] * 2, begun.append)) == 2
     assert begun == [1, 2]
-    assert seen == ["aten.convolution.default True", "aten.convolution_backward.default True"] * 2
+    assert seen == [(["aten.convolution.default", "aten.convolution_backward.default"], True, False)] * 2
     assert not torch.backends.cudnn.benchmark
 
-    def fail(graph: torch.fx.GraphModule) -> None:
+    def fail(calls: Sequence[capture.Call]) -> None:
         raise RuntimeError("no algorithm")
 
     monkeypatch.setattr(capture, "convolve", fail)

@@ -33,6 +33,9 @@ class Wanted(NamedTuple):
 Build = Callable[[Sequence[Wanted], Callable[[int], object]], list[PlayOver]]
 """Builds programs, and tells the number of each, from 1, when it begins with it."""
 
+Call = tuple[Callable[..., object], list[Any]]
+"""A function, and what it is given: values, or what makes a tensor of them."""
+
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
 
@@ -54,7 +57,7 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
                         graph = flat(body, tensors)
-                    doing.append(meanwhile.submit(convolve, graph))
+                    doing.append(meanwhile.submit(convolve, convolutions(graph)))
                     compiler.begin(graph)
                 programs = compiler.programs()
                 for each in doing:
@@ -64,21 +67,27 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
             meanwhile.shutdown(cancel_futures=True)
 
 
-def convolve(graph: fx.GraphModule) -> None:
-    """Run the convolutions of a graph over zeros: cuDNN tries its algorithms, for which a recording would wait.
+def convolutions(graph: fx.GraphModule) -> list[Call]:
+    """Return the convolutions of a graph, and what makes the tensors that they are given."""
+
+    def memory(v: Any) -> Any:
+        if not isinstance(v, fx.Node):
+            return v
+        like = v.meta["val"]
+        return partial(torch.empty_strided, like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+    return [(v.target, [memory(a) for a in v.args]) for v in graph.graph.nodes if v.target in CONVOLUTIONS]
+
+
+def convolve(calls: Sequence[Call]) -> None:
+    """Run convolutions over zeros: cuDNN tries its algorithms, for which a recording would wait.
 
     That takes a second, and six for the first time on a machine. Where memory does not suffice, it is left to the
     recording.
     """
-
-    def zeros(v: fx.Node) -> Any:
-        like = v.meta["val"]
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).zero_()
-
     with torch.no_grad(), gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
-        for v in graph.graph.nodes:
-            if v.target in CONVOLUTIONS:
-                v.target(*fx.map_arg(v.args, zeros), **v.kwargs)
+        for convolution, given in calls:
+            convolution(*(v().zero_() if isinstance(v, partial) else v for v in given))
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class Graphed(InMemory):
             play()
         finally:
             self._rehearsed = None
-        made = self._build([one.wanted for one in rehearsed.values()])
+        made = self._build([one.wanted for one in rehearsed.values()]) if rehearsed else []
         for one, play_over in zip(rehearsed.values(), made, strict=True):
             one.built[one.shape] = play_over
 
