@@ -1,11 +1,15 @@
 """What many files of tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from helpers_cli import Cli
 from peer_processes import PeerServer
+
+# The compiler tries for eight seconds what vector instructions a CPU has. Programs for one are compiled here alone.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 
 @pytest.fixture(scope="session")

@@ -280,7 +280,7 @@ def test_the_page_loads_itself_again_and_the_reader_stays(run: Backend) -> None:
     def put(text: str) -> None:
         replace(path, lambda file: file.write_text(text, encoding="utf-8"))
 
-    put(ct.report.html([run.folder], reload=3.0))
+    put(ct.report.html([run.folder], reload=1.0))
     with driver.sync_playwright() as playwright:
         own = Path(playwright.chromium.executable_path)
         found = own if own.exists() else next(filter(None, map(shutil.which, names)), None)
@@ -292,7 +292,7 @@ def test_the_page_loads_itself_again_and_the_reader_stays(run: Backend) -> None:
         assert "after round 2 of 4" in page.inner_text("#live")
         page.evaluate("window.scrollTo(0, 700); document.querySelector('details').open = true")
         run.rounds(3)
-        put(ct.report.html([run.folder], reload=3.0))
+        put(ct.report.html([run.folder], reload=1.0))
         page.wait_for_function("document.querySelector('#live').textContent.includes('after round 3')")
         assert page.evaluate("[window.scrollY, document.querySelector('details').open]") == [700, True]
         run.finish()
