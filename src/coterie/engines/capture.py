@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from .compiler import Compiler, bytecode_kept, gpu_to_itself
+from .compiler import Compiler, bytecode_kept, gpu_to_itself, zeros_for
 from .norms import IN_PLAIN_OPERATIONS, LayoutKept
 from .pieces import Program
 
@@ -33,8 +33,8 @@ class Wanted(NamedTuple):
 Build = Callable[[Sequence[Wanted], Callable[[int], object]], list[PlayOver]]
 """Builds programs, and tells the number of each, from 1, when it begins with it."""
 
-Call = tuple[Callable[..., object], list[Any]]
-"""A function, and what it is given: values, or what makes a tensor of them."""
+Call = tuple[Callable[..., object], list[Callable[[], Any]]]
+"""A function, and what makes the values that it is given."""
 
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 WARM = 3  # plays before recording: kernels are loaded, algorithms chosen, workspaces taken
@@ -68,15 +68,12 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
 
 
 def convolutions(graph: fx.GraphModule) -> list[Call]:
-    """Return the convolutions of a graph, and what makes the tensors that they are given."""
+    """Return the convolutions of a graph, and what makes the values that they are given."""
 
-    def memory(v: Any) -> Any:
-        if not isinstance(v, fx.Node):
-            return v
-        like = v.meta["val"]
-        return partial(torch.empty_strided, like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    def value(v: Any) -> Callable[[], Any]:
+        return zeros_for(v.meta["val"]) if isinstance(v, fx.Node) else lambda: v
 
-    return [(v.target, [memory(a) for a in v.args]) for v in graph.graph.nodes if v.target in CONVOLUTIONS]
+    return [(v.target, [value(a) for a in v.args]) for v in graph.graph.nodes if v.target in CONVOLUTIONS]
 
 
 def convolve(calls: Sequence[Call]) -> None:
@@ -87,7 +84,7 @@ def convolve(calls: Sequence[Call]) -> None:
     """
     with torch.no_grad(), gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
         for convolution, given in calls:
-            convolution(*(v().zero_() if isinstance(v, partial) else v for v in given))
+            convolution(*(make() for make in given))
 
 
 @contextmanager

@@ -207,8 +207,14 @@ def tune(program: Program, given: Sequence[Tensor]) -> None:
     if not given[0].is_cuda:
         return
     with gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
-        program([torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device=v.device).zero_() for v in given])
+        program([zeros_for(v)() for v in given])
         torch.cuda.synchronize()
+
+
+def zeros_for(v: Tensor) -> Callable[[], Tensor]:
+    """Return what makes zeros of this kind; ``v`` may stand for a tensor, and is not looked at later."""
+    shape, stride, kind, device = v.shape, v.stride(), v.dtype, v.device
+    return lambda: torch.empty_strided(shape, stride, dtype=kind, device=device).zero_()
 
 
 @contextmanager

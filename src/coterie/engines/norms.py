@@ -37,9 +37,9 @@ def native_group_norm(
     mean, var = (v.view(n, groups, -1) for v in _of_channels(x))
     between, center = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
     r = torch.rsqrt(var.mean(2, keepdim=True) + between + eps)
-    a = r.expand(mean.shape) if weight is None else r * weight.view(groups, -1)
-    s = -center * a if bias is None else bias.view(groups, -1) - center * a
-    return x * _along(a, x) + _along(s, x), center.view(n, groups), r.view(n, groups)
+    w, b = (None if v is None else v.view(groups, -1) for v in (weight, bias))
+    y = _scaled(x, center, r.expand(mean.shape) if w is None else r, w, b)
+    return y, center.view(n, groups), r.view(n, groups)
 
 
 def native_group_norm_backward(
@@ -97,11 +97,6 @@ IN_PLAIN_OPERATIONS: dict[Any, Callable[..., Any]] = {
 """What a graph holds instead of torch's own."""
 
 
-def _along(v: Tensor, x: Tensor) -> Tensor:
-    """Return numbers of single channels of single samples, [N, G, C / G], as they go along with [N, C, pixels]."""
-    return v.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
-
-
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -140,11 +135,15 @@ def _of_channels(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scaled(x: Tensor, mean: Tensor, r: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Return the normalized, scaled and shifted input; mean and r are [N, C] or [C]."""
+    """Return the normalized, scaled and shifted input; mean, r, weight and bias give [C] or [N, G, C / G] together."""
     a = r if weight is None else r * weight
     s = -mean * a if bias is None else bias - mean * a
-    along = (..., *[None] * (x.dim() - 2))
-    return x * a[along] + s[along]
+    return x * _along(a, x) + _along(s, x)
+
+
+def _along(v: Tensor, x: Tensor) -> Tensor:
+    """Return numbers of single channels, [C] or [N, G, C / G], as they go along with an input [N, C, pixels]."""
+    return v.reshape(-1, x.shape[1], *[1] * (x.dim() - 2))
 
 
 class LayoutKept(TorchFunctionMode):
