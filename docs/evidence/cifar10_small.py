@@ -1,13 +1,15 @@
 """Which detail of the set-up moves which method? A fifth of CIFAR-10, for a CPU, beside the runs of cifar10.py.
 
-    python docs/evidence/cifar10_small.py fedavg resnet8-gn 50
-    python docs/evidence/cifar10_small.py fedavg resnet8-gn 50 momentum=0 lr_decay=0.998
-    python docs/evidence/cifar10_small.py fedper small-cnn 40 partition=dirichlet-reuse:0.3
-    python docs/evidence/cifar10.py                                       # the page has the table of cifar10_small.json
+    python docs/evidence/cifar10_small.py dfedalt-t1 fedavg resnet8-gn 50
+    python docs/evidence/cifar10_small.py dfedalt-t1 fedavg resnet8-gn 50 momentum=0 lr_decay=0.998
+    python docs/evidence/cifar10_small.py dfedalt-t1 fedper small-cnn 40 partition=dirichlet-reuse:0.3
+    python docs/evidence/cifar10_small.py dfedsam-t1 dfedsam small-cnn 60 momentum=0.9
+    python docs/evidence/cifar10.py                                      # the page has the tables of cifar10_small.json
 
-METHOD MODEL ROUNDS [partition=...] [KEY=VALUE ...] runs the set-up of dfedalt-t1 with 10,000 images of half the width
-and height: 100 clients of 100 samples, ten a round, batches of 32, which make as many steps as 500 samples and batches
-of 128. Rates are those of 500 rounds, passed through in fewer: lr_decay is raised to the power 500 / ROUNDS.
+RECIPE METHOD MODEL ROUNDS [partition=...] [KEY=VALUE ...] runs the recipe on CIFAR-10, Dirichlet 0.3, with 10,000
+images of half the width and height: 100 clients of 100 samples and batches of 32, which make as many steps as 500
+samples and batches of 128. Rates are those of all rounds of the recipe, passed through in fewer: lr_decay is raised to
+the power of the recipe's rounds / ROUNDS.
 """
 
 import json
@@ -24,14 +26,15 @@ from torch.nn.functional import avg_pool2d
 import coterie as ct
 from coterie.data.partition import split, test_parts
 
-RECIPE, CASE = ct.recipes.load("dfedalt-t1"), 2
+CASES = {"dfedalt-t1": 2, "dfedsam-t1": 1}  # CIFAR-10, Dirichlet 0.3
 CLIENTS, SAMPLES, BATCH = 100, 10_000, 32
+UNCHANGED = "as in the recipe"
 FILE = Path(__file__).with_name("cifar10_small.json")
 
 
-def federation(partition: str, seed: int = 0) -> ct.data.Federation:
+def federation(recipe: ct.recipes.Recipe, case: int, partition: str, seed: int = 0) -> ct.data.Federation:
     """The fifth of the training samples and all test samples, half as wide and high, divided among the clients."""
-    full = RECIPE.federation(CASE)
+    full = recipe.federation(case)
     chosen = torch.from_numpy(np.sort(np.random.default_rng(0).permutation(len(full.y))[:SAMPLES]))
     x, test_x = (avg_pool2d(v.float(), 2).round().to(v.dtype) for v in (full.x[chosen], full.test_x))
     y, test_y = full.y[chosen].numpy(), full.test_y.numpy()
@@ -46,38 +49,41 @@ def federation(partition: str, seed: int = 0) -> ct.data.Federation:
     )
 
 
-def trained(method: str, model: str, rounds: int, changed: Mapping[str, str]) -> dict[str, Any]:
+def trained(recipe: str, method: str, model: str, rounds: int, changed: Mapping[str, str]) -> dict[str, Any]:
     """The accuracies after the last round, in %."""
-    fed = federation(changed.get("partition", RECIPE.cases[CASE - 1].partition))
+    loaded, case = ct.recipes.load(recipe), CASES[recipe]
+    fed = federation(loaded, case, changed.get("partition", loaded.cases[case - 1].partition))
     asked = {k: v for k, v in changed.items() if k != "partition"}
-    decay = float(asked.get("lr_decay", RECIPE.settings(method, CASE)["lr_decay"]))
-    sets = asked | {"lr_decay": str(decay ** (RECIPE.cases[CASE - 1].rounds / rounds)), "batch_size": str(BATCH)}
+    decay = float(asked.get("lr_decay", loaded.settings(method, case)["lr_decay"]))
+    sets = asked | {"lr_decay": str(decay ** (loaded.cases[case - 1].rounds / rounds)), "batch_size": str(BATCH)}
     changes = ct.recipes.Changes(set=[f"{k}={v}" for k, v in sets.items()])
-    algorithm = ct.recipes.apply_changes(RECIPE, changes, [method]).algorithm(method, CASE)
+    algorithm = ct.recipes.apply_changes(loaded, changes, [method]).algorithm(method, case)
     run = ct.fit(ct.models.build(model, fed), fed, algorithm, rounds=rounds, evaluate_every=rounds)
-    last, point = run.history[-1], RECIPE.entry(method).point
+    last, point = run.history[-1], loaded.entry(method).point
     personal, common = last[f"personal_accuracy_{point}"], last["global_accuracy"]
     measured = {"personal": round(100 * personal, 2), "global": round(100 * common, 2)}
-    return {"method": method, "model": model, "rounds": rounds, "changed": dict(changed), **measured}
+    return {"recipe": recipe, "method": method, "model": model, "rounds": rounds, "changed": dict(changed), **measured}
 
 
-def lines(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """One line per run with a changed set-up: its accuracies, and by how much they differ from the unchanged one's."""
+def lines(runs: Sequence[Mapping[str, Any]], recipe: str) -> list[list[str]]:
+    """One line per run of a recipe: its accuracies, and by how much they differ from those of the unchanged set-up."""
+    runs = [r for r in runs if r["recipe"] == recipe]
     usual = {(r["method"], r["model"]): r for r in runs if not r["changed"]}
     found = []
-    for run in (r for r in runs if r["changed"] and (r["method"], r["model"]) in usual):
+    for run in sorted(runs, key=lambda r: list(usual).index((r["method"], r["model"]))):
         base = usual[run["method"], run["model"]]
-        what = ", ".join(f"{k}={v}" for k, v in run["changed"].items())
-        numbers = [f"{run[k]:.1f} ({run[k] - base[k]:+.1f})" for k in ("personal", "global")]
-        found.append([what, run["method"], run["model"], str(run["rounds"]), *numbers])
+        what = ", ".join(f"{k}={v}" for k, v in run["changed"].items()) or UNCHANGED
+        accuracies = ("personal", "global")
+        numbers = [f"{run[k]:.1f}{f' ({run[k] - base[k]:+.1f})' if run['changed'] else ''}" for k in accuracies]
+        found.append([run["method"], run["model"], str(run["rounds"]), what, *numbers])
     return found
 
 
 def main() -> None:
     """Trains one and keeps it, in place of what the same set-up gave before."""
-    method, model, rounds, *pairs = sys.argv[1:]
-    run = trained(method, model, int(rounds), dict(pair.split("=", 1) for pair in pairs))
-    same = ("method", "model", "rounds", "changed")
+    recipe, method, model, rounds, *pairs = sys.argv[1:]
+    run = trained(recipe, method, model, int(rounds), dict(pair.split("=", 1) for pair in pairs))
+    same = ("recipe", "method", "model", "rounds", "changed")
     runs = json.loads(FILE.read_text()) if FILE.exists() else []
     runs = [r for r in runs if any(r[k] != run[k] for k in same)] + [run]
     FILE.write_text(json.dumps(runs, indent=0) + "\n")

@@ -307,5 +307,6 @@ def page(runs: Mapping[Table, Runs]) -> str:
     heads = ("claim", "others that were run", "in the paper", "ours", "seeds", "verdict")
     parts += [CLAIMED.format(rule=verdicts.RULE), markdown(heads, found)]
     candidates = markdown(("detail", "here", "elsewhere", "what it could do"), CANDIDATES)
-    small = markdown(("changed", "method", "model", "rounds", "personal", "global"), cifar10_small.lines(tried))
-    return "".join([*parts, DIFFERS.format(candidates=candidates, small=small)])
+    heads = ("method", "model", "rounds", "set-up", "personal", "global")
+    small, peers = (markdown(heads, cifar10_small.lines(tried, table.recipe)) for table in (PERSONAL, CONSENSUS))
+    return "".join([*parts, DIFFERS.format(candidates=candidates, small=small, peers=peers)])
