@@ -1,10 +1,14 @@
 """Clients asked in Python: answers to samples as the data set gives them, and a table of all clients."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import coterie as ct
 from coterie.data import Federation
@@ -68,6 +72,29 @@ def test_numbers_and_labels() -> None:
         mine, scores = run.clients[1], run.clients[1].module()(x.float())
         expected = scores if loss == "mse" else (scores > 0).long()
         assert mine.predict(x.numpy()).equal(expected.detach())  # double precision becomes the model's
+
+
+@dataclass
+class Focal:
+    """A loss of one's own, without a hash."""
+
+    gamma: float
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        each = F.cross_entropy(outputs, targets, reduction="none")
+        return ((1 - (-each).exp()) ** self.gamma * each).mean()
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, nn.CrossEntropyLoss(), Focal(2.0)])
+def test_classes_whatever_the_loss_is(loss: Any) -> None:
+    """Nobody needs the name of a loss to know that the targets are classes."""
+    x = torch.randn(24, 5)
+    pairs = [(x[:12], torch.arange(12) % 3), (x[12:], torch.arange(12) % 3)]
+    fed = ct.data.from_tensors(pairs, pairs, classes=3)
+    method = ct.algorithms.local(lr=0.1, epochs=1)
+    run = ct.fit(ct.models.build("logreg", fed), fed, method, rounds=1, loss=loss, progress=False)
+    right = [float((c.predict(x) == y).double().mean()) for c, (x, y) in zip(run.clients, pairs, strict=True)]
+    assert right == run.client_summary["accuracy"]["after_mix"]
 
 
 def test_only_a_client_of_a_run_knows_its_samples() -> None:

@@ -223,6 +223,9 @@ class ModelOrigin(TypedDict):
     input_shape: NotRequired[list[PositiveInt]]
 
 
+TargetKind = Literal["classes", "tokens", "pixels", "labels", "masks", "numbers", "probabilities"]
+
+
 class Normalization(TypedDict):
     """What images are normalized with; the rest is for training."""
 
@@ -269,6 +272,7 @@ class Repeatable(SelectionConfig):
 class Config(Repeatable):
     """config.json: all of that, and what it was done with."""
 
+    targets: NotRequired[TargetKind | None]  # what a model answers; missing: one class per sample
     metrics: NotRequired[list[MetricInfo]]  # what is measured, the first one decides; missing: accuracy alone
     transform: Annotated[dict[str, Any], Normalization] | None
     engine_reason: str

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..core.arguments import checked, checked_class
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, noted
-from ..core.schema import ClientSummary, MetricInfo
+from ..core.schema import ClientSummary, MetricInfo, TargetKind
 from ..core.spec import spelled
 from ..data.batches import Integers
 from . import formulas as f
-from .task import KINDS, Kind, LearningTask
+from .task import KINDS, LearningTask
 
 Average = Literal["clients", "samples"]
 _TAKEN = ClientSummary.__annotations__.keys() - {"accuracy"}  # what clients.json has beside metrics
@@ -128,7 +128,7 @@ Formula = tuple[f.Each, f.Value]
 class Family(NamedTuple):
     """A built-in metric, for all tasks that it knows."""
 
-    formulas: Mapping[Kind, Formula]
+    formulas: Mapping[TargetKind, Formula]
     higher_is_better: bool = True
     percent: bool = False
     additive: bool = False
@@ -144,27 +144,27 @@ class Family(NamedTuple):
         return Metric(name, each, value, self.higher_is_better, percent=self.percent, additive=self.additive)
 
 
-_PLACES: tuple[Kind, ...] = ("classes", "tokens", "pixels")
+_PLACES: tuple[TargetKind, ...] = ("classes", "tokens", "pixels")
 
 
-def _overlap(value: f.Value) -> dict[Kind, Formula]:
+def _overlap(value: f.Value) -> dict[TargetKind, Formula]:
     return {"pixels": (f.overlapping_classes, value), "masks": (f.overlapping_masks, value)}
 
 
-def _scores(value: f.Value) -> dict[Kind, Formula]:
+def _scores(value: f.Value) -> dict[TargetKind, Formula]:
     return {"classes": (f.scored_classes, value), "labels": (f.scored_labels, value)}
 
 
-_LABELS: tuple[Kind, ...] = ("labels", "masks")
-_RIGHT: dict[Kind, Formula] = {
+_LABELS: tuple[TargetKind, ...] = ("labels", "masks")
+_RIGHT: dict[TargetKind, Formula] = {
     **dict.fromkeys(_PLACES, (f.right_classes, f.ratio)),
     **dict.fromkeys(_LABELS, (f.right_labels, f.ratio)),
 }
-_F1: dict[Kind, Formula] = {
+_F1: dict[TargetKind, Formula] = {
     **dict.fromkeys(_PLACES, (f.answers, f.mean_f1)),
     "labels": (f.scored_labels, f.label_f1),
 }
-_SURPRISE: dict[Kind, Formula] = {
+_SURPRISE: dict[TargetKind, Formula] = {
     **dict.fromkeys(_PLACES, (f.cross_entropies, f.exp_ratio)),
     "probabilities": (f.cross_entropies, f.exp_ratio),
 }

@@ -1,14 +1,14 @@
 """What a model is asked to answer: the kind of the targets, and the metric that suits it."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..core.schema import TargetKind
 from ..models.losses import ABSOLUTE, REGRESSION, dice, of_kind
 from ..models.model import Loss, cross_entropy
 
-Kind = Literal["classes", "tokens", "pixels", "labels", "masks", "numbers", "probabilities"]
 KINDS: dict[str | None, str] = {
     "classes": "one class per sample",
     "tokens": "a token at every place",
@@ -24,7 +24,7 @@ KINDS: dict[str | None, str] = {
 class LearningTask(NamedTuple):
     """What a model answers, and what it should."""
 
-    kind: Kind | None  # None: no built-in metric knows what targets of this shape are
+    kind: TargetKind | None  # None: no built-in metric knows what targets of this shape are
     outputs: torch.Size  # of one sample
     targets: torch.Size
     dtype: torch.dtype  # of what is kept of a sample
@@ -38,7 +38,7 @@ def task_of(outputs: object, targets: Tensor, loss: Loss) -> LearningTask:
     return LearningTask(_kind(outputs, targets, loss), outputs.shape[1:], targets.shape[1:], dtype)
 
 
-def _kind(outputs: Tensor, targets: Tensor, loss: Loss) -> Kind | None:
+def _kind(outputs: Tensor, targets: Tensor, loss: Loss) -> TargetKind | None:
     have, wanted, floating = outputs.shape[1:], targets.shape[1:], targets.is_floating_point()
     if not floating and outputs.dim() == targets.dim() + 1 and have[1:] == wanted and have[0] > 1:
         return "classes" if targets.dim() == 1 else "tokens" if targets.dim() == 2 else "pixels"

@@ -88,6 +88,9 @@ class Model:
     source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
     precision: Precision = "fp32"  # of its forward and backward pass, weights keep their type
 
+    def __hash__(self) -> int:
+        return hash(self.module)  # a loss of one's own, such as a dataclass, may have no hash
+
     def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
         """Return a model of another module with the same precision and, unless another is given, the same loss."""
         return Model(module, loss or self.loss, precision=self.precision)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError
-from ..core.schema import Config
+from ..core.schema import Config, TargetKind
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of
 
@@ -18,14 +18,14 @@ class Answering:
 
     transform: Transform | None  # of images that are stored as bytes
     input_shape: tuple[int, ...] | None  # of one sample; not known of modules that Coterie did not build
-    loss: str
+    targets: TargetKind | None  # what they were trained to answer
 
     @classmethod
     def of(cls, config: Config) -> "Answering":
         """Read it off a configuration."""
         made, shape = config["transform"], config["model"].get("input_shape")
         transform = None if made is None else Transform(made["mean"], made["std"])
-        return cls(transform, None if shape is None else tuple(shape), config["loss"].replace("_", "-"))
+        return cls(transform, None if shape is None else tuple(shape), config.get("targets", "classes"))
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers of a module in evaluation mode to a batch of samples, or to one."""
@@ -53,7 +53,7 @@ class Answering:
         return batch.to(own) if batch.is_floating_point() else batch
 
     def _answers(self, outputs: Tensor) -> Tensor:
-        """Return the class of the largest score, 1 for a label that is there, or the numbers, as the loss has them."""
-        if self.loss == "cross-entropy" or (self.loss == "dice" and outputs.shape[1] > 1):
+        """Return the class of the largest score, 1 for a label that is there, or the outputs, as metrics read them."""
+        if self.targets in ("classes", "tokens", "pixels", "probabilities"):
             return outputs.argmax(1)
-        return (outputs > 0).long() if self.loss in ("bce", "dice") else outputs
+        return (outputs > 0).long() if self.targets in ("labels", "masks") else outputs
