@@ -303,7 +303,7 @@ class Other(nn.Module):
 
 def recording(model: Model, probe: Batch) -> Candidate:
     """A model that can be lifted, for a GPU."""
-    return Candidate(model, probe, Work(2, 4, 10**6), torch.device("cuda"), lambda engine: None)
+    return Candidate(model, probe, probe.y, Work(2, 4, 10**6), torch.device("cuda"), lambda engine: None)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_who_drops_and_who_draws_is_found_by_trying(draw: Any, drops: bool, draw
     assert draws_randomness(model, probe) is draws
     assert torch.equal(torch.random.get_rng_state(), before)
     refused = recording(model, probe).cannot_record
-    assert refused == ("this model draws random numbers, which a recorded step would repeat" if draws else None)
+    assert refused == ("a step draws random numbers, which a recorded one would repeat" if draws else None)
 
 
 def test_built_in_and_torchs_transformers_can_be_recorded() -> None:

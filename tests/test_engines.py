@@ -322,7 +322,7 @@ def test_the_surrounding_random_state_is_left_alone() -> None:
 @pytest.mark.parametrize("kind", ZOO)
 def test_padding_does_not_matter(kind: str) -> None:
     fed = ragged(kind)
-    assert not padding_matters(Model(net(kind), cross_entropy), Batch(fed.x[:8], fed.y[:8], None))
+    assert not padding_matters(Model(net(kind), cross_entropy), Batch(fed.x[:8], fed.y[:8], None), fed.y)
 
 
 class Centered(nn.Module):
@@ -342,7 +342,7 @@ class Centered(nn.Module):
 @pytest.mark.parametrize("counts", [True, False])
 def test_other_statistics_of_a_batch_are_found(counts: bool) -> None:
     fed = ragged("mlp")
-    assert padding_matters(Model(Centered(counts), cross_entropy), Batch(fed.x[:8], fed.y[:8], None))
+    assert padding_matters(Model(Centered(counts), cross_entropy), Batch(fed.x[:8], fed.y[:8], None), fed.y)
 
 
 def test_a_loss_that_compares_samples_is_found_too() -> None:
@@ -350,7 +350,19 @@ def test_a_loss_that_compares_samples_is_found_too() -> None:
         return outputs.var(0).sum()
 
     fed = ragged("mlp")
-    assert padding_matters(Model(net("mlp"), spread), Batch(fed.x[:8], fed.y[:8], None))
+    assert padding_matters(Model(net("mlp"), spread), Batch(fed.x[:8], fed.y[:8], None), fed.y)
+
+
+@pytest.mark.parametrize("rare", [0, 1, 2])
+def test_a_loss_that_weighs_classes_is_found_wherever_they_are_stored(rare: int) -> None:
+    """One sample of a class among many of another, which all samples of the trial are of."""
+    weights, x = torch.ones(3, dtype=torch.float64), ragged("mlp").x[:8]
+    weights[rare] = 9.0
+    same = torch.full((500,), (rare + 1) % 3)
+    for loss, weighs in ((nn.CrossEntropyLoss(weights), True), (nn.CrossEntropyLoss(), False)):
+        model, probe = Model(net("mlp"), loss), Batch(x, same[:8], None)
+        assert not padding_matters(model, probe, same)
+        assert padding_matters(model, probe, torch.cat([same, torch.tensor([rare])])) is weighs
 
 
 class TestChoice:
@@ -403,9 +415,7 @@ class TestChoice:
         long, short = (choose("auto", candidate(Noisy(), x, work, there, lambda engine: None)) for work in works)
         assert long.engine.name == "vectorized:20"
         assert long.warning is not None
-        assert re.match(
-            r"the GPU is not used well: this model draws random numbers.*vectorized:20 engine", long.warning
-        )
+        assert re.match(r"the GPU is not used well: a step draws random numbers.*vectorized:20 engine", long.warning)
         assert short.warning is None
         monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: long._replace(engine=Serial()))
         pairs = [(x, torch.zeros(8, dtype=torch.int64))] * 2

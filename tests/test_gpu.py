@@ -150,6 +150,7 @@ def test_the_engine_is_chosen(name: str, steps: int, expected: str) -> None:
     fed = of_unequal_size(shape)
     e = Experiment.of(Model(module, cross_entropy), fed, ct.algorithms.fedavg(), Serial(CUDA), 0, rounds=1)
     attempt = partial(take_first_steps, e)
-    choice = choose("auto", Candidate(e.model, Batch(fed.x[:8], fed.y[:8], None), Work(100, 128, steps), CUDA, attempt))
+    probe, work = Batch(fed.x[:8], fed.y[:8], None), Work(100, 128, steps)
+    choice = choose("auto", Candidate(e.model, probe, fed.y, work, CUDA, attempt))
     assert choice.engine.name.startswith(expected)
     assert choice.reason

@@ -179,7 +179,8 @@ def test_batch_normalization_uses_the_batch_in_training_and_in_evaluation() -> N
     assert not torch.allclose(module(x)[:1], module(x[:1]))
     model, used = Model(module, cross_entropy), torch.tensor([True, True, False])
     assert torch.allclose(model.outputs(model.start, x, used)[:2], model.outputs(model.start, x[:2]))
-    assert not padding_matters(model, Batch(x, torch.zeros(3, dtype=torch.int64), None))
+    y = torch.zeros(3, dtype=torch.int64)
+    assert not padding_matters(model, Batch(x, y, None), y)
 
 
 def test_the_transformer_looks_back_only() -> None:

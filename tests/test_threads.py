@@ -96,7 +96,7 @@ def test_a_model_that_draws_is_found_by_trying(where: str) -> None:
     assert draws_randomness(model, batch) is (where != "nowhere")
     assert torch.equal(before, torch.random.get_rng_state())
     with torch_threads(3):
-        tried = Candidate(model, batch, Work(5, 4, 10**6), torch.device("cpu"), lambda engine: None)
+        tried = Candidate(model, batch, batch.y, Work(5, 4, 10**6), torch.device("cpu"), lambda engine: None)
         engine = choose("serial", tried).engine
     assert isinstance(engine, Serial)
     assert engine.workers == (3 if where == "nowhere" else 1)

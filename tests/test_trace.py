@@ -1,6 +1,8 @@
 """What is played from a tape is what would have been computed, to the last bit."""
 
-from typing import Any
+import random
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 import pytest
 import torch
@@ -9,11 +11,27 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.core.tensors import Tensors
-from coterie.engines import Vectorized, layouts, trace
+from coterie.engines import Serial, Vectorized, layouts, trace
+from coterie.engines.threads import torch_threads
 from coterie.engines.vectorized import lift
+from coterie.method import (
+    Aux,
+    Batch,
+    Correction,
+    Grad,
+    Options,
+    Phase,
+    Problem,
+    Program,
+    Server,
+    StepInfo,
+    Training,
+    federated,
+    sam,
+)
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import runs_known_code
-from coterie.training.select_engine import Work, choose
+from coterie.training.select_engine import Work, choose, select_engine
 from laws import build
 from toys import candidate, experiment, models, net, ragged
 
@@ -117,6 +135,28 @@ def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets)
 
 
+DRAWS: dict[str, Any] = {"none": torch.ones, "torch": torch.rand, "elsewhere": lambda n: random.random()}
+
+
+@dataclass(frozen=True)
+class Noise(Correction):
+    """Adds to the gradient whatever is drawn."""
+
+    draw: str
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        def shifted(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
+            g, info = grad(x, frozen, batch)
+            return {k: v + DRAWS[self.draw](1) for k, v in g.items()}, info
+
+        return shifted
+
+
+@ct.method.method()
+def noisy(p: Problem, t: Training, *, draw: str, **options: Unpack[Options]) -> Program[Server]:
+    return federated(p, [Phase(p.parameters, t.amount, t.lr, (Noise(draw),))], t, p.names)
+
+
 class TestFamiliar:
     """Only what cannot surprise is played from traces."""
 
@@ -133,6 +173,24 @@ class TestFamiliar:
             assert not runs_known_code(Model(module, cross_entropy))
         assert not runs_known_code(Model(nn.Linear(4, 2), own_loss))
         assert not runs_known_code(Model(nn.Linear(4, 2), lambda outputs, targets: outputs.mean()))
+        known = Model(nn.Linear(4, 2), cross_entropy)
+        assert runs_known_code(known, *sam(0.1))
+        assert not runs_known_code(known, *sam(0.1), Noise("torch"))
+        assert not runs_known_code(replace(known, penalty=lambda tensors: tensors["weight"].sum()))
+
+    def test_corrections_of_ones_own(self) -> None:
+        """One that draws with torch is never played from a trace or recorded; one that draws elsewhere is refused."""
+        x, y = torch.randn(8, 4), torch.arange(8) % 2
+        fed = ct.data.from_tensors(train=[(x, y)] * 2, test=[(x, y)] * 2, classes=2)
+        for draw, workers in (("none", 2), ("torch", 1)):
+            e = experiment(nn.Linear(4, 2), fed, noisy(draw=draw))
+            with torch_threads(2):
+                together, alone = (select_engine(text, e, 2).engine for text in ("vectorized", "serial"))
+            assert isinstance(together, Vectorized)
+            assert isinstance(alone, Serial)
+            assert (together.traced, alone.workers) == (False, workers)
+        with pytest.raises(ct.UserError, match="the corrections Noise keeps something"):
+            select_engine("vectorized", experiment(nn.Linear(4, 2), fed, noisy(draw="elsewhere")), 2)
 
     @pytest.mark.parametrize(("module", "expected"), [(Own(), False), (nn.Linear(4, 2), True)], ids=["own", "torch's"])
     def test_the_engine_is_told(self, module: nn.Module, expected: bool) -> None:

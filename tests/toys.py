@@ -219,7 +219,7 @@ def candidate(
     y = torch.zeros(len(x), dtype=torch.int64)
     fed = ct.data.from_tensors(train=[(x, y)] * 2, test=[(x, y)] * 2, classes=2)
     model, steps = Model(module, cross_entropy), partial(take_first_steps, experiment(module, fed, FEDAVG))
-    return Candidate(model, Batch(x, y, None), work, device, attempt or steps)
+    return Candidate(model, Batch(x, y, None), y, work, device, attempt or steps)
 
 
 def in_place(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:

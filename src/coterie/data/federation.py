@@ -103,9 +103,10 @@ class Federation:
         """The number of outputs of a model: a score per class, or a number for every number of a target."""
         return self.y.shape[1:].numel() if self.classes is None else self.classes
 
-    def sample(self, count: int) -> Tensor:
-        """Return the first training samples as a model sees them in evaluation."""
-        return self.x[:count] if self.transform is None else self.transform.plain(self.x[:count])
+    def sample(self, which: int | Tensor) -> Tensor:
+        """Return training samples as a model sees them in evaluation: the first ones, or those in some rows."""
+        x = self.x[:which] if isinstance(which, int) else self.x[which]
+        return x if self.transform is None else self.transform.plain(x)
 
     def class_counts(self) -> Tensor:
         """Return [n, classes] the number of training samples of each class that each client holds."""

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -14,15 +15,19 @@ from ..data.batches import Batch
 from ..engines.base import StepInfo
 from ..engines.dropout import CounterDropout
 from ..engines.watch import WatchDraws
-from .model import Model
+from .model import Loss, Model, sample_losses
+
+SEARCHED = 4096  # targets of more than one number that are compared
+TARGETS, NUMBERS = 1024, 2**22  # that a loss is tried with at once, and the numbers of a model's answers to them
 
 
-def padding_matters(model: Model, batch: Batch) -> bool:
+def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
     """Return whether padding changes what becomes of a batch: then batches of this model must never be padded.
 
-    A few trials tell. The loss is the mean over the samples, it does not depend on what the padding is, and what the
-    model keeps in its buffers is what it keeps without padding. A loss that compares samples is found, and so are
-    statistics of a batch, other than those of BatchNorm layers, which leave the padding out.
+    A few trials tell. The loss is the mean over the samples, whichever of all ``targets`` they have, it does not depend
+    on what the padding is, and what the model keeps in its buffers is what it keeps without padding. A loss that
+    compares samples or weighs classes is found, and so are statistics of a batch, other than those of BatchNorm layers,
+    which leave the padding out.
     """
     x, y, key, few = batch.x, batch.y, batch.dropout, max(1, 2 * len(batch.x) // 3)
     used = torch.arange(len(x), device=x.device) < few
@@ -40,6 +45,8 @@ def padding_matters(model: Model, batch: Batch) -> bool:
         for name, trial in trials.items():
             torch.manual_seed(0)
             found[name] = model.objective(*split(model.start, model.parameters), trial)[1]
+        if not _is_mean(model.loss, model.outputs(model.start, x), targets):
+            return True
 
     def same(one: str, other: str, *, losses: bool = True) -> bool:
         """Compare two trials; those of unequal length draw other numbers, and only their buffers can be compared."""
@@ -48,6 +55,31 @@ def padding_matters(model: Model, batch: Batch) -> bool:
         return all(torch.allclose(v, w, rtol=1e-4, atol=1e-6) for v, w in pairs)
 
     return not (same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False))
+
+
+def _is_mean(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether a loss is the mean of what samples have alone; ``outputs`` are those of any samples."""
+    most = max(len(outputs), min(TARGETS, NUMBERS // max(1, outputs[0].numel())))
+    y = targets[differing(targets, most)]
+    repeated = outputs[torch.arange(len(y), device=outputs.device) % len(outputs)]
+    whole, each = loss(repeated, y), sample_losses(loss, repeated, y)
+    return torch.allclose(whole, each.mean(), rtol=1e-4, atol=1e-6)
+
+
+def differing(targets: Tensor, most: int) -> Tensor:
+    """Return the places of samples whose targets differ, at most so many, from the smallest to the largest target.
+
+    What a trial finds out may depend on the classes that it sees, and samples are often stored class by class. Where a
+    target is more than one number, it is told from others by its mean, among some thousand samples.
+
+    >>> differing(torch.tensor([2, 2, 2, 0, 0, 1]), 8), differing(torch.tensor([2, 2, 2, 0, 0, 1]), 2)
+    (tensor([3, 5, 0]), tensor([3, 0]))
+    """
+    apart = 1 if targets.dim() == 1 else -(-len(targets) // SEARCHED)
+    each = targets[::apart].flatten(1).double().mean(1) if targets.dim() > 1 else targets
+    _, first = np.unique(each.cpu().numpy(), return_index=True)
+    chosen = np.linspace(0, len(first) - 1, min(most, len(first))).astype(np.int64)
+    return torch.from_numpy(first[chosen] * apart).to(targets.device)
 
 
 def drops_out(model: Model, x: Tensor) -> bool:
@@ -114,9 +146,21 @@ def draws_randomness(model: Model, batch: Batch) -> bool:
     return watch.drawn
 
 
-def runs_known_code(model: Model) -> bool:
-    """Return whether a step runs only code of torch and Coterie: other code may have state that a trace would miss."""
+def runs_known_code(model: Model, *parts: object) -> bool:
+    """Return whether a step runs only code of torch and Coterie: other code may have state that a trace would miss.
+
+    ``parts``: what a step runs besides the model, its loss and its penalties.
+    """
     modules = list(model.training.modules())
-    parts = [model.loss if inspect.isroutine(model.loss) else type(model.loss), *map(type, modules)]
     hooked = any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in modules)
-    return not hooked and all(part.__module__.split(".")[0] in ("torch", "coterie") for part in parts)
+    return not hooked and all(map(is_known_code, (model.loss, *model.penalties, *modules, *parts)))
+
+
+def is_known_code(part: object) -> bool:
+    """Return whether a function, or the class of an object, is torch's or Coterie's.
+
+    >>> is_known_code(torch.nn.functional.relu), is_known_code(torch.nn.ReLU()), is_known_code(lambda x: x)
+    (True, True, False)
+    """
+    module: str | None = (part if inspect.isroutine(part) else type(part)).__module__
+    return module is not None and module.split(".")[0] in ("torch", "coterie")

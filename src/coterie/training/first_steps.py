@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..algorithms.base import ModelGroup, Round
+from ..algorithms.base import ModelGroup, Program, Round
 from ..algorithms.update import model_groups
 from ..core.errors import UserError
 from ..core.rng import torch_draws
@@ -14,8 +15,10 @@ from ..core.tensors import replicate, split
 from ..data import Federation
 from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Engine
+from ..engines.serial import Serial
 from ..measure.evaluate import sample_statistics
 from ..models.model import Model
+from ..models.trials import is_known_code
 from .checks import PROBE
 from .experiment import Experiment
 from .first import everybodys
@@ -54,10 +57,7 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     """
     r = first_steps(e, engine)
     two, samples, start = r.cohort, r.samples, e.model.start
-    program = e.changed(shard=two).program
-    state = program.init(start, everybodys(e.first, start, two))
-    if program.prepare is not None:
-        state = program.prepare(state, r)
+    program, state = _begun(e, r)
     before, after = program.models(state), program.train(state, r).models
     common = [k for k in e.model.parameters if k in after]  # a submodel may have names of its own
     if all(torch.equal(before[k], after[k]) for k in common):
@@ -67,6 +67,33 @@ def take_first_steps(e: Experiment, engine: Engine) -> None:
     groups += () if program.finetune is None else program.finetune(state, r)
     for group in groups if e.measurable else ():
         sample_statistics(engine, group.model, group.models, samples, two[group.places], e.metrics)
+
+
+def _begun(e: Experiment, r: Round) -> tuple[Program[Any], Any]:
+    """Return what a method does for the clients of a round, and the state that they begin with."""
+    program, start = e.changed(shard=r.cohort).program, e.model.start
+    state = program.init(start, everybodys(e.first, start, r.cohort))
+    return program, state if program.prepare is None else program.prepare(state, r)
+
+
+def check_corrections(e: Experiment) -> None:
+    """Refuse corrections of one's own that go another way when they are asked again: engines may ask once for many.
+
+    Two clients take their first steps twice. What torch draws is the same each time.
+    """
+    own = [c for phase in e.program.phases for c in phase.corrections if not is_known_code(c)]
+    if not own:
+        return
+    r = first_steps(e, Serial(e.federation.x.device))
+    program, state = _begun(e, r)
+    first, second = (program.train(state, r).models for _ in range(2))
+    if any(not torch.allclose(v, second[k], rtol=1e-3, atol=1e-5, equal_nan=True) for k, v in first.items()):
+        names = ", ".join(sorted({type(c).__name__ for c in own}))
+        raise UserError(
+            f"the same steps end elsewhere when they are taken again, so one of the corrections {names} keeps "
+            "something that all clients would share, or draws elsewhere than from torch: let it look up in aux what it "
+            "needs, and draw with torch"
+        )
 
 
 def check_reached(model: Model, federation: Federation) -> None:

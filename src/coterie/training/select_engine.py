@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core import memory
 from ..core.annotations import PositiveInt
@@ -18,12 +19,14 @@ from ..engines.base import Engine
 from ..engines.graphed import Graphed
 from ..engines.serial import Serial
 from ..engines.vectorized import Vectorized
+from ..engines.watch import WatchDraws
+from ..local.steps import Correction
 from ..models.cost import Cost, cost
 from ..models.model import Model
-from ..models.trials import draws_randomness, padding_matters, runs_known_code
+from ..models.trials import differing, draws_randomness, is_known_code, padding_matters, runs_known_code
 from .checks import PROBE, check_room
 from .experiment import Experiment
-from .first_steps import Attempt, take_first_steps
+from .first_steps import Attempt, check_corrections, take_first_steps
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -70,16 +73,20 @@ class Work(NamedTuple):
 def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     """Select the engine that a text asks for, to run so many of the clients."""
     check_room(experiment, clients)
+    check_corrections(experiment)
     federation, program = experiment.federation, experiment.program
     largest = int(federation.sizes.max())
     batch = min(program.training.batch_size or largest, largest)
     key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
-    probe = Batch(federation.sample(PROBE), federation.y[:PROBE], None, key)
+    # samples are often stored class by class, and what a trial finds out may depend on the classes
+    rows = torch.cat([differing(federation.y, PROBE), torch.arange(len(federation.y), device=key.device)])[:PROBE]
+    probe = Batch(federation.sample(rows), federation.y[rows], None, key)
     per_epoch, first = np.full(1, -(-largest // batch)), np.zeros(1, np.int64)
     steps = sum(int(phase.amount.of(per_epoch, first, federation.clients)[0]) for phase in program.phases)
     work = Work(clients, batch, experiment.rounds * clients * steps)
     attempt = partial(take_first_steps, experiment)
-    return choose(engine, Candidate(experiment.model, probe, work, federation.x.device, attempt))
+    corrections = tuple(c for phase in program.phases for c in phase.corrections)
+    return choose(engine, Candidate(experiment.model, probe, federation.y, work, key.device, attempt, corrections))
 
 
 def choose(text: str, candidate: "Candidate") -> Choice:
@@ -103,9 +110,11 @@ class Candidate:
 
     model: Model
     probe: Batch  # a few real samples
+    targets: Tensor  # of all samples
     work: Work
     device: torch.device
     attempt: Attempt  # takes the first steps of the run on an engine
+    corrections: tuple[Correction, ...] = ()  # of all phases
 
     @cached_property
     def price(self) -> Cost:
@@ -115,7 +124,16 @@ class Candidate:
     @cached_property
     def exact(self) -> bool:
         """Whether batches must not be padded."""
-        return padding_matters(self.model, self.probe)
+        return padding_matters(self.model, self.probe, self.targets)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether a step lets torch draw random numbers: the model, the loss, or a correction that is not ours."""
+        watch = WatchDraws()
+        if not all(map(is_known_code, self.corrections)):
+            with watch:
+                self.attempt(Serial(self.device))
+        return watch.drawn or draws_randomness(self.model, self.probe)
 
     @cached_property
     def cannot_lift(self) -> str | None:
@@ -131,8 +149,8 @@ class Candidate:
         """Why a step of the model cannot be recorded, if it cannot."""
         if self.device.type != "cuda":
             return "the graphed engine records what a GPU does, and this is a CPU"
-        if self.cannot_lift is None and draws_randomness(self.model, self.probe):
-            return "this model draws random numbers, which a recorded step would repeat"
+        if self.cannot_lift is None and self.draws:
+            return "a step draws random numbers, which a recorded one would repeat"
         return self.cannot_lift
 
     def automatic(self) -> Choice:
@@ -165,14 +183,14 @@ class Candidate:
         if self.cannot_lift:
             self.refuse(f"{self.cannot_lift}: use the serial engine")
         chunk = given or self.chunk(WORKING_SET if self.device.type == "cpu" else None)
-        traced = self.device.type == "cpu" and runs_known_code(self.model)
+        traced = self.device.type == "cpu" and runs_known_code(self.model, *self.corrections)
         return Choice(Vectorized(chunk, self.exact, self.device, traced), f"{chunk} clients at once fit the memory")
 
     def serial(self, reason: str) -> Choice:
         """Return an engine for as many clients at a time as cores and memory allow; few have several cores each."""
         self.attempt(Serial(self.device))
         cores = torch.get_num_threads()
-        if self.device.type != "cpu" or draws_randomness(self.model, self.probe):
+        if self.device.type != "cpu" or self.draws:
             return Choice(Serial(self.device), reason)
         return Choice(Serial(self.device, min(cores, self.chunk()), max(1, cores // self.work.clients)), reason)
 
