@@ -30,6 +30,18 @@ def map_places(f: Callable[[Tensor], Tensor], workers: int, keys: list[int] = KE
     return out
 
 
+def test_how_many_threads_a_client_has_does_not_depend_on_the_workers() -> None:
+    """There may be memory for fewer the next time, and sums depend on the threads to the last bit."""
+    with torch_threads(3):
+        for workers in (1, 2):
+            engine = Serial(workers=workers, threads=2)
+            several, alone = (
+                engine.map(lambda place: place * 0 + torch.get_num_threads(), PLACES[:n], keys=KEYS[:n]) for n in (4, 1)
+            )
+            assert (several.tolist(), alone.tolist()) == ([2] * 4, [3])
+        assert torch.get_num_threads() == 3
+
+
 class TestRandomNumbers:
     """They are those of the plain loop, wherever they are drawn."""
 

@@ -1,6 +1,7 @@
 """One client after another: the reference the other engines are tested against."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from threading import Lock
 
 import numpy as np
@@ -17,13 +18,15 @@ from .threads import ClientThreads, RandomnessUsed, check, torch_threads
 class Serial(InMemory):
     """A plain loop with ordinary autograd: easy to step through, errors name their line.
 
-    ``workers``: how many clients may run at a time, each in a thread of its own that computes with ``threads`` threads.
-    What comes out does not depend on the workers. Where a model lets torch draw random numbers there is one.
+    ``workers``: how many clients may run at a time, each in a thread of its own.
+    ``threads``: with how many threads each of several clients computes; None: with all that torch has.
+    Sums depend on the threads to the last bit, and on the workers, for which there may be less memory the next time,
+    not at all. Where a model lets torch draw random numbers there is one worker.
     """
 
     name = "serial"
 
-    def __init__(self, device: torch.device | None = None, workers: int = 1, threads: int = 1) -> None:
+    def __init__(self, device: torch.device | None = None, workers: int = 1, threads: int | None = None) -> None:
         self.device = device or torch.device("cpu")
         self.workers, self.threads = workers, threads
 
@@ -44,11 +47,11 @@ class Serial(InMemory):
             tree_map(lambda v, new: v[i].copy_(new), stacked[0], result)
 
         workers = min(self.workers, len(keys))
-        with torch_draws(device=self.device) as seed:
+        threads = torch_threads(self.threads) if self.threads is not None and len(keys) > 1 else nullcontext()
+        with torch_draws(device=self.device) as seed, threads:
             if workers > 1:
                 try:
-                    with torch_threads(self.threads):
-                        ClientThreads(one, len(keys)).run(workers)
+                    ClientThreads(one, len(keys)).run(workers)
                     return stacked[0]
                 except RandomnessUsed:
                     pass  # torch's generator belongs to all threads: one client after another then
