@@ -15,7 +15,7 @@ from coterie import models
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.data.batches import Batch
-from coterie.local.personal import head
+from coterie.local.personal import head, personal_names
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import padding_matters
 
@@ -295,3 +295,19 @@ class TestSplitLogistic:
     def test_it_says_what_it_is_for(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=r"two classes|rho=-1.0 is out of range"):
             models.build("split-logreg", input_shape=(4,), **wrong)
+
+
+def test_a_head_that_shares_a_tensor_with_the_body_is_refused() -> None:
+    """Its weight would be averaged with the body's, under the body's name."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    with pytest.raises(ct.UserError, match=r"2\.weight .* is the same tensor as 0\.weight, .*: name the personal part"):
+        personal_names(net, "head")
+    assert personal_names(net, "2.*") == {"2.bias"}
+
+
+@pytest.mark.parametrize("nothing", ["", " , ", []])
+def test_nothing_personal_is_said_so(nothing: str | list[str]) -> None:
+    with pytest.raises(ct.UserError, match="personal is empty: write head, all, none"):
+        personal_names(nn.Linear(4, 2), nothing)
+    assert personal_names(nn.Linear(4, 2), "none") == frozenset()

@@ -32,7 +32,15 @@ def head(module: nn.Module) -> frozenset[str]:
     """
     layer = head_layer(module)
     prefix = layer + "." if layer else ""
-    return frozenset(prefix + k for k, _ in module.get_submodule(layer).named_parameters())
+    own = {prefix + k: v for k, v in module.get_submodule(layer).named_parameters()}
+    names = {id(v): k for k, v in module.named_parameters()}
+    for name, tensor in own.items():
+        if (other := names[id(tensor)]) not in own:
+            raise UserError(
+                f"{name} of the last linear layer is the same tensor as {other}, which is not of the head: name the "
+                f"personal part by patterns of {', '.join(names.values())}"
+            )
+    return frozenset(own)
 
 
 def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
@@ -44,9 +52,12 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
     ['0.bias', '0.weight', '1.bias']
     """
     names = [k for k, _ in (*module.named_parameters(), *module.named_buffers())]
-    wanted = patterns.split(",") if isinstance(patterns, str) else list(patterns)
+    given = patterns.split(",") if isinstance(patterns, str) else patterns
+    wanted = [p for p in (p.strip() for p in given) if p]
+    if not wanted:
+        raise UserError("personal is empty: write head, all, none, or patterns of the names of parameters")
     chosen: set[str] = set()
-    for pattern in filter(None, (p.strip() for p in wanted)):
+    for pattern in wanted:
         if pattern == "none":
             continue
         matched = head(module) if pattern == "head" else _matches(names, pattern)
