@@ -22,6 +22,7 @@ from coterie.engines.threads import torch_threads
 from coterie.models.model import Model, cross_entropy
 from coterie.models.trials import padding_matters
 from coterie.training import select_engine as select
+from coterie.training.checks import find_device
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
@@ -492,3 +493,11 @@ def test_what_is_given_is_known_by_its_name() -> None:
             fixed = {first: torch.full((5,), float(ord(first))), second: torch.full((5,), float(ord(second)))}
             out = engine.scan(Shift(), x, fixed, batches, keys=range(5))
             assert all(torch.equal(out[k], torch.full((5,), float(ord(k)))) for k in "ab"), engine.name
+
+
+def test_another_gpu_than_the_first_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes, clocks and generators are those of the current one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ct.UserError, match=r"cuda:1' cannot be used: .*CUDA_VISIBLE_DEVICES=1"):
+        find_device("cuda:1")
+    assert find_device("cuda:0").type == "cuda"

@@ -155,6 +155,11 @@ def find_device(name: str | torch.device) -> torch.device:
         raise UserError(f"device {name!r} cannot be used: use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("there is no CUDA device here: use --device cpu")
+    if device.index:
+        raise UserError(
+            f"device {name!r} cannot be used: Coterie computes on the first GPU that it sees, so use cuda, and "
+            f"CUDA_VISIBLE_DEVICES={device.index} in the environment"
+        )
     return device
 
 

@@ -51,7 +51,7 @@ BUILDING_PAYS_FROM = 2_000  # client-steps: building a program takes up to a min
 # Clients under way at a time where one fills the GPU, but not in every kernel: measured 3.0, 2.5 and 2.4 ms per
 # client-step of ResNet-18 for 1, 2 and 3, and 2.8, 2.1 and 1.8 ms for a low-rank one. With 4, rounds are 8 % longer.
 LANES = 3
-ONE_BY_ONE = "clients train one after another on each core, on the serial engine"
+ONE_BY_ONE = "clients train one after another, on the serial engine"
 
 
 class Choice(NamedTuple):
@@ -76,7 +76,8 @@ def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     check_corrections(experiment)
     federation, program = experiment.federation, experiment.program
     largest = int(federation.sizes.max())
-    batch = min(program.training.batch_size or largest, largest)
+    whole = any(phase.full_batch for phase in program.phases)
+    batch = largest if whole else min(program.training.batch_size or largest, largest)
     key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
     # samples are often stored class by class, and what a trial finds out may depend on the classes
     rows = torch.cat([differing(federation.y, PROBE), torch.arange(len(federation.y), device=key.device)])[:PROBE]
