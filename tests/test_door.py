@@ -24,8 +24,8 @@ from toys import experiment, models, net, ragged
 MINE = """
 from typing import Literal, Unpack
 import torch
-from coterie.method import Algorithm, Options, Peers, Phase, Problem, Program, Rate, Training
-from coterie.method import decentralized, method, topology as topologies
+from coterie.method import Algorithm, Options, Peers, Phase, Problem, Program, Rate, Server, Training
+from coterie.method import decentralized, federated, method, topology as topologies
 
 @method(Training(momentum=0.0))
 def lazy_gossip(
@@ -64,6 +64,18 @@ def needing(*, keep: float, epochs: int = 1) -> Algorithm:
 
 def misspelled(*, keep: "flot" = 0.5) -> Algorithm:
     raise AssertionError
+
+@method()
+def returning_nothing(p: Problem, t: Training, **options: Unpack[Options]) -> Program[Server]:
+    federated(p, [Phase(p.parameters, t.amount, t.lr)], t, p.names)
+
+@method()
+def sharing_another(p: Problem, t: Training, **options: Unpack[Options]) -> Program[Server]:
+    return federated(p, [Phase(p.parameters, t.amount, t.lr)], t, p.names | {"1.wieght"})
+
+@method()
+def training_another(p: Problem, t: Training, **options: Unpack[Options]) -> Program[Server]:
+    return federated(p, [Phase(frozenset({"1.wieght"}), t.amount, t.lr)], t, p.names)
 
 three = 3
 """
@@ -295,6 +307,9 @@ WRONG = {
     "mine_of_door:untyped": ("'keep'", "keep: float"),
     "mine_of_door:needing": ("'keep'", "default"),
     "mine_of_door:misspelled": ("flot",),
+    "mine_of_door:returning_nothing": ("returns NoneType", "return a Program"),
+    "mine_of_door:sharing_another --model logreg": ("shares '1.wieght'", "did you mean 1.weight"),
+    "mine_of_door:training_another --model logreg": ("trains '1.wieght'", "did you mean 1.weight"),
     "broken_of_door:f": ("AttributeError", "not_there", "broken_of_door.py, line 3"),
     "half_of_door:f": ("SyntaxError", "half_of_door.py, line 1"),
     "leaving_of_door:f": ("SystemExit", "leaving_of_door.py, line 2"),

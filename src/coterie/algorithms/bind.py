@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_map, zeros_like
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
+from .beside import second_names
 from .options import Training, refuse_robust
 from .traffic import Traffic
 from .update import LocalUpdate, chunks, model_groups
@@ -27,6 +29,7 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     rounds, and messages may have few bits.
     """
     program = algorithm.bind(problem)
+    _check_program(algorithm.name, program, problem)
     t = program.training
     if program.rule is None:
         refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
@@ -35,6 +38,19 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     if offline:
         program = attended(program)
     return program if t.quantize is None else quantized(program, t.quantize)
+
+
+def _check_program(method: str, program: object, problem: Problem) -> None:
+    """Refuse what a method of one's own returns if it is no program, or names what the model does not have.
+
+    A name that is misspelled would be shared by nobody, and the method would be training alone.
+    """
+    if not isinstance(program, Program):
+        raise UserError(f"{method} returns {type(program).__name__}: return a Program, as federated(...) makes one")
+    trained = frozenset[str]().union(*(phase.trains for phase in program.phases))
+    for does, names in (("shares", program.shared), ("trains", trained)):
+        if strange := sorted(names - problem.names - second_names(problem.names)):
+            raise unknown(f"parameter that {method} {does}", strange[0], sorted(problem.names))
 
 
 def attended(program: Program[Any]) -> Program[Any]:
