@@ -349,6 +349,10 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
 }
 
 
+def nan_weight(layer: nn.Module) -> None:
+    nn.init.constant_(layer.get_parameter("weight"), float("nan"))
+
+
 def on_meta() -> nn.Module:
     with torch.device("meta"):
         return nn.Linear(6, 3)
@@ -379,6 +383,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "^0 is a TorchScript module.*: give the module",
     ),
     "on the meta device": (on_meta, "weight is on the meta device and has no values: build"),
+    "not finite": (lambda: nn.Linear(6, 3).apply(nan_weight), "weight is not finite before any training: look"),
     "complex": (lambda: Rotating(frozen=False), "turn is complex: hold its real and its imaginary part"),
     "frozen": (lambda: nn.Linear(6, 3).requires_grad_(False), "no parameter that can be trained: set requires_grad"),
     "without parameters": (nn.Flatten, "no parameter that can be trained: .* give a model with parameters"),

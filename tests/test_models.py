@@ -215,7 +215,7 @@ def test_an_untrained_transformer_is_as_perplexed_as_it_has_tokens() -> None:
         ("resnet8-gn", IMAGE, {"groups": 5}, "groups=5 does not divide"),
         ("vgg11-gn", IMAGE, {"groups": 48}, "choose groups=16"),
         ("vgg11-gn", (1, 8, 8), {}, "images of 8 x 8 are too small for vgg11-gn, which needs 32 x 32"),
-        ("resnet8-bn", (64,), {}, "takes images"),
+        ("resnet8-bn", (64,), {}, "not samples of shape [64]: use mlp or logreg"),
         ("transformer-mlm", IMAGE, {}, "takes rows of tokens"),
         ("transformer-mlm", (8,), {"heads": 3}, "heads=3 does not divide dim=128"),
         (

@@ -236,7 +236,7 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path) -> None:
     wrong: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         "no y": ({"x": x}, ("has no y",)),
         "no test_y": ({"x": x, "y": y, "test_x": x}, ("has no test_y",)),
-        "counts": ({"x": x, "y": y[:3]}, ("(4, 2) and int64 (3,)", "one target of numbers a sample")),
+        "counts": ({"x": x, "y": y[:3]}, ("4 samples in x and 3 targets in y", "as many of both")),
         "kinds": ({"x": x, "y": np.array(["a"] * 4)}, ("<U1", "target of numbers")),
         "nothing": ({"x": x, "y": x[:, :0]}, ("targets of shape (0,)", "at least one number")),
         "below": ({"x": x, "y": y - 1}, ("label -1", "count classes from 0")),

@@ -47,6 +47,8 @@ def _check_program(method: str, program: object, problem: Problem) -> None:
     """
     if not isinstance(program, Program):
         raise UserError(f"{method} returns {type(program).__name__}: return a Program, as federated(...) makes one")
+    if program.submodels is not None:
+        return  # these have names of their own
     trained = frozenset[str]().union(*(phase.trains for phase in program.phases))
     for does, names in (("shares", program.shared), ("trains", trained)):
         if strange := sorted(names - problem.names - second_names(problem.names)):

@@ -132,6 +132,9 @@ def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
     for name, array in ((key, x), (label_key, y)):
         if array is None:
             raise UserError(f"{path} has no {name}: save it with x and y, and test_x and test_y if there are any")
+    if x.ndim and y.ndim and len(x) != len(y):
+        counts = f"{len(x)} samples in {key} and {len(y)} targets in {label_key}"
+        raise UserError(f"{path} has {counts}: give as many of both")
     if not y.ndim or y.dtype.kind not in "iubf" or x.shape[:1] != y.shape[:1]:
         shapes = f"{x.shape} and {y.dtype} {y.shape}"
         raise UserError(f"{key} and {label_key} of {path} are {shapes}: give one target of numbers a sample")

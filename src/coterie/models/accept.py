@@ -17,6 +17,10 @@ REFUSED: tuple[tuple[Callable[[Any], object], str], ...] = (
     (is_lazy, "has no values yet: call the model once on a few samples first, as in model(federation.sample(2))"),
     (lambda p: p.is_meta, "is on the meta device and has no values: build the model on the CPU"),
     (
+        lambda p: not bool(torch.isfinite(p).all()),
+        "is not finite before any training: look at how it is drawn, or at the file that it was read from",
+    ),
+    (
         torch.is_complex,
         "is complex: hold its real and its imaginary part as two real parameters, and join them with torch.complex",
     ),

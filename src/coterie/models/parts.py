@@ -40,7 +40,9 @@ def group_norm(groups: int, channels: int) -> nn.Module:
 def need_images(name: str, shape: Sequence[int], side: int = 1) -> None:
     """Refuse samples that are no images, or images smaller than ``side``."""
     if len(shape) != 3:
-        raise UserError(f"{name} takes images [channels, height, width], not samples of shape {list(shape)}")
+        raise UserError(
+            f"{name} takes images [channels, height, width], not samples of shape {list(shape)}: use mlp or logreg"
+        )
     if min(shape[1:]) < side:
         raise UserError(
             f"images of {shape[1]} x {shape[2]} are too small for {name}, which needs {side} x {side}: "
