@@ -420,7 +420,9 @@ def test_a_damaged_checkpoint_costs_one_round(
 ) -> None:
     damage(begun / "checkpoint" / "round-000002.safetensors")
     done = cli.succeed("run", "a", "--resume", cwd=begun.parent)
-    assert "round-000002.safetensors is damaged" in done.err
+    assert "a/checkpoint/round-000002." in done.err
+    assert "going back to the checkpoint before it" in done.err
+    assert done.err.count("is damaged, because") == done.err.count("is damaged") == 1
     assert "resuming a after round 1" in done.err
     assert_same_run(begun, whole)
 

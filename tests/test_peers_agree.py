@@ -66,6 +66,7 @@ def check(row: str, kind: str, fed: Federation, folder: Path, transport: Any = N
     peers = participants(lambda: Model(net(kind), cross_entropy), fed, algorithm, ROUNDS, folder, wait=wait)
     run_together(peers, transport=transport)
     for p, client in zip(peers, e.clients(now.state), strict=True):
+        assert not [*p.folder.glob("outbox/*"), *p.folder.glob("inbox/transfer-*")]  # whoever has finished needs none
         found = load_file(client_file(p.folder, 0))
         for k, v in client_tensors(client).items():
             torch.testing.assert_close(found[k], v, rtol=1e-5, atol=1e-5, msg=lambda m, k=k: f"{k}: {m}")

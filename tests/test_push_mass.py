@@ -1,6 +1,7 @@
 """Push-sum between peers keeps its mass to the last bit, wherever one of them is killed and started again."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from threading import Thread
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+import coterie as ct
 from coterie.models.model import Model, cross_entropy
 from coterie.net.outbox import Outbox
 from coterie.net.peer import APPLIED, INBOX, OUTBOX, run_peer
@@ -32,13 +34,24 @@ class Faulty:
     def __init__(self, last: int) -> None:
         self.left = last
 
-    def __call__(self) -> None:
+    def __call__(self, *event: str, **fields: Any) -> None:
         self.left -= 1
         if self.left == 0:
             raise Killed
 
 
-def around(f: Callable[..., Any], fault: Faulty) -> Callable[..., Any]:
+class FaultyAt:
+    """Ends whoever tells this of a round."""
+
+    def __init__(self, event: str, round: int) -> None:
+        self.event, self.round = event, round
+
+    def __call__(self, event: str = "", **fields: Any) -> None:
+        if (event, fields.get("round")) == (self.event, self.round):
+            raise Killed
+
+
+def around(f: Callable[..., Any], fault: Callable[..., None]) -> Callable[..., Any]:
     """The same, with a place to be killed at before it and after it."""
 
     def g(*args: Any, **named: Any) -> Any:
@@ -50,14 +63,15 @@ def around(f: Callable[..., Any], fault: Faulty) -> Callable[..., Any]:
     return g
 
 
-def play(peers: list[Participant], victim: int, last: int) -> bool:
-    """Run all of them, kill one at its ``last`` place, and start it again; whether it was killed."""
+def play(peers: list[Participant], victim: int, faults: Sequence[Callable[..., None]], damaged: str = "") -> bool:
+    """Run all of them, kill one by each fault, damage a file of it, and start it again; whether it was killed."""
     members: dict[str, LocalTransport] = {}
     killed: list[int] = []
     failed: list[BaseException] = []
 
     def one(p: Participant) -> None:
-        fault = Faulty(last if p.client == victim else 0)
+        left = [*faults] if p.client == victim else []
+        fault: Callable[..., None] = Faulty(0)
 
         def transport(box: Any, beat: Any, hello: Any) -> Any:
             made = LocalTransport(p.name, members, box, beat)
@@ -65,16 +79,15 @@ def play(peers: list[Participant], victim: int, last: int) -> bool:
             box.saved = around(box.saved, fault)
             return made
 
-        def quiet(*_: Any, **__: Any) -> None:
-            fault()  # an event stands between most things that a peer does
-
-        for _ in range(2):
+        while True:
+            fault = left.pop(0) if left else Faulty(0)
             try:
-                run_peer(p, transport, quiet)
+                run_peer(p, transport, fault)  # an event stands between most things that a peer does
                 return
             except Killed:
                 killed.append(p.client)
-                fault.left = 0
+                if damaged and not left:
+                    os.truncate(p.folder / damaged, 99)
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -115,6 +128,10 @@ def mass_everywhere(peers: list[Participant]) -> Fraction:
     return total
 
 
+def model() -> Model:
+    return Model(net("mlp"), cross_entropy)
+
+
 @pytest.mark.parametrize("method", ["dfedpgp", "osgp, overlapping"])
 def test_a_kill_loses_and_doubles_no_mass(method: str, tmp_path: Path) -> None:
     """Before and after every message, every event and every file."""
@@ -122,11 +139,20 @@ def test_a_kill_loses_and_doubles_no_mass(method: str, tmp_path: Path) -> None:
     last, killed = 1, True
     while killed:
         more = {"wait": 5.0, "deadline": 0.2}
-        peers = participants(
-            lambda: Model(net("mlp"), cross_entropy), fed, algorithm, ROUNDS, tmp_path / str(last), **more
-        )
-        killed = play(peers, victim=1, last=last)
+        peers = participants(model, fed, algorithm, ROUNDS, tmp_path / str(last), **more)
+        killed = play(peers, victim=1, faults=[Faulty(last)])
         assert mass_everywhere(peers) == len(peers), last
         assert all(RunFolder(p.folder).finished for p in peers)
         last += 1 if method == "dfedpgp" else 4  # a queue around the same exchange needs no more
     assert last > 10
+
+
+def test_a_damaged_checkpoint_loses_and_doubles_no_mass(tmp_path: Path) -> None:
+    """What the state before it needs is there until it is gone, although the peer was started with the newest one."""
+    fed = ragged("mlp").of_clients(np.arange(3))
+    uneven = ct.algorithms.osgp(topology="random-push:1", lr=0.1, epochs=1)  # members have different masses
+    peers = participants(model, fed, uneven, ROUNDS, tmp_path, wait=0.5, deadline=0.2)
+    faults = [FaultyAt("round", ROUNDS), FaultyAt("begins", ROUNDS + 1)]
+    assert play(peers, 1, faults, f"checkpoint/round-{ROUNDS:06d}.safetensors")
+    assert mass_everywhere(peers) == len(peers)
+    assert all(RunFolder(p.folder).finished for p in peers)

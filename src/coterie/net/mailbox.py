@@ -79,6 +79,7 @@ class Mailbox:
         self._transfers: dict[str, dict[tuple[int, int], Path]] = {}
         self._last = dict(applied)
         self._used: list[Path] = []  # transfers of the state that is not saved yet
+        self._kept: list[Path] = []  # those of the saved state, which the checkpoint before it would need
         self.applied = dict(applied)
         with disk(folder, "folder"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,10 +92,13 @@ class Mailbox:
             if path.name.startswith(TRANSFER):
                 with path.open("rb") as file:
                     header = read_header(file.read(LONGEST_HEADER))
-            if header is None or (header.round, header.step) <= applied.get(header.sender, (-1, -1)):
+            if header is None:
                 path.unlink()
                 continue
             at = header.round, header.step
+            if at <= applied.get(header.sender, (-1, -1)):
+                self._kept.append(path)
+                continue
             self._transfers.setdefault(header.sender, {})[at] = path
             self._last[header.sender] = max(at, self._last.get(header.sender, (-1, -1)))
 
@@ -207,10 +211,10 @@ class Mailbox:
         return here()
 
     def saved(self) -> None:
-        """Remove the transfers that the state on the disk has."""
+        """Note that another state is on the disk, and remove the transfers that the one before it has, too."""
         with self.changed:
-            used, self._used = self._used, []
-        for path in used:
+            had, self._kept, self._used = self._kept, self._used, []
+        for path in had:
             path.unlink(missing_ok=True)
 
     @property

@@ -2,7 +2,7 @@
 
 An entry is one exchange of one round: the sender's numerators, and who gets which share of them and of the mass. It is
 written before the first byte is sent, and from then on it is what was sent, even if the round is run again after a
-crash. It goes when all receivers have acknowledged it and the state after the round is saved.
+crash. It goes when all receivers have acknowledged it and no checkpoint is left of a state before the round.
 """
 
 import json
@@ -62,7 +62,7 @@ class Outbox:
     """The entries of a peer. Every method may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._lock, self._saved = folder, Lock(), 0
+        self.folder, self._lock, self._saved, self._oldest = folder, Lock(), 0, 0
         with disk(folder, "folder"):
             folder.mkdir(parents=True, exist_ok=True)
         self.entries = {(e.round, e.step): e for e in map(_read, sorted(folder.glob("*.safetensors")))}
@@ -83,14 +83,14 @@ class Outbox:
                 self.entries[round, step].unsettled.discard(to)
             self._tidy()
 
-    def saved(self, rounds: int) -> None:
-        """Note that the state after so many rounds is on the disk."""
+    def saved(self, rounds: int, oldest: int) -> None:
+        """Note that the state after so many rounds is on the disk, and after how many the ``oldest`` one there is."""
         with self._lock:
-            self._saved = rounds
+            self._saved, self._oldest = rounds, oldest
             self._tidy()
 
     def _tidy(self) -> None:
-        done = [at for at, e in self.entries.items() if e.round < self._saved and not e.unsettled]
+        done = [at for at, e in self.entries.items() if e.round < self._oldest and not e.unsettled]
         for at in done:
             self.entries.pop(at).path.unlink(missing_ok=True)
 

@@ -14,8 +14,8 @@ from ..core.schema import Config, Row
 from ..measure import summarize
 from ..models.model import products
 from ..store import RunFolder
-from ..store.checkpoint import Checkpoint
-from ..store.folder import INBOX, OUTBOX
+from ..store.checkpoint import Checkpoint, oldest
+from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
 from ..training.client_summary import client_summary
 from ..training.config import describe
@@ -82,7 +82,7 @@ class Peer:
         self.round = len(self.history)
         self.mailbox = Mailbox(self.folder.path / INBOX, p.federation, p.digest, announced, self.senders, applied)
         self.outbox = Outbox(self.folder.path / OUTBOX)
-        self.outbox.saved(self.round)
+        self.outbox.saved(self.round, self._oldest())
         carrier = transport(self.mailbox, self.beat, lambda: hello(p.agreed))
         self.deadline = Deadline(p.deadline)
         self.network = Network(
@@ -213,12 +213,12 @@ class Peer:
         self.folder.append(row)
 
     def _save(self, now: RunState, rounds: int) -> None:
-        """Bring the state to the disk, and let go of what only a crash before that would have needed."""
+        """Bring the state to the disk, and let go of the messages that no checkpoint needs any more."""
         members = self.participant.members
         applied = torch.tensor([self.mailbox.applied.get(name, (-1, -1)) for name in members])
         self.folder.save(rounds, {**self.experiment.saved(now), APPLIED: applied})
         self.mailbox.saved()
-        self.outbox.saved(rounds)
+        self.outbox.saved(rounds, self._oldest())
         self.mass = self._own_mass(now)
         self.missed.update(self.network.missed)
         self.shown.news()
@@ -227,6 +227,10 @@ class Peer:
         metrics = {k: v for k, v in row.items() if k.startswith("personal_") and k.endswith("_after_mix")}
         mass = {} if self.mass is None else {"mass": self.mass}
         self.on_event("round", round=rounds, missed=sorted(self.network.missed), **told, **metrics, **mass)
+
+    def _oldest(self) -> int:
+        """Return after how many rounds the state is that one goes back to where the newest is damaged."""
+        return oldest(self.folder.path / CHECKPOINT)
 
     def _own_mass(self, now: RunState) -> float | None:
         found = self.participant.experiment.program.mass
@@ -247,6 +251,8 @@ class Peer:
         known = client_summary(p.alone, values, len(self.history), clients)
         known |= resampled(p.alone, clients)
         self.folder.finish(summarize(self.config, self.history), [client_tensors(c) for c in clients], known)
+        self.mailbox.saved()  # a finished run has one checkpoint
+        self.outbox.saved(self.round, self._oldest())
         self.on_event("finished", rounds=len(self.history))
 
     def _warn(self, text: str) -> None:

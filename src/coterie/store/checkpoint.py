@@ -107,17 +107,17 @@ def newest(folder: Path, say: Callable[[str], object]) -> Checkpoint | None:
             f"the checkpoint of {folder.parent} was left out of its pack: go on where it was packed, or start again "
             "with another --out"
         )
-    damages: dict[Path, str] = {}
+    damages: list[str] = []
     for path in _found(folder):
         try:
             checkpoint = _read(path)
         except DamagedFileError as error:
-            damages[path.with_suffix(".safetensors")] = error.found
+            damages.append(error.found)
             continue
-        for file, found in damages.items():
-            say(f"checkpoint {file} is damaged ({found}): going back to the one before it")
+        for found in damages:
+            say(f"{found}: going back to the checkpoint before it")
         return checkpoint
-    for found in damages.values():
+    for found in damages:
         raise FolderError(f"every checkpoint in {folder} is damaged ({found}): start again with another --out")
     return None
 
