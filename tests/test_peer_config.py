@@ -215,23 +215,27 @@ class TestData:
     def test_tables_are_encoded_alike(self, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow", reason="tables need pyarrow")
         for name, first, wards, rows in (("a", 20, "xy", 8), ("b", 60, "yz", 16)):
-            lines = [f"{first + i},{wards[i % 2]},{i % 2}\n" for i in range(rows)]
-            (tmp_path / f"{name}.csv").write_text("age,ward,ill\n" + "".join(lines))
+            lines = [f"{first + i},{wards[i % 2]},0.003,{first / 7},{i % 2}\n" for i in range(rows)]
+            (tmp_path / f"{name}.csv").write_text("age,ward,dose,size,ill\n" + "".join(lines))
         with pytest.raises(UserError, match="coterie peer columns"):
             own_data(read(tmp_path, "npz:own.npz", "csv:a.csv,target=ill"))
         for name in "ab":
             done = answer("peer", "columns", f"csv:{name}.csv,target=ill", "--out", f"{name}.json", cwd=tmp_path)
             assert done.status == 0, done.err
-        assert "4 inputs of 2 columns, from 18" in answer("peer", "columns", "a.json", "b.json", cwd=tmp_path).out
-        assert read_columns(tmp_path / "columns.json")["features"] == {"age": None, "ward": ["x", "y", "z"]}
+        assert "6 inputs of 4 columns, from 18" in answer("peer", "columns", "a.json", "b.json", cwd=tmp_path).out
+        columns = read_columns(tmp_path / "columns.json")
+        assert columns["features"] == {"age": None, "ward": ["x", "y", "z"], "dose": None, "size": None}
+        assert (columns["mean"][4], columns["std"][4]) == (0.003, 0)
         text = changed("classes = 3", 'columns = "columns.json"')
         texts = [changed("npz:own.npz", f"csv:{name}.csv,target=ill", text) for name in "ab"]
         configs = [load(written(tmp_path, text, f"{i}.toml")) for i, text in enumerate(texts)]
         found = [own_data(config) for config in configs]
-        assert [fed.input_shape for fed in found] == [(4,), (4,)]
-        ages = np.concatenate([fed.x[:, 0].numpy() for fed in found])
-        assert abs(ages.mean()) < 1e-5
-        assert abs(ages.std() - 1) < 1e-5
+        assert [fed.input_shape for fed in found] == [(6,), (6,)]
+        age, *_, dose, size = np.concatenate([fed.x.numpy() for fed in found]).T
+        for values in (age, size):  # as if it were one table, although size is the same in all rows of each
+            assert abs(values.mean()) < 1e-5
+            assert abs(values.std() - 1) < 1e-5
+        assert not dose.any()
         assert len({digest(agreed(*each)) for each in zip(configs, found, strict=True)}) == 1
 
     def test_functions_of_ones_own(self, tmp_path: Path) -> None:

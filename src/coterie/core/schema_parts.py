@@ -2,21 +2,34 @@
 
 from typing import Annotated, TypedDict
 
-from .annotations import Positive, PositiveInt, Range
+from .annotations import NonNegative, Positive, PositiveInt, Range
 
 Count = Annotated[int, Range()]
 
 
-class SavedColumns(TypedDict):
-    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
+class _Columns(TypedDict):
+    """How the samples of a table are made, without what numbers are divided by."""
 
     features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
     mean: list[float]  # of every input
-    std: list[Positive]
     target: list[str]
     classes: list[str] | None  # None: the targets are numbers
     target_mean: list[float]
+
+
+class SavedColumns(_Columns):
+    """How the samples were made of a table: inputs are (value - mean) / std, those of texts are 1 for the text."""
+
+    std: list[Positive]
     target_std: list[Positive]
+
+
+class SharedColumns(_Columns):
+    """What the members of a federation make samples with, and the number of training rows that it was found in."""
+
+    std: list[NonNegative]  # as it is, 0 where all values are equal: tables are put together by it
+    target_std: list[NonNegative]
+    rows: PositiveInt
 
 
 class Newcomers(TypedDict):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import UserError
 from ..core.memory import check_fits
-from ..core.schema_parts import SavedColumns
+from ..core.schema_parts import SavedColumns, SharedColumns
 from .columns import Table, TableColumn
 from .readers.pictures import decoded
 
@@ -40,15 +40,21 @@ class Scale(NamedTuple):
 
     mean: float = 0.0
     std: float = 1.0
+    constant: bool = False  # all values were equal: their deviation is 0, and std is 1, by which one can divide
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> "Scale":
-        """Return mean and deviation of numbers; equal ones have the deviation 1."""
+        """Return mean and deviation of numbers.
+
+        >>> Scale.of(np.full(6, 0.003))
+        Scale(mean=0.003, std=1.0, constant=True)
+        """
         if not len(values):
             return cls()
+        if values.min() == values.max():  # rounding would give them another mean, and a deviation
+            return cls(float(values[0]), constant=True)
         mean = float(values.mean(dtype=np.float64))
-        std = float(np.sqrt(np.square(values - mean).mean()))
-        return cls(mean, std if std > 0 else 1.0)
+        return cls(mean, float(np.sqrt(np.square(values - mean).mean())))
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,12 @@ class Columns:
     notes: tuple[str, ...] = ()  # what was done to the table, in sentences
 
     @classmethod
-    def of(cls, saved: SavedColumns) -> "Columns":
-        """Return the columns that a run has saved."""
-        scales = tuple(map(Scale, saved["mean"], saved["std"]))
+    def of(cls, saved: SavedColumns | SharedColumns) -> "Columns":
+        """Return the columns that a run has saved, or on which members have agreed."""
+        scales = tuple(map(_scale, saved["mean"], saved["std"]))
         features = {name: None if texts is None else tuple(texts) for name, texts in saved["features"].items()}
         classes = None if saved["classes"] is None else tuple(saved["classes"])
-        of_targets = tuple(map(Scale, saved["target_mean"], saved["target_std"]))
+        of_targets = tuple(map(_scale, saved["target_mean"], saved["target_std"]))
         found = cls(features, scales, tuple(saved["target"]), classes, of_targets)
         numbers = 0 if classes is not None else len(found.target)
         if len(found.inputs) != len(scales) or len(of_targets) != numbers:
@@ -95,6 +101,11 @@ class Columns:
         """The name of every input, such as age or ward=surgery."""
         each = ([k] if texts is None else [f"{k}={text}" for text in texts] for k, texts in self.features.items())
         return tuple(name for names in each for name in names)
+
+
+def _scale(mean: float, std: float) -> Scale:
+    """Return what numbers of this mean and deviation are standardized with."""
+    return Scale(mean, std or 1.0, constant=std == 0)
 
 
 class Encoded(NamedTuple):

@@ -7,23 +7,16 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.annotations import PositiveInt
 from ..core.checked_json import read_json
 from ..core.errors import DamagedFileError, UserError
 from ..core.files import user_path
-from ..core.schema_parts import SavedColumns
+from ..core.schema_parts import SharedColumns
 from ..core.spec import parameters, parse, spelled
 from ..data import SOURCES
-from ..data.encoding import Columns
+from ..data.encoding import Columns, Scale
 from ..data.sources import one_client
 
 SUFFIX = ".json"
-
-
-class SharedColumns(SavedColumns):
-    """What samples are made with, and the number of training rows that it was found in."""
-
-    rows: PositiveInt
 
 
 def read_columns(path: Path) -> SharedColumns:
@@ -47,7 +40,12 @@ def columns_of(text: str, seed: int) -> SharedColumns:
     found = one_client(spec, seed) if table else None
     if found is None or found.columns is None:
         raise UserError(f"{text} is no table: write csv:FILE,target=COLUMN, or name a file of columns, .json")
-    return {**found.columns.saved(), "rows": len(found.x)}
+    std, target_std = map(_deviations, (found.columns.scales, found.columns.target_scales))
+    return {**found.columns.saved(), "std": std, "target_std": target_std, "rows": len(found.x)}
+
+
+def _deviations(scales: Sequence[Scale]) -> list[float]:
+    return [0.0 if scale.constant else scale.std for scale in scales]
 
 
 def merged(parts: Sequence[SharedColumns]) -> SharedColumns:
@@ -100,6 +98,8 @@ def _scales(part: SharedColumns) -> dict[str, tuple[float, float]]:
 
 def _pooled(parts: Sequence[SharedColumns], scales: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return mean and deviation of the rows of all parts."""
+    if len(set(scales)) == 1:  # rounding would give equal values another mean, and a deviation
+        return scales[0]
     rows = [part["rows"] for part in parts]
     mean = math.fsum(n * m for n, (m, _) in zip(rows, scales, strict=True)) / sum(rows)
     square = math.fsum(n * (s**2 + (m - mean) ** 2) for n, (m, s) in zip(rows, scales, strict=True)) / sum(rows)
