@@ -1,5 +1,6 @@
 """What a peer takes, keeps and waits for, and when it follows the others."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from coterie.core.errors import DamagedFileError
 from coterie.core.tensors import Tensors
 from coterie.net.deadline import Deadline
 from coterie.net.engine import Networked
@@ -113,6 +115,31 @@ def test_transfers_outlive_a_crash_until_a_state_has_them(tmp_path: Path) -> Non
     for left in (["transfer-000005-1-b", "transfer-000006-1-b"], ["transfer-000006-1-b"]):  # one checkpoint later
         box.saved()
         assert sorted(path.stem for path in tmp_path.iterdir()) == left
+
+
+DAMAGED = {
+    "other bytes": lambda content: b"x" * 5000,
+    "cut within its header": lambda content: content[:40],
+    "cut within its values": lambda content: content[:-1],
+    "emptied": lambda content: b"",
+    "other tensors": lambda content: b"".join(Outgoing(PUSHED, X).chunks()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_messages_are_named_and_stay(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    """The sender has let go of what was acknowledged, and the receivers may have a part of what has left."""
+    deliver(mailbox(tmp_path / "in"), PUSHED)
+    Outbox(tmp_path / "out").commit(3, 1, X, {"b": Portion(0.25, 0.25)})
+    again: list[Callable[[], object]] = [lambda: mailbox(tmp_path / "in"), lambda: Outbox(tmp_path / "out")]
+    for folder, begin in zip(("in", "out"), again, strict=True):
+        (path,) = (tmp_path / folder).iterdir()
+        damaged = damage(path.read_bytes())
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{re.escape(str(path))} is damaged, because"):
+            begin()
+        assert path.read_bytes() == damaged
+    mailbox(tmp_path / "in", b=(5, 1))  # nobody needs one that the state has
 
 
 def test_nobody_waits_for_whoever_is_gone(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ once, whenever it comes, and is on the disk before it is acknowledged.
 """
 
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -14,9 +15,10 @@ from pathlib import Path
 from threading import Condition
 from typing import Final, NamedTuple
 
+from ..core.errors import DamagedFileError
 from ..core.files import disk, to_disk
 from ..core.tensors import Tensors
-from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message, read_header
+from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message
 
 MOST_MASS = 4096.0  # of all members together: so many are the most
 HUGE = 1000.0  # times the largest value of one's own message: nothing that training gives
@@ -25,6 +27,7 @@ Arrived = Callable[[], Tensors]
 """A message that was taken: it is mapped into memory when it is called for, and no longer than somebody holds it."""
 TRANSFER: Final = "transfer"
 COPY: Final = "copy"
+_TRANSFER_FILE = re.compile(rf"{TRANSFER}-(?P<round>[0-9]+)-(?P<step>[0-9]+)-(?P<sender>.+)\.safetensors")
 
 
 class WaitFor(NamedTuple):
@@ -88,19 +91,24 @@ class Mailbox:
     def _find(self, applied: Mapping[str, tuple[int, int]]) -> None:
         """Keep the transfers that a crash left here; copies are sent again, and halves of messages, too."""
         for path in sorted(self.folder.iterdir()):
-            header = None
-            if path.name.startswith(TRANSFER):
-                with path.open("rb") as file:
-                    header = read_header(file.read(LONGEST_HEADER))
-            if header is None:
+            named = _TRANSFER_FILE.fullmatch(path.name)
+            if named is None:
                 path.unlink()
                 continue
-            at = header.round, header.step
-            if at <= applied.get(header.sender, (-1, -1)):
+            sender, at = named["sender"], (int(named["round"]), int(named["step"]))
+            if at <= applied.get(sender, (-1, -1)):
                 self._kept.append(path)
                 continue
-            self._transfers.setdefault(header.sender, {})[at] = path
-            self._last[header.sender] = max(at, self._last.get(header.sender, (-1, -1)))
+            self._check_whole(path)
+            self._transfers.setdefault(sender, {})[at] = path
+            self._last[sender] = max(at, self._last.get(sender, (-1, -1)))
+
+    def _check_whole(self, path: Path) -> None:
+        """Refuse a damaged transfer: its sender has let go of it, so that nobody could send it again."""
+        try:
+            open_message(path, self._transferred)
+        except Refused as error:
+            raise DamagedFileError(path, str(error)) from error
 
     def admit(self, header: Header, size: int) -> Path:
         """Return where a message is to be written, or refuse it before it is read."""
@@ -226,4 +234,4 @@ class Mailbox:
 
     @property
     def _transferred(self) -> Announced:
-        return next(each.tensors for each in self.announced if each.kind == TRANSFER)
+        return next((each.tensors for each in self.announced if each.kind == TRANSFER), {})

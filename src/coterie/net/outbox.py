@@ -14,8 +14,9 @@ from threading import Lock
 from typing import NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
+from ..core.errors import DamagedFileError
 from ..core.files import disk
 from ..core.tensors import Tensors
 from ..store.safetensors import save_tensors
@@ -121,7 +122,11 @@ class Outbox:
 
 
 def _read(path: Path) -> Entry:
-    with safe_open(path, "pt") as file:
-        shares = {to: Portion(*share) for to, share in json.loads(file.metadata()[SHARES]).items()}
-    round, step = path.stem.split("-")
-    return Entry(path, int(round), int(step), shares, set(shares))
+    """Return the entry of a file; refuse a damaged one, because what it says has left this peer."""
+    try:
+        with safe_open(path, "pt") as file:
+            shares = {to: Portion(*share) for to, share in json.loads(file.metadata()[SHARES]).items()}
+        round, step = map(int, path.stem.split("-"))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedFileError(path, f"it cannot be read ({error})") from error
+    return Entry(path, round, step, shares, set(shares))
