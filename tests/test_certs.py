@@ -229,6 +229,12 @@ def test_an_expired_list_shuts_nobody_out_in_silence(
     assert connect_to(server, client) == "beta"
 
 
+def test_a_certificate_that_cannot_be_made_leaves_no_key(made: Folders, copied: Path) -> None:
+    with pytest.raises(ValueError, match="not valid before"):
+        Authority.load(copied).issue("late", days=-2)
+    assert not (copied / "late.key").exists()
+
+
 def test_names_and_serials_of_connections() -> None:
     assert serial_of({"serialNumber": "0A"}) == 10
     for names in ((), (("DNS", "a"), ("DNS", "b")), (("IP Address", "127.0.0.1"),)):
@@ -317,6 +323,20 @@ class TestCommands:
     )
     def test_mistakes(self, cwd: Path, words: str, told: str) -> None:
         assert told in answer("certs", *words.split(), cwd=cwd).sentence
+
+    def test_an_expired_authority_does_nothing(self, tmp_path: Path) -> None:
+        Authority.create(tmp_path / "certs", days=-0.5).issue("alpha")
+        before = sorted(tmp_path.rglob("*"))
+        for words in ("issue beta", "issue alpha --renew", "revoke alpha"):
+            told = answer("certs", *words.split(), cwd=tmp_path).sentence
+            assert "authority in certs has expired on" in told
+            assert "make a new one in another folder" in told
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_members_are_known_without_the_copies_of_their_certificates(self, cwd: Path, tmp_path: Path) -> None:
+        shutil.copytree(cwd / "certs", tmp_path / "certs", ignore=shutil.ignore_patterns("issued"))
+        assert "type --renew" in answer("certs", "issue", "alpha", cwd=tmp_path).sentence
+        assert "revoked 1 certificate of alpha" in answer("certs", "revoke", "alpha", cwd=tmp_path).out
 
     def test_a_member_sees_its_own_folder(self, cwd: Path, tmp_path: Path) -> None:
         for name in ("authority.pem", "beta.pem", "beta.key", "revoked.pem"):

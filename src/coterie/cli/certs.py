@@ -111,9 +111,9 @@ def _left(days: int) -> str:
 
 
 def _renewal(authority: bool, name: str, folder: Path) -> str:
-    if authority:
-        return "make a new one in another folder, and certify all members with it"
-    return f"coterie certs issue {name} --renew{_typed(folder)}"
+    from ..net.certificates import NEW_AUTHORITY
+
+    return NEW_AUTHORITY if authority else f"coterie certs issue {name} --renew{_typed(folder)}"
 
 
 def _typed(folder: Path) -> str:

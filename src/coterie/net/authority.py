@@ -20,13 +20,14 @@ from ..core.errors import UserError, unknown
 from .certificates import (
     AUTHORITY,
     ISSUED,
+    NEW_AUTHORITY,
     PEM,
     REVOKED,
     Standing,
+    certified,
     check_name,
     member_name,
     read_authority,
-    read_certificate,
     read_key,
     read_revoked,
     revocations,
@@ -75,6 +76,9 @@ class Authority:
         key = read_key(path, "certificates are issued and revoked where the authority was made, so do it there")
         if key.public_key() != certificate.public_key():
             raise UserError(f"{path} does not fit {AUTHORITY}.pem: restore the two files that belong together")
+        until = certificate.not_valid_after_utc
+        if until <= datetime.now(UTC):
+            raise UserError(f"the authority in {folder} has expired on {until:%Y-%m-%d}: {NEW_AUTHORITY}")
         return cls(folder, certificate, key)
 
     def issue(self, name: str, days: float = DAYS, renew: bool = False) -> list[Path]:
@@ -87,12 +91,14 @@ class Authority:
             raise UserError(f"{name} has a certificate already: type --renew, or first coterie certs revoke {name}")
         if renew and not valid:
             raise UserError(f"{name} has no certificate that could be renewed: leave out --renew")
-        written = [] if renew else [self._new_key(name)]
-        public = valid[-1].public_key() if renew else read_key(written[0]).public_key()
-        made = self._member(name, public, _from_now(days))
-        for path in (self.folder / ISSUED / f"{made.serial_number:x}.pem", self.folder / f"{name}.pem"):
+        key = None if renew else self._new_key(name)
+        made = self._member(name, (valid[-1] if key is None else key).public_key(), _from_now(days))
+        own, key_file = (self.folder / f"{name}.{kind}" for kind in ("pem", "key"))
+        if key is not None:
+            write_key(key_file, key)
+        for path in (self.folder / ISSUED / f"{made.serial_number:x}.pem", own):
             write_bytes(path, made.public_bytes(PEM))
-        return [self.folder / f"{name}.pem", *written]
+        return [own] if key is None else [own, key_file]
 
     def revoke(self, name: str) -> list[Standing]:
         """List all of a member's certificates as counting no more; return those that were not listed before."""
@@ -110,8 +116,7 @@ class Authority:
 
     def issued(self, name: str) -> list[x509.Certificate]:
         """Return all certificates that a member was ever given, the oldest first."""
-        every = map(read_certificate, (self.folder / ISSUED).glob("*.pem"))
-        found = (one for one in every if member_name(one) == name)
+        found = (one for one in certified(self.folder, self.certificate) if member_name(one) == name)
         return sorted(found, key=lambda one: (one.not_valid_before_utc, one.not_valid_after_utc))
 
     def revoked(self) -> dict[int, datetime]:
@@ -126,13 +131,12 @@ class Authority:
                     f"{name} and {other} differ in their case alone, which TLS ignores: choose another name"
                 )
 
-    def _new_key(self, name: str) -> Path:
-        """Write a new key for a member; refuse to replace one that was never certified here."""
+    def _new_key(self, name: str) -> ec.EllipticCurvePrivateKey:
+        """Return a new key for a member; refuse to replace one that was never certified here."""
         path = self.folder / f"{name}.key"
         if os.path.lexists(path) and not self.issued(name):
             raise UserError(f"{path} is there already, without a certificate: move it to another place")
-        write_key(path, ec.generate_private_key(ec.SECP256R1()))
-        return path
+        return ec.generate_private_key(ec.SECP256R1())
 
     def _member(self, name: str, public: Any, until: datetime) -> x509.Certificate:
         """Return a new certificate for a member as a server and as a client; it does not outlast the authority's."""

@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ AUTHORITY, REVOKED, ISSUED = "authority", "revoked", "issued"  # names of files,
 LONGEST_MEMBER = 63  # characters: TLS takes a member's name for that of a host, whose parts have no more
 PEM = serialization.Encoding.PEM
 NO_AUTHORITY = "run coterie certs init, or name the --folder of the authority"
+NEW_AUTHORITY = "make a new one in another folder, and certify all members with it"
 _NAME = re.compile(r"[A-Za-z0-9]+([.-][A-Za-z0-9]+)*")
 T = TypeVar("T")
 
@@ -47,9 +48,14 @@ def standings(folder: Path) -> list[Standing]:
     authority = read_authority(folder)
     path = folder / f"{REVOKED}.pem"
     revoked = revocations(read_revoked(path, authority)) if path.exists() else {}
+    found = [standing(one, revoked) for one in certified(folder, authority)]
+    return sorted(found, key=lambda one: (one.name, one.valid_from, one.valid_until))
+
+
+def certified(folder: Path, authority: x509.Certificate) -> Collection[x509.Certificate]:
+    """Return all certificates of an authority in a folder: copies of those ever issued, and members' own."""
     found = [*map(read_certificate, (folder / ISSUED).glob("*.pem")), *_others(folder)]
-    by_serial = {one.serial_number: standing(one, revoked) for one in found if signed_by(one, authority)}
-    return sorted(by_serial.values(), key=lambda one: (one.name, one.valid_from, one.valid_until))
+    return {one.serial_number: one for one in found if signed_by(one, authority)}.values()
 
 
 def _others(folder: Path) -> Iterator[x509.Certificate]:
