@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
 from coterie import algorithms, models
+from coterie.cli import peer_run
 from coterie.core.errors import UserError
 from coterie.data import federate
 from coterie.net.address import Address
@@ -112,6 +114,7 @@ MISTAKES = {
     "a stranger": ('name = "alpha"', 'name = "alhpa"', r"none of \[federation.members\]: did you mean alpha\?"),
     "a wrong time": ("[peer]\n", '[peer]\nwait = "soon"\n', r"\[peer\]: wait='soon' is not a time"),
     "a wrong deadline": ("[peer]\n", '[peer]\ndeadline = "0s"\n', "deadline='0s' is not a time"),
+    "no port for Prometheus": ("[peer]\n", "[peer]\nmetrics = 0\n", "metrics='127.0.0.1:0' is no address"),
     "a wrong listen": ("[peer]\n", '[peer]\nlisten = "::1:7443"\n', "listen='::1:7443' is no address"),
     "mean without std": ("classes = 3", "classes = 3\nmean = [0.5]", "mean and std have 1 and 0 numbers"),
     "a class twice": ("classes = 3", 'classes = ["a", "a"]', "names one class twice"),
@@ -360,6 +363,22 @@ class TestAgreement:
             lines = differences(ours, theirs)
             assert lines
             assert all(len(line) < 300 and line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [("auto", "it is None"), ("90s", "it is 90.0"), ("soon", "--deadline='soon' is not a time: write it as 90s")],
+)
+def test_a_typed_deadline_comes_before_the_files(
+    typed: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: PeerConfig) -> None:
+        raise UserError(f"it is {config.deadline}")
+
+    monkeypatch.setattr(peer_run, "participant", refuse)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)  # this process goes on
+    written(tmp_path, changed("[peer]\n", '[peer]\ndeadline = "30s"\n'))
+    assert told in answer("peer", "--config", "peer.toml", "--deadline", typed, cwd=tmp_path).sentence
 
 
 def test_columns_of_unlike_tables_are_refused() -> None:

@@ -27,7 +27,9 @@ def participate(
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(help="How long a round waits for neighbors, as 30s, in place of the file's.", show_default="none"),
+        typer.Option(
+            help="How long a round waits for neighbors, as 30s or auto, in place of the file's.", show_default="none"
+        ),
     ] = None,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="Go without TLS, where all members are on 127.0.0.1.")

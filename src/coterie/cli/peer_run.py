@@ -4,12 +4,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import FolderError
-from ..core.spec import parse_seconds
 from ..net.address import check_loopback
-from ..net.config import load
+from ..net.config import deadline_in, load
 from ..net.log import Log
 from ..net.metrics import metrics_at
 from ..net.peer import run_peer
@@ -21,6 +21,8 @@ from .typed import INTERRUPTED
 def run_participant(path: Path, trust: Sequence[str], deadline: str | None, insecure: bool) -> None:
     """Take part until the last round; Ctrl-C and SIGTERM tell the neighbors, and keep all finished rounds."""
     config = load(path, trust)
+    if deadline is not None:
+        config = replace(config, deadline=deadline_in("--deadline", deadline))
     if insecure:
         check_loopback(config.members)
     log = Log(sys.stderr)
@@ -29,7 +31,7 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
     sys.setswitchinterval(0.0005)
     try:
         with _in_its_folder(config.path), metrics_at(config.metrics, on_event) as serve:
-            one = participant(config, None if deadline is None else parse_seconds(deadline))
+            one = participant(config)
             folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in, serve)
     except KeyboardInterrupt:
         done = _done(config.folder, config.federation.rounds)

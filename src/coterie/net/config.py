@@ -249,7 +249,7 @@ def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Any]) -> tuple
         raise UserError(f"{where}: name={shown(peer.name)} is none of [federation.members]: {near}")
     own = address(f"{file}, [federation.members]", peer.name, members[peer.name], "10.0.0.1:7443")
     listen = address(where, "listen", peer.listen, LISTEN) if peer.listen else Address(EVERYWHERE, own.port)
-    if not peer.metrics:
+    if peer.metrics == "":
         return listen, None
     text = str(peer.metrics)
     bare = whole_number(text) is not None
@@ -258,13 +258,19 @@ def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Any]) -> tuple
 
 def _times(file: Path, peer: PeerTable) -> tuple[float | None, float]:
     """Return the deadline of a round and the wait before the first one, in seconds."""
-    found = []
-    for key, text in (("deadline", peer.deadline), ("wait", peer.wait)):
-        try:
-            found.append(None if key == "deadline" and text.lower() == AUTO else parse_seconds(text))
-        except UserError as error:
-            raise UserError(f"{file}, [peer]: {key}={error}") from error
-    return found[0], found[1] or 0.0
+    return deadline_in(f"{file}, [peer]: deadline", peer.deadline), _seconds(f"{file}, [peer]: wait", peer.wait)
+
+
+def deadline_in(where: str, text: str) -> float | None:
+    """Return the seconds that a text says a round waits for neighbors; None: they adapt."""
+    return None if text.strip().lower() == AUTO else _seconds(where, text)
+
+
+def _seconds(where: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except UserError as error:
+        raise UserError(f"{where}={error}") from error
 
 
 def _check(config: PeerConfig) -> None:

@@ -110,7 +110,7 @@ class SendQueue:
 
 
 class Connector(aiohttp.TCPConnector):
-    """Connections to members whose certificates are good at this moment: one that is kept open may outlast that."""
+    """Connections to members whose certificates are not revoked: one that is kept open may outlast that."""
 
     def __init__(self, certificate_ok: Callable[[dict[str, Any]], str | None]) -> None:
         super().__init__(limit=0, socket_factory=self._socket)

@@ -66,7 +66,7 @@ class Peer:
     on_event: Callable[..., None]
     serve: Serve = to_nobody
     round: int = 0  # the one that it is in, counted from 0
-    state: str = "waiting"  # what it does: waiting, training, exchanging, leaving, done
+    state: str = "waiting"  # what it does: waiting, training, exchanging, finishing, leaving, done
     history: list[Row] = field(default_factory=list)
     missed: Counter[str] = field(default_factory=Counter)  # rounds that have waited for each member in vain
     mass: float | None = None  # push-sum's, of the saved state

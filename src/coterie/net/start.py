@@ -17,8 +17,8 @@ from .tls import Credentials, client_context, revoked, serial_of, server_context
 from .transport import Beat, Transport
 
 
-def participant(config: PeerConfig, deadline: float | None = None) -> Participant:
-    """Return what the file asks for, ready to run; ``deadline``: in place of the file's."""
+def participant(config: PeerConfig) -> Participant:
+    """Return what the file asks for, ready to run."""
     shared, place = config.federation, find_device("auto")
     own = own_data(config)
     found = agreed(config, own)
@@ -38,7 +38,7 @@ def participant(config: PeerConfig, deadline: float | None = None) -> Participan
         found,
         digest(found),
         config.folder,
-        config.deadline if deadline is None else deadline,
+        config.deadline,
         config.wait,
     )
 

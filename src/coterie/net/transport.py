@@ -171,6 +171,5 @@ class Transport:
         return asyncio.run(once())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all counts as they are now: bytes, messages, refusals, what waits, when each member was last heard."""
-        queued = {} if self._loop is None else {name: len(q.waiting) for name, q in self._outbound.queues.items()}
-        return {**self._node.counters.snapshot(), "queued": queued, "last_answer": self._node.presence.answered()}
+        """Return all counts as they are now: bytes, messages, refusals, when each member was last heard."""
+        return {**self._node.counters.snapshot(), "last_answer": self._node.presence.answered()}
