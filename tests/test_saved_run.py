@@ -84,6 +84,8 @@ def refused(runs: Path, *words: str, said: str) -> Answer:
         (("--resume", "--rounds", "2"), "has 2 rounds: ask for more"),
         (("--resume", "--rounds", "1"), "has 2 rounds: ask for more"),
         (("--resume", "--rounds", "4", "--set", "lr=1"), "--set cannot be combined"),
+        (("--resume", "--rounds", "4", "--engine", "bogus"), "unknown engine 'bogus'"),
+        (("--resume", "--rounds", "4", "--workers", "2"), "--workers is for a Ray cluster"),
         (("--set", "mu=1", "--out", "x"), "has no option 'mu'"),
         (("--model", "mlp", "--out", "x"), "--model cannot be combined"),
     ],

@@ -16,6 +16,7 @@ from ..core.files import path_problem
 from ..core.schema import Config
 from ..measure.selection import LAST
 from ..models.losses import loss_named
+from ..store.extended import ExtendedFolder
 from ..store.folder import CHECKPOINT, CONFIG, RunFolder
 from ..training.config import rebuild
 from ..training.fit import fit
@@ -52,10 +53,11 @@ def saved_config(text: str) -> Path | None:
 
 def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:
     """Run a saved configuration, or go on with its run; ``trusted``: the code that it may run."""
-    config = _asked_for(config_path, options, trusted, output)
+    config = _asked_for(config_path, options, trusted)
     module, federation, algorithm = rebuild(config, trusted, options.data_dir, str(config_path))
     again = config_path.parent if options.resume else fresh_folder(f"{folder_name(algorithm.name)}-again")
     folder, trackers = options.out or again, [*output.trackers(), ChosenEngine()]
+    longer = options.resume and options.rounds is not None
     output.say(_remark(config, options))
     saved: Any = {**USUAL, **{key: value for key, value in config.items() if key in (*SAVED, *USUAL)}}
     with interruptible(folder, options, output), _named(config_path):
@@ -67,7 +69,7 @@ def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], ou
             loss=loss_named(config["loss"]),
             metric=[m["name"] for m in config.get("metrics", [])],
             engine=options.engine or config["engine"],
-            out=folder,
+            out=ExtendedFolder(folder, config["rounds"]) if longer else folder,
             resume=options.resume,
             cluster=cluster(options),
             progress=not output.quiet,
@@ -79,7 +81,7 @@ def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], ou
     return run, folder
 
 
-def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> Config:
+def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str]) -> Config:
     """Return what is to be run: as it was saved, with changes, or with more rounds."""
     config = read_json(config_path, Config)
     if "peer" in config:
@@ -92,7 +94,7 @@ def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str], o
         return _changed(config, options, trusted)
     if options.rounds is None:
         return config
-    return _with_more_rounds(RunFolder(options.out or config_path.parent), options.rounds, trusted, output)
+    return _with_more_rounds(RunFolder(options.out or config_path.parent), options.rounds, trusted)
 
 
 def _check_beside(options: RunOptions, config: Config) -> None:
@@ -130,8 +132,8 @@ def _remark(config: Config, options: RunOptions) -> str:
     return f"{config['method']} as saved{changes}: {said}"
 
 
-def _with_more_rounds(folder: RunFolder, rounds: int, trusted: Sequence[str], output: Output) -> Config:
-    """Let a run have more rounds, as if they had been asked for at once; refuse where that would be another run."""
+def _with_more_rounds(folder: RunFolder, rounds: int, trusted: Sequence[str]) -> Config:
+    """Return a run with more rounds, as if they had been asked for at once; refuse where that would be another run."""
     config, done = folder.config(), folder.rows()
     check_trusted(config, trusted)
     if rounds <= config["rounds"]:
@@ -149,8 +151,7 @@ def _with_more_rounds(folder: RunFolder, rounds: int, trusted: Sequence[str], ou
         )
     if not any((folder.path / CHECKPOINT).glob("round-*.json")):
         raise UserError(f"{folder.path} has no checkpoint to go on from: start a run with --rounds {rounds}")
-    folder.extend(rounds, output.say)
-    return folder.config()
+    return cast(Config, {**config, "rounds": rounds})
 
 
 def _depends_on_rounds(config: Config) -> str | None:

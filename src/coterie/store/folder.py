@@ -104,14 +104,6 @@ class RunFolder:
         """Return the configuration that the run was begun with."""
         return read_json(self.path / CONFIG, Config)
 
-    def extend(self, rounds: int, say: Callable[[str], object]) -> None:
-        """Let the run here have more rounds: from now on it is one that has not ended yet."""
-        with sole_writer(self.path, say), disk(self.path):
-            for name in (SUMMARY, CLIENTS):  # the summary first: as long as it is there, the run is complete
-                (self.path / name).unlink(missing_ok=True)
-            config: Any = {**self.config(), "rounds": rounds}
-            write_json(self.path / CONFIG, config)
-
     def check_same(self, config: Config) -> None:
         """Refuse to continue with another configuration, and show the difference."""
         differences = _differences(self.config(), json.loads(json.dumps(config)))

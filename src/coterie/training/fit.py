@@ -68,7 +68,7 @@ def fit(
     device: str | torch.device = "auto",
     loss: Annotated[Loss | str, Example("torch.nn.functional.cross_entropy")] | None = None,
     metric: Annotated[MetricLike | list[MetricLike] | tuple[MetricLike, ...], Example('"macro-f1"')] = (),
-    out: str | Path | None = None,
+    out: str | Path | RunFolder | None = None,
     resume: bool = False,
     progress: bool | str = True,
     evaluate_every: PositiveInt | Literal["auto"] = 1,
@@ -141,7 +141,7 @@ def fit(
     there = check_cluster(engine, cluster)
     place = find_device(device if there is None else "cpu")
     check_precision(precision, place, there)
-    folder = None if out is None else RunFolder(Path(out))
+    folder = out if out is None or isinstance(out, RunFolder) else RunFolder(Path(out))
     continued = folder is not None and resume and folder.exists
     module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss_of(loss), precision=precision)
