@@ -100,7 +100,21 @@ def test_an_interruption_loses_nothing(cli: Cli, tuned: Path, tmp_path: Path, at
     again = cli.succeed(*TUNE, "--out", "t", "--resume", cwd=tmp_path)
     assert tried(tmp_path / "t") == tried(tuned / "t")
     assert "seed 0 (1 of 12)" not in again.err or "tune.json" in at  # what was finished is not trained again
-    cli.refuse(*TUNE, "--grid", "momentum=0.1", "--out", "t", "--resume", cwd=tmp_path, names=("grid", "same command"))
+
+
+@pytest.mark.parametrize(
+    ("other", "names"),
+    [
+        (("--grid", "momentum=0.1"), ("grid", "same command")),
+        (("--rounds", "3", "--set", "momentum=0.1"), ("rounds: 2 there, 3 here; settings.momentum", "same options")),
+    ],
+)
+def test_trials_of_another_command_are_not_gone_on_with(
+    cli: Cli, tuned: Path, other: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    before = contents(tuned)
+    cli.refuse(*TUNE, *other, "--out", "t", "--resume", cwd=tuned, names=names)
+    assert contents(tuned) == before
 
 
 def test_every_method_is_tuned_alike(cli: Cli, tmp_path: Path) -> None:
@@ -126,6 +140,10 @@ def test_every_method_is_tuned_alike(cli: Cli, tmp_path: Path) -> None:
         config = json.loads((tmp_path / "c" / f"{method}-seed0" / "config.json").read_text())
         assert config["settings"]["lr"] == 0.5
         assert "validation" not in config  # the methods that are compared train on all their samples
+    other = ("--model", "mlp", "--out", "c", "--resume")
+    cli.refuse(
+        *command, *other, cwd=tmp_path, names=("tune-local", "model.name: 'logreg' there, 'mlp' here", "another --out")
+    )
 
 
 WRONG = {

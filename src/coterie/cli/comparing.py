@@ -57,6 +57,9 @@ class ComparisonPlan:
         tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
         chosen = [plan.algorithm(m, methods) for m in methods]
         plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
+        trials = [t.evaluated(plan.options.evaluate_every) for t in trials]
+        for t in trials:
+            t.check_begun()
         first = plan.options.given("seed")
         labels = plan.labels(methods, chosen)
         listed = (f"  {label}: {plan.preset_text(a)}" for label, a in zip(labels, chosen, strict=True))

@@ -12,26 +12,21 @@ from ..core.checked_json import read_json
 from ..core.custom import folder_name
 from ..core.errors import DamagedFileError, DivergedError, UserError, no_option
 from ..core.files import write_json
-from ..core.schema import Config, Row, Summary, number
 from ..core.schema_several import SavedTrial, SavedTuning
 from ..core.spec import given_twice
-from ..core.units import metrics_of, words
-from ..measure.selection import BEST_VALIDATION, LAST, goodness, rule_of, validation_column
+from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
-from ..store.folder import CHECKPOINT, MODELS
+from ..store.folder import CHECKPOINT, MODELS, RunFolder
 from ..track import Tracker
 from ..training.run import Run
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan
+from .trial_watcher import EndedEarly, Watcher, known_config
 from .variations import variation
 
 TUNING = "tune.json"
-TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path, bool | str, Sequence[Tracker]], Run]
-
-
-class EndedEarly(UserError):  # noqa: N818
-    """A trial that is worse than others were at the same point."""
+TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path | None, bool | str, Sequence[Tracker]], Run]
 
 
 def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], options: RunOptions) -> dict[str, list[str]]:
@@ -92,6 +87,10 @@ class Tuning:
         """Return the search from its beginning."""
         return search(self.sampler, self.grid, self.trials, self.first_seed)
 
+    def evaluated(self, every: int | None) -> "Tuning":
+        """Return the same trials, evaluated in other rounds."""
+        return replace(self, plan=replace(self.plan, options=replace(self.plan.options, evaluate_every=every)))
+
     def with_settings(self, texts: Texts) -> RunPlan:
         """Return the plan with these settings, as if somebody had typed them."""
         options = self.plan.options
@@ -100,6 +99,17 @@ class Tuning:
     def typed(self, texts: Texts) -> list[str]:
         """Return settings as one would type them."""
         return [f"{self.method}.{key}={text}" for key, text in texts.items()]
+
+    def check_begun(self) -> None:
+        """Refuse to go on with trials of another command; one is enough to tell, as all are alike but for the grid."""
+        first = self.search().ask()
+        if first is None or not self._begun()["trials"]:
+            return
+        plan = self.with_settings(first)
+        alone = replace(plan, options=replace(plan.options, resume=False, for_=None))  # without a folder to go on in
+        seed = self.first_seed
+        config = known_config(lambda told: self.train(alone, self.method, self.among, seed, None, False, told))
+        RunFolder(self.folder / run_name(1, seed)).check_same(config)
 
     def run(self, output: Output, trackers: Sequence[Tracker]) -> SavedTuning:
         """Run all trials that are left, and return what was tried."""
@@ -181,45 +191,6 @@ class Tuning:
                 shutil.rmtree(self.folder / run_name(place, seed) / part, ignore_errors=True)
 
 
-class Watcher:
-    """Sees every round of a training: keeps its scores on validation samples, and lets a search end it early."""
-
-    name = "tuning"
-
-    def __init__(self, chooser: Search, step: int, found: SavedTuning) -> None:
-        self.chooser, self.step, self.found = chooser, step, found
-        self.curve: list[list[float]] = []  # [round, score on validation samples]
-
-    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
-        """Learn which metric decides, and what earlier processes have seen."""
-        self.rule, self.column = rule_of(config), validation_column(config)
-        metric = metrics_of(config)[0]
-        self.found["metric"], self.found["higher_is_better"] = words(metric), metric["higher_is_better"]
-        for row in history:
-            self.round(row)
-        return ""
-
-    def round(self, row: Row) -> None:
-        """Take the score of a round, if it was evaluated."""
-        score = number(row, self.column)
-        if score is None:
-            return
-        self.curve.append([row["round"], score])
-        if self.chooser.ends(self.step + row["round"], goodness(score, self.found["higher_is_better"])):
-            raise EndedEarly(f"ended early after round {row['round']}: others were better at this point")
-
-    def end(self, summary: Summary | None) -> None:
-        """Do nothing: the curve is known."""
-
-    @property
-    def score(self) -> float | None:
-        """What the training comes to: its score in the round that would be reported."""
-        scores = [score for _, score in self.curve]
-        if not scores:
-            return None
-        return scores[-1] if self.rule == LAST else (max if self.found["higher_is_better"] else min)(scores)
-
-
 def trials_of_each(
     plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path, train: TrainSeed
 ) -> list[Tuning]:
@@ -247,8 +218,7 @@ def tuned_plan(
     """Choose the settings of every method; return the plan with them, and what to say of it."""
     typed, said = list(plan.options.set), []
     for each in trials:
-        options = replace(each.plan.options, evaluate_every=plan.options.evaluate_every)
-        found = replace(each, plan=replace(each.plan, options=options)).run(output, trackers)
+        found = each.run(output, trackers)
         best = found["trials"][best_trial(found)]
         typed += each.typed(best["settings"])
         said.append(f"{each.method} {settings_text(best)} (the best of {each.trainings})")

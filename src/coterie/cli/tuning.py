@@ -52,6 +52,7 @@ def tune_method(
     every = [tuning.with_settings(texts).algorithm(method, [method]) for texts in combinations(grid)]
     plan, remark, _ = checked_plan(plan, [method], every)
     tuning, trackers = replace(tuning, plan=plan), output.trackers()
+    tuning.check_begun()
     output.say(f"{method}, {len(every)} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
     names = [run_name(k + 1, tuning.first_seed + s) for k in range(tuning.trainings // seeds) for s in range(seeds)]
     with interruptible(folder, options, output), several_runs(folder, names, options.resume, command=typed_command()):
