@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.comparing import ComparisonPlan
 from coterie.cli.options import RunOptions
 from coterie.cli.request import RunPlan
 from helpers_cli import contents, rows
@@ -56,6 +57,15 @@ def test_what_is_typed_behind_a_name_comes_first() -> None:
     assert (first["lr"], first["momentum"], first["clip"], first["epochs"]) == (0.1, 0.5, 3.0, (1, 2))
     assert (second["lr"], second["steps"], second["epochs"], second["clip"]) == (0.5, 3, None, 3.0)
     assert (third["lr"], third["clip"]) == (0.5, 10.0)
+
+
+def test_names_that_are_too_long_for_a_folder_are_told_apart() -> None:
+    settings = "batch_size=16,epochs=1,lr=0.02,lr_decay=0.99,momentum=0.9,personal_epochs=1,personal_lr=0.02"
+    methods = [f"dfedalt@{settings},weight_decay={value}" for value in ("0.0", "0.01")]
+    plan = RunPlan.of(RunOptions(data="synthetic:size=400,classes=4", clients=3, rounds=1))
+    runs = ComparisonPlan.of(plan, methods, 1, None, None).runs
+    assert [method for method, _ in runs.values()] == methods
+    assert all(len(name) <= 100 + len("-seed0") for name in runs)
 
 
 @pytest.mark.parametrize(

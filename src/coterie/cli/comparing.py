@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.custom import folder_name
+from ..core.custom import folder_name, folder_names
 from ..core.errors import UserError
 from ..core.files import write_json
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
@@ -70,7 +70,8 @@ class ComparisonPlan:
     @property
     def runs(self) -> dict[str, tuple[str, int]]:
         """The method and the seed of every run, by the name of its folder."""
-        return {f"{folder_name(m)}-seed{s}": (m, s) for m in self.methods for s in self.seeds}
+        named = zip(folder_names(self.methods), self.methods, strict=True)
+        return {f"{name}-seed{s}": (m, s) for name, m in named for s in self.seeds}
 
     def train(
         self,

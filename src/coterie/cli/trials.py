@@ -9,7 +9,7 @@ from statistics import fmean
 from .. import algorithms
 from ..algorithms.settings import settings_of
 from ..core.checked_json import read_json
-from ..core.custom import folder_name
+from ..core.custom import folder_names
 from ..core.errors import DamagedFileError, DivergedError, UserError, no_option
 from ..core.files import write_json
 from ..core.schema_several import SavedTrial, SavedTuning
@@ -205,10 +205,10 @@ def trials_of_each(
     kept, rule = options.validation or VALIDATION, BEST_VALIDATION if options.select == BEST_VALIDATION else LAST
     plan = replace(plan, options=replace(options, validation=kept, select=rule))
     found = []
-    for m in methods:
+    for m, name in zip(methods, folder_names(methods), strict=True):
         own = {key: values for key, values in grid.items() if key in settings_of(algorithms.builder(m))}
         if own:
-            found.append(Tuning(plan, m, methods, own, 1, "grid", None, folder / f"tune-{folder_name(m)}", train))
+            found.append(Tuning(plan, m, methods, own, 1, "grid", None, folder / f"tune-{name}", train))
     return found
 
 

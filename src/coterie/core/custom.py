@@ -8,7 +8,8 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from typing import Any
 
 from .errors import UserError, unknown
 
+LONGEST = 100  # characters of a file name that are a method's
 _NAME = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|[^:,]*\.py):[^\W\d]\w*")
 
 
@@ -53,7 +55,23 @@ def folder_name(method: str) -> str:
     >>> folder_name("mine:fedfoo"), folder_name("./lab/mine.py:fedfoo"), folder_name("FedPer (lr 0.1)")
     ('mine.fedfoo', 'lab_mine.py.fedfoo', 'FedPer_lr_0.1_')
     """
-    return re.sub(r"[^\w.=@+-]+", "_", method.replace(":", ".")).lstrip("._")[:100]
+    name = re.sub(r"[^\w.=@+-]+", "_", method.replace(":", ".")).lstrip("._")
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{_digest(method)}"
+
+
+def folder_names(methods: Sequence[str]) -> list[str]:
+    """Return what each of several methods is called in file names, no two of them alike.
+
+    >>> folder_names(["local", "FedPer (1)", "FedPer [1]"])
+    ['local', 'FedPer_1_-6ec02241', 'FedPer_1_-6a48176b']
+    """
+    names = [folder_name(method) for method in methods]
+    return [n if names.count(n) == 1 else f"{n}-{_digest(m)}" for n, m in zip(names, methods, strict=True)]
+
+
+def _digest(method: str) -> str:
+    """Return what tells a method from others whose names look alike in a file name."""
+    return blake2b(method.encode(), digest_size=4).hexdigest()
 
 
 def import_function(name: str, kind: str) -> Callable[..., Any]:
