@@ -11,6 +11,7 @@ from in_process import answer
 
 DOCS = Path(__file__).parent.parent / "docs"
 SMALL = 'data = "synthetic:size=400,classes=4"\nclients = 5\nrounds = 1\nquiet = true\n'
+OWN = "[fedavg]\nlr = 0.07\nclip = 3\nepochs = 3\nbatch_size = 8\n"
 TYPED = ("--data", "synthetic:size=400,classes=4", "--clients", "5", "--rounds", "1", "--quiet")
 
 
@@ -31,12 +32,13 @@ def test_a_file_is_the_command_that_would_be_typed(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_comes_before_the_file(tmp_path: Path) -> None:
-    file = write(tmp_path, f'method = "fedavg"\n{SMALL}out = "a"\n[set]\nlr = 0.05\nmomentum = 0.5\n')
-    words = ("--rounds", "2", "--set", "lr=0.3", "--out", "b", "--seed", "4")
+    file = write(tmp_path, f'method = "fedavg"\n{SMALL}out = "a"\n[set]\nlr = 0.05\nmomentum = 0.5\n{OWN}')
+    words = ("--rounds", "2", "--set", "lr=0.3", "--set=FedAvg.clip=4", "--set=epochs=2", "--out", "b", "--seed", "4")
     assert answer("run", file, *words, cwd=tmp_path).status == 0
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert (config["rounds"], config["seed"]) == (2, 4)
-    assert (config["settings"]["lr"], config["settings"]["momentum"]) == (0.3, 0.5)
+    expected = {"lr": 0.3, "momentum": 0.5, "clip": 4.0, "epochs": 2, "batch_size": 8}
+    assert config["settings"] == config["settings"] | expected
     assert not (tmp_path / "a").exists()
 
 
@@ -63,6 +65,9 @@ def test_a_sweep_of_two_settings_has_all_combinations(tmp_path: Path) -> None:
     assert len(rows) == 2 + 2 * 2 * 2
     assert rows[0]["method"] == "local lr=0.1"
     assert rows[2]["method"] == "fedprox mu=0.0, lr=0.1, epochs=[1, 2]"
+    typed = ("--set", "lr=0.3", "--set", "FedProx.mu=2", "--dry-run", "--format", "json")
+    rows = json.loads(answer("compare", file, *typed, cwd=tmp_path).out)
+    assert [row["method"] for row in rows] == ["local", "fedprox epochs=[1, 2]", "fedprox epochs=3"]
 
 
 @pytest.mark.parametrize(

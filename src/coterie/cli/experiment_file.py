@@ -4,7 +4,7 @@ Its keys are the options of the command, its tables settings of methods. It beco
 that nothing is checked twice; what is typed beside it comes first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from .. import data, models, topology
 from ..algorithms.settings import settings_of
 from ..core.annotations import shown
-from ..core.custom import is_own
+from ..core.custom import display_name, is_own
 from ..core.errors import UserError, did_you_mean
 from ..core.settings_file import read_toml
 from .variations import builder_of, variation
@@ -48,14 +48,14 @@ class ExperimentFile:
     def words(self, typed: Sequence[str]) -> list[str]:
         """Return the words that the file stands for, without what is ``typed`` beside it."""
         named = {word.partition("=")[0] for word in typed if word.startswith("--")}
-        kept = {word.partition("=")[0].strip() for word in typed if "=" in word}
-        words = [*self._methods()]
+        kept = {_typed_setting(word) for word in typed if "=" in word}
+        words = [*self._methods(kept)]
         for key, value in self.content.items():
             if not isinstance(value, dict) and key not in ("method", "methods") and f"--{key}" not in named:
                 words += self._option(key, value)
-        for left, text in self._settings():
-            if left not in kept:
-                words += [f"--{SET}", f"{left}={text}"]
+        for method, key, text in self._settings():
+            if not kept & {(method, key), ("", key)}:
+                words += [f"--{SET}", f"{method}.{key}={text}" if method else f"{key}={text}"]
         return words
 
     @property
@@ -66,11 +66,12 @@ class ExperimentFile:
         found = self.content.get("methods", self.content.get("method", []))
         return [variation(self._text("methods", one)).typed for one in (found if isinstance(found, list) else [found])]
 
-    def _methods(self) -> Iterator[str]:
-        """Yield the methods, each with all values of a sweep."""
+    def _methods(self, kept: Set[tuple[str, str]]) -> Iterator[str]:
+        """Yield the methods, each with all values of a sweep but those of settings that are ``kept`` as typed."""
         for method in self.methods:
             name, own = variation(method)
-            grid = {key: values for key, values in self._sweep(name).items() if key in settings_of(builder_of(name))}
+            known = {k for k in settings_of(builder_of(name)) if not kept & {(name, k), ("", k)}}
+            grid = {key: values for key, values in self._sweep(name).items() if key in known}
             for values in product(*grid.values()):
                 settings = [*own, *(f"{key}={value}" for key, value in zip(grid, values, strict=True))]
                 yield f"{name}@{','.join(settings)}" if settings else name
@@ -88,12 +89,12 @@ class ExperimentFile:
                 raise UserError(f"{self.path}, [{SWEEP}]: {key}={shown(values)} is no list: write {key} = [0.01, 0.1]")
         return {key: [self._text(key, value) for value in values] for key, values in grid.items()}
 
-    def _settings(self) -> Iterator[tuple[str, str]]:
-        """Yield what stands left and right of = behind --set."""
+    def _settings(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the method, which is empty for all of them, the key and the value of what stands behind --set."""
         for name, table in self.content.items():
             if isinstance(table, dict) and name != SWEEP:
-                before = "" if name == SET else f"{variation(name).method}."
-                yield from ((f"{before}{key}", self._text(key, value)) for key, value in table.items())
+                method = "" if name == SET else variation(name).method
+                yield from ((method, key, self._text(key, value)) for key, value in table.items())
 
     def _option(self, key: str, value: Any) -> Iterator[str]:
         """Yield the words of an option."""
@@ -133,6 +134,12 @@ class ExperimentFile:
         if variation(name).method not in {variation(m).method for m in self.methods}:
             near = did_you_mean(name, [SET, SWEEP, *self.methods]) or "name it in methods, or leave the table out"
             raise UserError(f"{self.path}, [{table}] is for none of its methods, {', '.join(self.methods)}: {near}")
+
+
+def _typed_setting(word: str) -> tuple[str, str]:
+    """Return the method, which is empty for all of them, and the key that a typed word sets."""
+    method, _, key = word.removeprefix(f"--{SET}=").partition("=")[0].strip().rpartition(".")
+    return display_name(method), key
 
 
 def expanded(args: Sequence[str], params: Sequence[Any]) -> list[str]:
