@@ -71,6 +71,12 @@ def test_values_in_place_of_names(found: ct.Compared, tmp_path: Path) -> None:
     assert again.comparison.saved == handed.comparison.saved
 
 
+def test_values_to_tune_may_have_commas(tmp_path: Path) -> None:
+    given: Any = {"clients": 2, "rounds": 1, "model": "logreg", "out": tmp_path / "a", "progress": False}
+    ct.compare(["fedavg"], "synthetic:size=60,classes=3", tune={"epochs": ["1,2"], "lr": [0.1]}, **given)
+    assert json.loads((tmp_path / "a/tune-fedavg/tune.json").read_text())["grid"] == {"epochs": ["1,2"], "lr": ["0.1"]}
+
+
 def test_a_function_draws_a_model_for_every_seed() -> None:
     fed = ct.data.federate("synthetic:size=60,classes=3", clients=3, partition="iid")
     drawn: list[int] = []

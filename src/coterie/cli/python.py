@@ -31,6 +31,7 @@ from .options import Output, RunOptions
 from .presets import DATA, PRESETS
 from .request import RunPlan, check_settings, spelled_options
 from .several import check_free
+from .trials import listed
 from .variations import variation
 
 OWN = "data of your own"
@@ -114,7 +115,7 @@ def compare(
     if tune and not all(name == method for name, method in called.items()):
         raise UserError("tune chooses settings of methods by name, and some of these have their own: leave tune out")
     tried = {key: accept("function compare", f"tune[{key!r}]", v, list | tuple) for key, v in (tune or {}).items()}
-    grid = [f"{key}={','.join(map(str, values))}" for key, values in tried.items()]
+    grid = [f"{key}={listed([str(value) for value in values])}" for key, values in tried.items()]
     asked = ComparisonPlan.of(plan, list(called), seeds, options.out, target, grid)
     output = Output(quiet=not progress)
     output.say(asked.remarks)

@@ -58,10 +58,12 @@ def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], option
 def listed(values: Sequence[str]) -> str:
     """Return values as they are typed.
 
-    >>> listed(["0.1", "0.2"]), listed(["1,2", "3"])
-    ('0.1,0.2', '1,2;3')
+    >>> listed(["0.1", "0.2"]), listed(["1,2", "3"]), listed(["1,2"])
+    ('0.1,0.2', '1,2;3', '1,2;')
     """
-    return (";" if any("," in value for value in values) else ",").join(values)
+    if not any("," in value for value in values):
+        return ",".join(values)
+    return ";".join(values) if len(values) > 1 else f"{values[0]};"
 
 
 @dataclass(frozen=True)
