@@ -9,7 +9,8 @@ import torch
 
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.method import facts
-from coterie.cli.options import RunOptions
+from coterie.cli.interrupted import interruptible
+from coterie.cli.options import Output, RunOptions
 from coterie.cli.request import RunPlan
 from coterie.cli.train import experiments_of
 from coterie.core.tensors import leaves
@@ -109,6 +110,19 @@ def test_rounds_that_depend_on_their_number_are_refused(
 ) -> None:
     assert answer("run", method, *SMALL, "--rounds", "2", *typed, "--out", "a", cwd=tmp_path).status == 0
     refused(tmp_path, "run", "a", "--resume", "--rounds", "4", said=said)
+
+
+def test_the_command_that_goes_on_names_the_cluster(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the rounds, where nothing is written of them yet."""
+    where = {"engine": "ray", "ray_address": "auto", "workers": 2, "gpus_per_worker": 0.5}
+    for options, more in (
+        (RunOptions(**where), ""),  # type: ignore[arg-type]
+        (RunOptions(resume=True, rounds=4, **where), " --rounds 4"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(SystemExit), interruptible(runs / "a", options, Output()):
+            raise KeyboardInterrupt
+        typed = f"--resume{more} --engine ray --ray-address auto --workers 2 --gpus-per-worker 0.5"
+        assert capsys.readouterr().err.splitlines()[-1] == f"  coterie run {runs / 'a'} {typed}"
 
 
 @pytest.mark.parametrize("method", ["dfedalt", "dispfl", "progfed", "fedhmv2", "osgp"])

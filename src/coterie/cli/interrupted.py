@@ -12,9 +12,11 @@ from ..core.custom import is_own, trust_options
 from ..report.collect import planned_runs
 from ..store import RunFolder
 from ..training.time_limit import OutOfTime
+from .fields import flag
 from .options import Output, TrainingOptions
 from .typed import INTERRUPTED
 
+PLACE = ("data_dir", "engine", "ray_address", "workers", "gpus_per_worker")  # where a run goes on, as it was typed
 OUT_OF_TIME = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, come again later
 
 
@@ -60,10 +62,14 @@ def _continuation(folder: Path, options: TrainingOptions, output: Output) -> lis
     """Return the words that name the folder alone where a run has begun in it, else the same command once more."""
     if RunFolder(folder).exists:
         named = algorithms.is_method(str(folder)) or is_own(str(folder)) or str(folder).startswith("-")
-        trusted = trust_options(RunFolder(folder).config())
-        where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
+        config = RunFolder(folder).config()
+        longer = options.resume and (options.rounds or 0) > config["rounds"]  # of which nothing is written yet
+        typed = [
+            word for name in PLACE if (v := getattr(options, name, None)) is not None for word in (flag(name), str(v))
+        ]
         limit = [] if options.for_ is None else ["--for", options.for_.text]
         words = ["run", f"./{folder}" if named else str(folder), "--resume"]
-        return [*words, *trusted, *where, *limit, *output.flags]
+        more = ["--rounds", str(options.rounds)] if longer else []
+        return [*words, *more, *trust_options(config), *typed, *limit, *output.flags]
     again = [] if options.resume else ["--resume"]
     return [*sys.argv[1:], *([] if options.out else ["--out", str(folder)]), *again]
