@@ -1,6 +1,7 @@
 """Runs in several sittings: a time limit that ends them in time, and packs that carry them elsewhere."""
 
 import shlex
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -292,6 +293,22 @@ def test_a_pack_without_checkpoints_says_that_it_cannot_go_on(
     assert "was left out of its pack: go on where it was packed" in capsys.readouterr().err
     assert Path("c/fedper-seed0/metrics.jsonl").read_text() == rows  # nothing is lost
     assert coterie(monkeypatch, "watch", "c", "--once") == 0
+
+
+def test_a_comparison_that_still_tunes_is_packed_with_its_trial(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A report says that it is too early, and how to go on."""
+    monkeypatch.chdir(tmp_path)
+    trial = Path("d/tune-fedper/trial001-seed0")
+    shutil.copytree(begun / "c" / "fedper-seed0", trial)
+    shutil.copy(begun / "c" / "plan.json", "d")
+    assert coterie(monkeypatch, "pack", "d") == 0
+    assert "with 0 finished and 1 unfinished runs" in capsys.readouterr().out
+    assert f"{trial.as_posix()}/checkpoint/round-000001.json" in unpacked(Path("d.tar.gz"), tmp_path / "e")
+    assert coterie(monkeypatch, "report", "d") == 2
+    assert "still choosing settings" in (said := capsys.readouterr().err)
+    assert "--resume" in said
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ def _trains_nothing(path: Path) -> bool:
 def _run_folders(path: Path) -> list[Path]:
     """Return the run folders in a folder: by case, then as the methods were named, then by seed."""
     folders = [p.parent for p in path.glob(f"*/{CONFIG}")] if path.is_dir() else []
+    if not folders and planned_runs(path) and any(path.glob(f"*/*/{CONFIG}")):
+        raise UserError(
+            f"{path} is still choosing settings, and none of its runs has begun: wait for one, or go on with the same "
+            "command and --resume"
+        )
     if not folders:
         raise UserError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
     names = list(dict.fromkeys(map(folder_name, _method_names(path))))

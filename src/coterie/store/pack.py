@@ -64,8 +64,8 @@ def pack(folders: Sequence[Path], out: Path, checkpoints: bool = True) -> PackCo
 
 
 def _runs(folder: Path) -> list[RunFolder]:
-    """Return the runs of a folder: itself, or those in it."""
-    found = [RunFolder(path.parent) for path in sorted([folder / CONFIG, *folder.glob(f"*/{CONFIG}")]) if path.exists()]
+    """Return the runs of a folder: itself, or those in it, of which trials of settings are a level deeper."""
+    found = [RunFolder(path.parent) for path in sorted(folder.rglob(CONFIG))]
     if not found:
         raise UserError(f"{folder} holds no run: give a run folder, or that of a comparison or a recipe's runs")
     return found
