@@ -164,7 +164,8 @@ def test_what_a_person_types(tmp_path: Path, cli: Cli) -> None:
     assert json.loads((tmp_path / "c/fedavg-seed0/config.json").read_text())["data"]["clients"] == 4
     cli.succeed("run", "c/fedavg-seed0", "--out", "again", cwd=tmp_path)
     assert_same_run(tmp_path / "c/fedavg-seed0", tmp_path / "again")
-    for number, said in (("6", "keeps 6 of 6 clients out of training"), ("2.5", "is no number of clients")):
+    none = "is no number of clients"
+    for number, said in (("6", "keeps 6 of 6 clients out of training"), ("2.5", none), ("inf", none)):
         cli.refuse("run", "fedavg", *words, "--holdout-clients", number, "--out", "n", cwd=tmp_path, names=(said,))
 
 

@@ -14,6 +14,7 @@ from ..algorithms.method import facts
 from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
+from ..core.annotations import MOST
 from ..core.arguments import accept
 from ..core.custom import display_name, is_own, own_name
 from ..core.errors import UserError
@@ -90,7 +91,7 @@ class RunPlan:
     def holdout(self) -> float | int:
         """The clients that come after training: a fraction of all, or their number."""
         asked: float = self.options.given("holdout_clients")
-        if asked >= 1 and asked != int(asked):
+        if asked >= 1 and (asked > MOST or asked != int(asked)):  # infinity is no int
             raise UserError(f"--holdout-clients {asked:g} is no number of clients: give a whole one, or a fraction")
         return asked if asked < 1 else int(asked)
 
