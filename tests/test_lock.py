@@ -3,7 +3,9 @@
 import errno
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ import coterie as ct
 from coterie.core.errors import UserError
 from coterie.models.model import cross_entropy
 from coterie.store import lock
-from coterie.store.lock import LOCK, sole_writer
+from coterie.store.lock import LOCK, sole_writer, writer_of
 from helpers_cli import DATA, Cli, contents, rows
 
 TINY = (*DATA, "--model", "logreg", "--clients", "2", "--set", "steps=1")
@@ -35,6 +37,18 @@ def test_a_second_writer_is_told_of_the_first(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="written by another process"), sole_writer(folder, pytest.fail):
             pytest.fail("both write")
     assert not folder.exists()  # nothing was begun in it
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no shared locks")
+def test_who_looks_stands_in_nobodys_way(tmp_path: Path) -> None:
+    import fcntl
+
+    looker = os.open(tmp_path / LOCK, os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(looker, fcntl.LOCK_SH)
+    assert writer_of(tmp_path) is None  # not the other one who looks
+    threading.Timer(0.05, os.close, [looker]).start()
+    with sole_writer(tmp_path, pytest.fail):
+        assert writer_of(tmp_path) == f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def test_the_lock_of_a_process_that_was_killed_is_nobodys(tmp_path: Path) -> None:

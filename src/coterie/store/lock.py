@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 
 from ..core.errors import FolderError
 from ..core.files import disk
 
 LOCK = ".lock"
 LONGEST = 200  # bytes of it that are read
+PATIENCE = 1.0  # seconds for those who look who writes
 _HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 _OWNER = re.compile(r"process \d{1,10} on [\w.-]{1,99}", re.ASCII)
 _OPENED = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # somebody else's folder may have a link there
@@ -68,7 +70,7 @@ def writer_of(folder: Path) -> str | None:
     except OSError as error:
         raise FolderError(f"cannot read {folder / LOCK} ({error.strerror}): ask as whoever writes there") from error
     try:
-        _lock(handle)  # until it is closed
+        _look(handle)  # until it is closed
         return None
     except OSError:
         return _owner(handle)
@@ -83,15 +85,22 @@ def _owner(handle: int) -> str:
 
 
 def _acquired(path: Path, say: Callable[[str], object]) -> tuple[int, bytes]:
-    """Return the handle of the file, locked, and what was in it."""
+    """Return the handle of the file, locked, and what was in it.
+
+    Whoever looks who writes there holds it for a moment, which is waited for.
+    """
+    end = monotonic() + PATIENCE
     while True:
         handle = os.open(path, _OPENED, 0o666)
         try:
             _lock(handle)
         except OSError as error:
             if error.errno in _HELD:
-                who = _owner(handle)
+                who, looked_at = _owner(handle), _only_looked_at(handle)
                 os.close(handle)
+                if looked_at and monotonic() < end:
+                    sleep(0.01)
+                    continue
                 raise FolderError(
                     f"{path.parent} is being written by {who}: wait until it has ended, or choose another --out"
                 ) from None
@@ -137,8 +146,23 @@ if sys.platform == "win32":
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         os.lseek(handle, 0, os.SEEK_SET)
 
+    _look = _lock  # it has no other locks
+
+    def _only_looked_at(handle: int) -> bool:
+        return True  # as far as one can tell: the holder is waited for, whoever it is
+
 else:
     import fcntl
 
     def _lock(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _look(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # several may look at a time
+
+    def _only_looked_at(handle: int) -> bool:
+        try:
+            _look(handle)
+        except OSError:
+            return False
+        return True
