@@ -25,8 +25,6 @@ from ..engines.norms import MaskPadding
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
 
-"""Single precision; on a GPU, its products rounded to 10 bits; products in bfloat16."""
-
 
 def cross_entropy(outputs: Tensor, targets: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
     """Return the mean cross-entropy over the batch, the default loss, or with "none" that of every answer.
