@@ -48,6 +48,14 @@ def samples(name: str, n: int = 3) -> Tensor:
     return torch.randn(n, *shape, generator=g, dtype=torch.float64)
 
 
+def test_a_model_is_drawn_without_seeding_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would put their generators back."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    small("resnet8-gn")
+    assert not seeded
+
+
 @pytest.mark.parametrize(
     ("name", "classes", "parameters"),
     [

@@ -88,7 +88,9 @@ def torch_draws(seed: int | None = None, device: torch.device | None = None) -> 
     True
     """
     gpu = device is not None and device.type == "cuda"
+    # torch.manual_seed seeds all GPUs, too, and where none is meant nobody puts their generators back.
+    give = torch.manual_seed if gpu else torch.default_generator.manual_seed
     with _TORCH, torch.random.fork_rng(devices=[device] if gpu else []):
         if seed is not None:
-            torch.manual_seed(seed)
-        yield torch.manual_seed if gpu else torch.default_generator.manual_seed
+            give(seed)
+        yield give
