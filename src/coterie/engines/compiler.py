@@ -188,12 +188,13 @@ def with_bytecode() -> dict[str, str]:
 def compile_file() -> None:
     """Compile the graph of a file, whose name comes by the standard input, and end this process."""
     gc.disable()  # the process ends soon, and looking for cycles is a quarter of the time of an import
-    import torch._inductor.compile_fx  # slow to import, so before there is something to do
+    import torch._inductor.compile_fx  # noqa: F401  slow to import, so before there is something to do
     from torch._inductor.async_compile import AsyncCompile
 
     AsyncCompile.warm_pool()  # the compiler's own processes start meanwhile, too
     file = Path(os.fsdecode(sys.stdin.buffer.read()))
-    torch.backends.cuda.matmul.fp32_precision, data = pickle.loads(file.read_bytes())
+    said, data = pickle.loads(file.read_bytes())
+    round_as(said)
     graph = unpickled(data)
     tune(compiled(graph), inputs(graph))
     os._exit(0)  # all that was made is in files by now, and taking down the compiler's own processes takes four seconds
@@ -273,6 +274,12 @@ def processors() -> int:
 def rounding() -> str:
     """Return how matrix products of single precision are rounded, which is a part of a compiled program."""
     return str(torch.backends.cuda.matmul.fp32_precision)
+
+
+def round_as(said: str) -> None:
+    """Round matrix products as another process does; the compiler may read the older switch, too."""
+    torch.backends.cuda.matmul.allow_tf32 = said == "tf32"
+    torch.backends.cuda.matmul.fp32_precision = said
 
 
 def pickled(graph: fx.GraphModule) -> bytes:

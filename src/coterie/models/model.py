@@ -3,7 +3,7 @@
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast
@@ -21,6 +21,7 @@ from ..engines.base import Objective, StepInfo
 from ..engines.dropout import CounterDropout
 from ..engines.half import HalfProducts
 from ..engines.norms import MaskPadding
+from ..engines.rounding import rounded
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) -> the mean over the batch."""
@@ -211,13 +212,6 @@ class Model:
         return module.eval()
 
 
-@contextmanager
-def products(precision: str) -> Iterator[None]:
+def products(precision: str) -> AbstractContextManager[None]:
     """Let a GPU round the factors of single-precision products to 10 bits meanwhile, for ``tf32`` only."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+    return rounded(precision == "tf32")
