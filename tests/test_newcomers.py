@@ -14,8 +14,11 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.data.sources import another_site
+from coterie.engines import Serial
 from coterie.export.formats import silence
-from coterie.training.newcomers import hold_out
+from coterie.models.model import Model, cross_entropy, products
+from coterie.training.experiment import Experiment
+from coterie.training.newcomers import hold_out, personalized
 from helpers_cli import Cli, assert_same_run
 from laws import FIRST, build, kind_like
 from toys import net, ragged
@@ -53,6 +56,17 @@ def test_who_comes_later() -> None:
     for wrong in (6, 1.0, 9):
         with pytest.raises(UserError, match="of 6 clients out of training: keep fewer out"):
             hold_out(fed, wrong, 0)
+
+
+def test_who_takes_only_some_of_their_models_leaves_torch_as_it_was() -> None:
+    fed = federation()
+    model = Model(ct.models.build("logreg", fed), cross_entropy)
+    groups = personalized(Experiment.of(model, fed, ct.algorithms.fedavg(epochs=1), Serial(), 0, 1), model.start, fed)
+    before = torch.backends.cudnn.allow_tf32
+    assert next(groups).models
+    assert torch.backends.cudnn.allow_tf32 == before
+    with products("tf32"):
+        pass
 
 
 def test_the_others_never_see_them() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from ..core.process_wide import ProcessWide
 from .compiler import Compiler, bytecode_kept, gpu_to_itself, zeros_for
 from .norms import IN_PLAIN_OPERATIONS, LayoutKept
 from .pieces import Program
@@ -105,6 +106,7 @@ def played(program: Program, memory: Sequence[Tensor]) -> Play:
         return recorded(lambda: program(list(memory)))
 
 
+@ProcessWide
 @contextmanager
 def fastest_algorithms() -> Iterator[None]:
     """Let cuDNN try its algorithms for every new shape and keep the fastest."""

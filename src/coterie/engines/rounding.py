@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from ..core.process_wide import ProcessWide
 
+
+@ProcessWide
 @contextmanager
 def rounded(tf32: bool) -> Iterator[None]:
     """Let a GPU round the factors of single-precision products to 10 bits (TF32) meanwhile, or not.
@@ -21,9 +24,8 @@ def rounded(tf32: bool) -> Iterator[None]:
     before = [each.fp32_precision for each in switches]
     for each in switches:
         each.fp32_precision = "ieee"
-    older = [
-        _said(partial(getattr, each, "allow_tf32")) is None for each in (matmul, cudnn)
-    ]  # on is what disagrees now
+    # What is on disagrees now.
+    older = [_said(partial(getattr, each, "allow_tf32")) is None for each in (matmul, cudnn)]
     medium = _said(torch.get_float32_matmul_precision) == "medium"
     matmul.allow_tf32 = cudnn.allow_tf32 = tf32
     for each in switches:

@@ -1,6 +1,7 @@
 """Many clients at once: the one-client function lifted by ``torch.func.vmap``."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
 from ..core.tensors import Tensors, Tree, consecutive, leaves, pick, to_device, tree_map
 from ..data.batches import Batch, Batches, Integers
@@ -138,8 +140,16 @@ def _lifted(f: Callable[..., Tree], clients: Sequence[Tree | Batches], which: In
 
 def lift(f: Callable[..., Tree], *stacked: Tree, in_dims: Any = 0) -> Tree:
     """Run ``f`` along the leading dimension of stacked trees; attention in its plain form, the only one that lifts."""
-    with sdpa_kernel(SDPBackend.MATH), CpuLayouts():
+    with plain_attention(), CpuLayouts():
         return torch.func.vmap(f, in_dims, randomness="different")(*stacked)
+
+
+@ProcessWide
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Compute attention as products and a softmax."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def common(x: Tree) -> tuple[Tree, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.errors import UserError
+from ..core.process_wide import ProcessWide
 from ..core.tensors import Tensors, floating, pick, replicate, split
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
@@ -48,11 +49,18 @@ class Measured(Protocol):
 @contextmanager
 def plain_inference() -> Iterator[None]:
     """Compute no gradients, and attention without its fused inference kernel, which cannot be lifted over clients."""
+    with unfused_attention(), torch.no_grad():
+        yield
+
+
+@ProcessWide
+@contextmanager
+def unfused_attention() -> Iterator[None]:
+    """Compute attention without the kernel that torch has for inference."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
 

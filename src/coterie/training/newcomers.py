@@ -64,18 +64,26 @@ def personalized(
 ) -> Iterator[ModelGroup]:
     """Yield the newcomers' own models, some at a time; ``epochs``: instead of as many as in a round of the method."""
     there = replace(e, federation=newcomers, shard=None)
-    problem, r = Problem(e.model, newcomers.clients, e.rounds, e.seed), _arrival(there)
-    models = begun(there, common)
-    with products(e.model.precision):
-        if e.program.training.finetune_epochs and epochs is None:
-            tune = finetuned(e.program._replace(models=lambda s: s, submodels=None), problem).finetune
-            assert tune is not None
-            yield from tune(models, r)
+    groups = _personalized(there, begun(there, common), epochs)
+    while True:
+        with products(e.model.precision):  # not while the caller has a group: it may never come back for the next one
+            group = next(groups, None)
+        if group is None:
             return
-        work = LocalUpdate(problem, [personal_phase(e.program, e.model.parameters, epochs)], _steady(e.program))
-        for some in chunks(r.cohort, e.model):
-            done = work.run(replace(r, cohort=r.cohort[some]), rows(models, some))
-            yield ModelGroup(r.cohort[some], e.model, done.models)
+        yield group
+
+
+def _personalized(e: Experiment, models: Tensors, epochs: int | None) -> Iterator[ModelGroup]:
+    problem, r = Problem(e.model, e.federation.clients, e.rounds, e.seed), _arrival(e)
+    if e.program.training.finetune_epochs and epochs is None:
+        tune = finetuned(e.program._replace(models=lambda s: s, submodels=None), problem).finetune
+        assert tune is not None
+        yield from tune(models, r)
+        return
+    work = LocalUpdate(problem, [personal_phase(e.program, e.model.parameters, epochs)], _steady(e.program))
+    for some in chunks(r.cohort, e.model):
+        done = work.run(replace(r, cohort=r.cohort[some]), rows(models, some))
+        yield ModelGroup(r.cohort[some], e.model, done.models)
 
 
 def begun(e: Experiment, common: Tensors) -> Tensors:
