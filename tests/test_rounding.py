@@ -1,13 +1,18 @@
 """Torch's switches for how products are rounded: they are turned for a run, whatever they were, and put back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 
 import coterie as ct
-from coterie.engines import compiler
-from coterie.models.model import products
+from coterie.core.schema import Precision
+from coterie.engines import Graphed, compiler
+from coterie.engines.capture import PlayOver, Wanted
+from coterie.models.model import Model, cross_entropy, products
+from coterie.training.experiment import Experiment
+from coterie.training.rounds import _built
+from toys import CPU, in_place, net, ragged
 
 MATMUL, CUDNN, MKLDNN = torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.mkldnn
 NEWER = (torch.backends, CUDNN, MATMUL, CUDNN.conv, CUDNN.rnn, MKLDNN.matmul)
@@ -82,6 +87,26 @@ def test_a_run_beside_the_newer_switches() -> None:
     fed = ct.data.federate("synthetic:size=40", clients=2, partition="iid")
     run = ct.fit(ct.models.build("logreg", fed), fed, ct.algorithms.local(steps=1), rounds=1, progress=False)
     assert len(run.history) == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_programs_are_built_as_they_are_recorded(precision: Precision) -> None:
+    seen: list[list[object]] = []
+
+    def build(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[PlayOver]:
+        seen.append(older()[:2])
+        return [
+            lambda memory, over=over: (seen.append(older()[:2]), over(memory))[1] for over in in_place(wanted, begun)
+        ]
+
+    fed = ragged("mlp")
+    model, engine = Model(net("mlp"), cross_entropy, precision=precision), Graphed(1, False, CPU, build)
+    e = Experiment.of(model, fed, ct.algorithms.fedavg(steps=1), engine, 0, 1)
+    now = e.start()
+    _built(e, now, range(1))
+    e.run_round(now, 0, evaluate=True)
+    assert len(seen) > 1
+    assert seen == [[precision == "tf32"] * 2] * len(seen)
 
 
 @pytest.mark.parametrize("said", ["tf32", "ieee", "none"])

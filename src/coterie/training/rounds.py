@@ -14,7 +14,7 @@ from ..measure import summarize
 from ..measure.convergence import CLIENTS
 from ..measure.rows import client_columns
 from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
-from ..models.model import Model
+from ..models.model import Model, products
 from ..store import RunFolder, Writer
 from ..store.checkpoint import Saved
 from ..store.chosen import load_chosen
@@ -150,6 +150,7 @@ def _built(experiment: Experiment, now: RunState, todo: range) -> float:
     silent = replace(experiment.metrics, silent=True)  # answers are none of the model's, which a metric may not take
     began, plain = time.perf_counter(), replace(experiment, record=(), metrics=silent)
     if isinstance(experiment.engine, InMemory) and len(todo):
-        with noted(f"It happened in round {todo.start + 1}."):
+        # A program is built as it will run: how products are rounded is a part of it.
+        with noted(f"It happened in round {todo.start + 1}."), products(experiment.model.precision):
             experiment.engine.rehearse(lambda: plain.run_round(now, todo.start, evaluate=True))
     return time.perf_counter() - began
