@@ -342,7 +342,7 @@ def test_a_worker_without_memory_loses_no_client(
 
 
 CHANGES = {
-    "fewer, then more": ("ray", 1, "ray", 2),
+    "fewer, then more": ("ray", 1, "auto", 2),  # it goes on as it began
     "then none": ("ray", 2, "serial", None),
     "none, then some": ("serial", None, "ray", 2),
 }
@@ -399,6 +399,7 @@ class TestRuns:
                 self.fit(4, tmp_path / "a", first, workers=before)
         assert len(list((tmp_path / "a/checkpoint").glob("round-000002*"))) == 1 + (before or 1)
         again = self.fit(4, tmp_path / "a", then, resume=True, workers=after)
+        assert again.config["engine"].startswith("ray" if after else "serial")
         assert_close(again.final, whole.final)
         assert len(again.history) == 4
         for one, other in zip(again.clients, whole.clients, strict=True):

@@ -7,6 +7,7 @@ import random
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -495,6 +496,17 @@ def test_a_run_that_goes_on_elsewhere_says_so(
     assert ("not to the last bit" in said) == (change != "nothing")
     assert ("begun on Abacus, 7 threads and resumed on" in said) == (change == "machine")
     assert ("with torch 0.1" in said) == (change == "torch")
+
+
+def test_a_run_that_began_on_a_cluster_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on as it began, unless another engine is asked for."""
+    config = tmp_path / "a" / "config.json"
+    interrupted_fit(monkeypatch, 2, tmp_path / "a")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "engine": "ray:serial"}))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="the engine ray needs Ray"):
+        fit(out=tmp_path / "a", resume=True)
+    assert len(fit(out=tmp_path / "a", resume=True, engine="serial").history) == 3
 
 
 def test_fit_resumes_what_was_never_begun(tmp_path: Path) -> None:

@@ -138,11 +138,13 @@ def fit(
     if time_limit is not None and out is None:
         raise UserError("a time limit is for a run that can go on later: give out, the folder to write it to")
     limited = None if time_limit is None else LimitedRun(time_limit)
+    folder = out if out is None or isinstance(out, RunFolder) else RunFolder(Path(out))
+    continued = folder is not None and resume and folder.exists
+    if continued and folder is not None:
+        engine = _same_engine(engine, folder.config().get("engine", engine))
     there = check_cluster(engine, cluster)
     place = find_device(device if there is None else "cpu")
     check_precision(precision, place, there)
-    folder = out if out is None or isinstance(out, RunFolder) else RunFolder(Path(out))
-    continued = folder is not None and resume and folder.exists
     module = accepted(model) if isinstance(model, nn.Module) else drawn(model, rng.key(seed, "init"))
     given = Model(module.to(place), loss_of(loss), precision=precision)
     federation, newcomers = hold_out(federation.to(place), holdout_clients, seed)
@@ -154,8 +156,6 @@ def fit(
     check_used(algorithm)
     adapted = algorithm.adapt(given)
     program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed), offline > 0)
-    if continued and folder is not None:
-        engine = _same_engine(engine, folder.config().get("engine", engine))
     first = first_models(model, given, algorithm, seed) if init == PER_CLIENT else None
     plan = metrics, seed, rounds, drop_messages, record
     experiment = Experiment(adapted, federation, algorithm, program, Serial(), *plan, offline=offline, first=first)
