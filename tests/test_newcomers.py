@@ -58,7 +58,8 @@ def test_who_comes_later() -> None:
             hold_out(fed, wrong, 0)
 
 
-def test_who_takes_only_some_of_their_models_leaves_torch_as_it_was() -> None:
+def test_who_takes_only_some_of_their_models_leaves_torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     fed = federation()
     model = Model(ct.models.build("logreg", fed), cross_entropy)
     groups = personalized(Experiment.of(model, fed, ct.algorithms.fedavg(epochs=1), Serial(), 0, 1), model.start, fed)

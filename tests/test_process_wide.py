@@ -10,12 +10,12 @@ import torch
 
 from coterie.core.process_wide import ProcessWide
 from coterie.engines.capture import fastest_algorithms
+from coterie.engines.rounding import rounded
 from coterie.engines.vectorized import plain_attention
 from coterie.measure.evaluate import unfused_attention
-from coterie.models.model import products
 
 SWITCHES: dict[str, tuple[Callable[[], AbstractContextManager[None]], Callable[[], object]]] = {
-    "products": (partial(products, "fp32"), lambda: torch.backends.cudnn.allow_tf32),
+    "products": (partial(rounded, False), lambda: torch.backends.cudnn.allow_tf32),
     "inference": (unfused_attention, torch.backends.mha.get_fastpath_enabled),
     "algorithms": (fastest_algorithms, lambda: torch.backends.cudnn.benchmark),
     "attention": (plain_attention, torch.backends.cuda.flash_sdp_enabled),

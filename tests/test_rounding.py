@@ -41,7 +41,9 @@ USERS: dict[str, Callable[[], object]] = {
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without a GPU, in a torch that could have one."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     yield
     torch.set_float32_matmul_precision("highest")
     for switch in NEWER:

@@ -47,7 +47,8 @@ class Serial(InMemory):
             tree_map(lambda v, new: v[i].copy_(new), stacked[0], result)
 
         workers = min(self.workers, len(keys))
-        threads = torch_threads(self.threads) if self.threads is not None and len(keys) > 1 else nullcontext()
+        own = self.threads if len(keys) > 1 else None
+        threads = nullcontext() if own in (None, torch.get_num_threads()) else torch_threads(own)
         with torch_draws(device=self.device) as seed, threads:
             if workers > 1:
                 try:
