@@ -214,4 +214,5 @@ class Model:
 
 def products(precision: str) -> AbstractContextManager[None]:
     """Let a GPU round the factors of single-precision products to 10 bits meanwhile, for ``tf32`` only."""
-    return rounded(precision == "tf32") if torch.backends.cuda.is_built() else nullcontext()
+    switchable: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    return rounded(precision == "tf32") if switchable else nullcontext()
