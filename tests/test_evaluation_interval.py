@@ -94,7 +94,7 @@ def test_passes_are_counted(
     monkeypatch.setattr(evaluation_interval, "CALL", 0)
     e = of(algorithm, equal_clients(12, 4))
     assert (evaluation_interval.training_passes(e), evaluation_interval.evaluation_passes(e)) == (trained, evaluated)
-    every = evaluation_interval.evaluation_interval(e)
+    every = evaluation_interval.evaluation_interval(replace(e, rounds=1000), chosen=False)
     allowed = evaluation_interval.SHARE * 3 * trained  # in a round
     assert (every - 1) * allowed < evaluated <= every * allowed
 
@@ -124,24 +124,27 @@ def test_few_of_many_are_asked_for_often() -> None:
 
 def test_what_takes_no_time_is_done_in_every_round() -> None:
     e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
-    assert evaluation_interval.evaluation_interval(e) == 1
+    assert evaluation_interval.evaluation_interval(e, chosen=False) == 1
     macs = evaluation_interval.evaluation_passes(e) * e.flops_per_sample(e.model) / 3
     rounds = int(evaluation_interval.FREE_MACS / (macs + 4 * evaluation_interval.CALL))
-    assert (
-        evaluation_interval.evaluation_interval(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds))
-        == 1
-    )
-    assert (
-        evaluation_interval.evaluation_interval(of(ct.algorithms.dfedavg(topology="ring", epochs=1), rounds=rounds + 1))
-        > 1
-    )
+    assert evaluation_interval.evaluation_interval(replace(e, rounds=rounds), chosen=False) == 1
+    assert evaluation_interval.evaluation_interval(replace(e, rounds=rounds + 1), chosen=False) > 1
 
 
 def test_what_was_asked_for_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
-    assert (
-        evaluation_interval.evaluation_interval(replace(of(ct.algorithms.local(epochs=1)), record=["gradients"])) == 1
-    )
+    e = of(ct.algorithms.local(epochs=1), rounds=1000)
+    assert evaluation_interval.evaluation_interval(e, chosen=False) > 1
+    assert evaluation_interval.evaluation_interval(e, chosen=True) == 1
+    assert evaluation_interval.evaluation_interval(replace(e, record=["gradients"]), chosen=False) == 1
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(1, 1), (10, 1), (19, 1), (20, 2), (45, 4)])
+def test_a_run_is_evaluated_ten_times_at_least(rounds: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one evaluation, after the last round, every target would be reached in that round."""
+    monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
+    e = of(ct.algorithms.local(epochs=1), rounds=rounds)
+    assert evaluation_interval.evaluation_interval(e, chosen=False) == every
 
 
 def test_a_run_says_and_keeps_its_rhythm(
@@ -149,7 +152,7 @@ def test_a_run_says_and_keeps_its_rhythm(
 ) -> None:
     def run(resume: bool) -> int:
         algorithm, out = ct.algorithms.local(epochs=1, batch_size=4), tmp_path / "run"
-        options = {"rounds": 2, "engine": "serial", "evaluate_every": "auto", "resume": resume}
+        options = {"rounds": 20, "engine": "serial", "evaluate_every": "auto", "resume": resume}
         every: int = ct.fit(net("mlp"), ragged("mlp"), algorithm, out=out, **options).config["evaluate_every"]
         return every
 
@@ -173,11 +176,20 @@ def test_methods_that_are_compared_are_evaluated_in_the_same_rounds(
     """One of them trains five times as long as the other, and could be evaluated more often."""
     monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
     monkeypatch.chdir(tmp_path)
-    words = "compare dpsgd dfedavg --data synthetic --clients 4 --rounds 6 --out c --quiet"
-    assert CliRunner().invoke(app, words.split()).exit_code == 0
-    found = {json.loads(p.read_text())["evaluate_every"] for p in tmp_path.glob("c/*/config.json")}
-    assert len(found) == 1
-    assert found.pop() > 1
+    words = "compare dpsgd dfedavg --data synthetic --clients 4 --rounds 20 --out c --quiet"
+    done = CliRunner().invoke(app, words.split())
+    assert {json.loads(p.read_text())["evaluate_every"] for p in tmp_path.glob("c/*/config.json")} == {2}
+    assert "Evaluated every 2 rounds: a count of rounds to a target is up to 1 too high." in done.stdout
+
+
+def test_a_round_is_chosen_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
+    algorithm, kept = ct.algorithms.local(epochs=1, batch_size=4), {"validation": 0.3, "evaluate_every": "auto"}
+    with monkeypatch.context() as m:
+        m.setattr(evaluation_interval, "EVALUATIONS", 1)
+        for asked in ({"select": "best-validation"}, {"patience": 3}):
+            assert fitted(algorithm, **kept, **asked).config["evaluate_every"] == 1
+        assert fitted(algorithm, **kept).config["evaluate_every"] > 1
 
 
 @pytest.mark.parametrize("every", [1, 3, 20])

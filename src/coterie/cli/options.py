@@ -107,7 +107,7 @@ class TrainingOptions:
         "Rounds between two evaluations.",
         min=1,
         max=MOST,
-        shows="as many as keep them under a tenth of the time",
+        shows="as many as save time, for ten evaluations at least; 1 with --select or --patience",
     )
     record: Metrics = field(default_factory=list)
     engine: str | None = option(

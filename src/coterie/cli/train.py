@@ -14,6 +14,7 @@ from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure import metrics_for
 from ..measure.compare import Comparison, MethodRuns, RunData
+from ..measure.selection import chooses
 from ..models.model import Model
 from ..track import Tracker
 from ..training.checks import check_model
@@ -118,12 +119,13 @@ def checked_plan(
     check_model(model, federation)
     plan.check_missing(methods, [plan.missing(model.module, federation, a, methods) for a in chosen])
     experiments = experiments_of(plan, methods, chosen, seed)
+    rule = accept("the command", "select", options.given("select"), Select)
     for experiment in experiments:
-        check_selection(experiment, accept("the command", "select", options.given("select"), Select), options.patience)
+        check_selection(experiment, rule, options.patience)
         experiment.check()
     plan.check_init(model.module, federation, chosen)
     # All in the same rounds: the best of many rounds is more than the best of few.
-    every = options.evaluate_every or max(map(evaluation_interval, experiments))
+    every = options.evaluate_every or max(evaluation_interval(e, chooses(rule, options.patience)) for e in experiments)
     remark = plan.remark(methods, federation) + (f", evaluated every {every} rounds" if every > 1 else "")
     metric = next(iter(experiments[0].metrics.infos), None)
     return replace(plan, options=replace(options, evaluate_every=every)), remark, metric

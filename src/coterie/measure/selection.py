@@ -37,6 +37,11 @@ def rule_of(config: Config) -> Select:
     return config.get("select", LAST)
 
 
+def chooses(rule: Select, patience: int | None) -> bool:
+    """Return whether evaluations choose the round that is reported, or end the run."""
+    return rule != LAST or patience is not None
+
+
 def validation_column(config: Config) -> str:
     """Return the column that is chosen by: the first metric on the clients' validation samples."""
     return f"personal_{metrics_of(config)[0]['column']}_{VALIDATION}"

@@ -1,4 +1,4 @@
-"""How often a run is evaluated where nobody says: so often that training never waits for it for long.
+"""How often a run is evaluated where nobody says: so seldom that a long training never waits for it for long.
 
 Reckoned from counts, not from a clock: the same run is always evaluated in the same rounds.
 """
@@ -17,26 +17,34 @@ SHARE = 0.05
 CALL = 20e6  # multiply-adds in the time that an engine takes for anything: 1 to 2 ms on two cores
 PARTS = 8  # of a run, of each of which a round is looked at
 FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds on two cores, and nobody waits for less
+EVALUATIONS = 10  # of a run, at least: with fewer, neither a curve nor the rounds to a target say anything
 
 
-def interval(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
-    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
+def interval(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None, chosen: bool) -> int:
+    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for.
+
+    ``chosen``: whether evaluations choose the round that is reported, or end the run.
+    """
     if isinstance(asked, str):  # auto
         known = None if begun is None else begun.config().get("evaluate_every")
-        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
+        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment, chosen)
     return asked
 
 
-def evaluation_interval(experiment: Experiment) -> int:
-    """Return the rounds between two evaluations: 1 where something is recorded, because that was asked for."""
+def evaluation_interval(experiment: Experiment, chosen: bool) -> int:
+    """Return the rounds between two evaluations: 1 where something is recorded or chosen, because that was asked for.
+
+    Only rounds that were evaluated can be chosen.
+    """
     e = experiment
-    if not e.measurable or e.record:
+    if not e.measurable or e.record or chosen:
         return 1
     price = e.flops_per_sample(e.model) / 3
     work = evaluation_passes(e) * price
     if e.rounds * (work + 4 * CALL) <= FREE_MACS:
         return 1
-    return ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
+    cheap = ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
+    return min(cheap, max(1, e.rounds // EVALUATIONS))
 
 
 def training_price(e: Experiment) -> float:

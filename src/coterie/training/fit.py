@@ -25,6 +25,7 @@ from ..engines import Serial
 from ..engines.base import InMemory
 from ..measure import metrics_for
 from ..measure.metric import MetricLike
+from ..measure.selection import chooses
 from ..models.accept import accepted
 from ..models.losses import loss_of
 from ..models.model import Loss, Model
@@ -48,9 +49,7 @@ from .time_limit import LimitedRun, TimeLimit
 
 AUTO = "auto"
 TRIAL = "It happened in a trial before the first round."
-EVERY_N_NOTE = (
-    "evaluated every {} rounds, so that it takes less than a tenth of the time (--evaluate-every 1: all of them)"
-)
+EVERY_N_NOTE = "evaluated every {} rounds, to save time (--evaluate-every 1: all of them)"
 
 
 ModelLike = Annotated[nn.Module | Callable[[], nn.Module], Example('coterie.models.build("mlp", federation)')]
@@ -104,7 +103,8 @@ def fit(
         resume: Go on with the interrupted run in ``out``, if there is one.
         progress: False shows none; a text is the name of the run there.
         evaluate_every: Rounds between two evaluations; the last one is always evaluated. "auto", as the commands have
-            it: 1, unless all evaluations would take more than two seconds and more than a tenth of the training.
+            it: 1, unless all evaluations would take more than two seconds and more than a tenth of the training; then
+            as many as save that time, but ten evaluations are left. With ``select`` or ``patience`` it is 1.
         validation: The part of every client's training samples that is kept out of training, to choose by: drawn by
             the seed, stratified by class. Test samples stay what they are.
         holdout_clients: How many clients are kept out of training and come afterwards, a fraction or a number, drawn by
@@ -166,7 +166,8 @@ def fit(
         chosen = None if there else select_engine(engine, experiment, federation.clients)
     runs_on = experiment.engine if chosen is None else chosen.engine
     experiment = replace(experiment, engine=runs_on)
-    experiment = replace(experiment, evaluate_every=interval(evaluate_every, experiment, folder if continued else None))
+    every = interval(evaluate_every, experiment, folder if continued else None, chooses(select, patience))
+    experiment = replace(experiment, evaluate_every=every)
     messages = PendingMessages()
     with backend_of(experiment, chosen, engine, there, messages) as (backend, runs, reason):
         on = "cuda" if there is not None and there.gpus_per_worker else place.type

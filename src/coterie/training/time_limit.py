@@ -135,6 +135,7 @@ class RoundTimes:
             return self.expected(True) if self.first else MARGIN * self.trained
         plain = max(self.later[False], default=self.first.get(False, self.trained))
         # An evaluation that this process has not seen may build programs, too. One that nobody has seen is seldom more
-        # than a tenth of the rounds between two of them: the interval is chosen so where nobody says another one.
+        # than a tenth of the rounds between two of them: the interval is chosen so where nobody says another one,
+        # unless the run is short.
         evaluation = self.evaluation or max(self.trained, plain * self.every / 10)
         return MARGIN * (plain + max(self.first.get(False, 0.0), evaluation))

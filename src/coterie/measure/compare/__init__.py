@@ -65,12 +65,18 @@ class Comparison:
         """The same by method, for writers of lines."""
         return [(m.label, [c.cells[i] for c in self.columns]) for i, m in enumerate(self.methods)]
 
+    @property
+    def _goal(self) -> float | None:
+        """What rounds are counted to; None where they are not counted."""
+        return check_target(self.target, self.methods[0].metric)
+
     def legend(self, mark: str) -> list[str]:
         """Return what must be known to read the table, without what every column is; ``mark``: that of the best."""
         came_later = [NEWCOMERS] if newcomer_sentences(self.methods) else []
-        return [*self.notes, " ".join(protocol(self.methods, [], mark)), *came_later]
+        return [*self.notes, " ".join(protocol(self.methods, self._goal, [], mark)), *came_later]
 
     def protocol(self, shown: Sequence[Column], mark: str) -> list[str]:
         """Return sentences on what the numbers of the shown columns are; ``mark``: how a renderer marks the best."""
         further = [(GAINS, self.gains), (NEWCOMERS, newcomer_sentences(self.methods))]
-        return [*self.notes, *protocol(self.methods, shown, mark), *(means for means, said in further if said)]
+        numbers = protocol(self.methods, self._goal, shown, mark)
+        return [*self.notes, *numbers, *(means for means, said in further if said)]

@@ -14,8 +14,11 @@ from .meanings import POINTS
 from .sites import site_sentences, site_tests
 
 
-def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) -> list[str]:
-    """Say which rounds, clients and seeds, what each column is and who computed it; ``mark``: that of the best."""
+def protocol(methods: Sequence[MethodRuns], target: float | None, shown: Sequence[Column], mark: str) -> list[str]:
+    """Say which rounds, clients and seeds, what each column is and who computed it; ``mark``: that of the best.
+
+    ``target``: what rounds are counted to, where they are.
+    """
     best = f" {mark} the best of a column, as far as its digits tell." if len(methods) > 1 else ""
     clients = methods[0].runs[0].config["data"]["clients"]
     configs = (run.config for m in methods for run in m.runs)
@@ -23,6 +26,7 @@ def protocol(methods: Sequence[MethodRuns], shown: Sequence[Column], mark: str) 
     metric = methods[0].metric
     return [
         f"{_unit(metric)} {_which_round(methods)}.{best}",
+        *([] if target is None else _apart(methods)),
         _seeds(methods),
         *([] if metric is None else [_personal(metric, clients)]),
         *_undefined(methods, clients),
@@ -74,6 +78,14 @@ def _which_round(methods: Sequence[MethodRuns]) -> str:
         of = f" ({', '.join(m.label for m in some)})" if len(rules) > 1 else ""
         said.append(WORDS[rule] + (f": {_rounds(some)}" if rule != PER_CLIENT else "") + of)
     return "; ".join(said)
+
+
+def _apart(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Say how many rounds lie between two evaluations, because a target is seen at the second one at the earliest."""
+    every = sorted({run.config["evaluate_every"] for m in methods for run in m.runs})
+    if every[-1] > 1:
+        rounds = f"{every[0]} to {every[-1]}" if len(every) > 1 else str(every[0])
+        yield f"Evaluated every {rounds} rounds: a count of rounds to a target is up to {every[-1] - 1} too high."
 
 
 def _seeds(methods: Sequence[MethodRuns]) -> str:
