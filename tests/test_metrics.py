@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -351,6 +352,41 @@ def test_undefined_clients_are_counted_and_said() -> None:
     said = compared.protocol(compared.columns, "*")
     assert "AUROC is undefined on 1 of 3 clients: means and tests leave them out." in said
     assert not any("accuracy is undefined" in sentence for sentence in said)
+
+
+@cache
+def classified() -> ct.Run:
+    alg = ct.algorithms.local(epochs=1)
+    return ct.fit(nn.Linear(4, 2), sites(numbers=False), alg, rounds=1, progress=False)
+
+
+def protocol_of(*test_samples: list[int], names: tuple[str, ...] = ()) -> str:
+    """What is said of a method whose seeds give the clients so many test samples."""
+    run = classified()
+    each: list[Any] = [{**run.client_summary, "test_samples": own, "names": names} for own in test_samples]
+    compared = Comparison([MethodRuns("local", [RunData(run.config, run.history, run.summary, own) for own in each])])
+    return " ".join(compared.legend("*"))
+
+
+@pytest.mark.parametrize(
+    ("test_samples", "said"),
+    [
+        ([[9, 9, 9]], "mean over all 3 clients."),
+        ([[9, 0, 9]], "mean over 2 of 3 clients: client 1 has no test samples."),
+        ([[9, 0, 0], [9, 0, 0]], "mean over 1 of 3 clients: clients 1, 2 (2 in all) have no test samples."),
+        (
+            [[9, 0, 0], [9, 9, 0]],
+            "mean over 1 to 2 of 3 clients: in every seed, those without test samples are left out.",
+        ),
+        ([[9, 0, 9], [9, 9, 0]], "mean over 2 of 3 clients: in every seed, those without test samples are left out."),
+    ],
+)
+def test_clients_without_test_samples_are_named(test_samples: list[list[int]], said: str) -> None:
+    assert said in protocol_of(*test_samples)
+
+
+def test_sites_without_test_samples_have_their_names() -> None:
+    assert "mean over 2 of 3 clients: south has no test" in protocol_of([9, 0, 9], names=("north", "south", "west"))
 
 
 def test_accuracy_is_the_default_of_classes() -> None:

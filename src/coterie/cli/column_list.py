@@ -20,7 +20,7 @@ def show_columns(format: str) -> None:
     console.print("Columns of a table of results, here in the words for accuracies", style="bold")
     console.print(rows)
     for sentence in (
-        "A personal metric is that of each client's own model on its own test samples, mean over all clients.",
+        "A personal metric is that of each client's own model on its own test samples, mean over those who have some.",
         "±: the standard deviation over the seeds; of one seed, over the clients. *: the best of a column.",
         GAINS,
         NEWCOMERS,

@@ -19,8 +19,14 @@ def client_list(names: Sequence[str], which: Sequence[int]) -> str:
 
     >>> client_list(("mayo", "nice"), [1]), client_list((), [3]), client_list((), range(9))
     ('nice', 'client 3', 'clients 0, 1, 2, 3, 4, 5, 6, 7 (9 in all)')
+
+    A name that is a number would not be understood alone:
+
+    >>> client_list(("17", "23"), [1])
+    'client 23'
     """
+    called = [names[i] if names else str(i) for i in which[:NAMED]]
+    numbers = all(name.isdecimal() for name in called)
     if len(which) == 1:
-        return client_name(names, which[0])
-    shown = ", ".join(names[i] if names else str(i) for i in which[:NAMED])
-    return f"{'' if names else 'clients '}{shown} ({len(which)} in all)"
+        return f"{'client ' if numbers else ''}{called[0]}"
+    return f"{'clients ' if numbers else ''}{', '.join(called)} ({len(which)} in all)"

@@ -141,13 +141,13 @@ def progress(setup: Setup) -> list[Chart]:
     band = "The bands reach from the lowest to the highest seed." if setup.seeds > 1 else "One seed: there is no band."
     nothing = [m.label for m in setup.methods if not any(row["bytes_sent"] for row in m.first.history)]
     silent = f" {', '.join(nothing)} sends nothing and stands at 0." if nothing else ""
-    over_bytes = f"Mean over all clients; bytes over all links, both directions. {band}{silent}"
+    over_bytes = f"Mean over the clients; bytes over all links, both directions. {band}{silent}"
     metrics = metrics_of(setup.config)
     measures = [m for metric in metrics[:1] for m in metric_measures(metric)] + [*further_measures(metrics), LOSS]
     what = words(metrics[0]) if metrics else LOSS.title
     title = what if what[0].isupper() else what.capitalize()
     return [
-        Chart("rounds", f"{title} over rounds", f"Mean over all clients. {band}", _views(setup, measures)),
+        Chart("rounds", f"{title} over rounds", f"Mean over the clients. {band}", _views(setup, measures)),
         Chart("bytes", f"{title} over bytes sent", over_bytes, _views(setup, measures, over_bytes=True)),
     ]
 

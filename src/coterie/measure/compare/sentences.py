@@ -5,6 +5,7 @@ from statistics import fmean, pstdev
 
 import numpy as np
 
+from ...core.clients import client_list
 from ...core.schema import FINETUNED, MetricInfo, Select
 from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
@@ -28,7 +29,7 @@ def protocol(methods: Sequence[MethodRuns], target: float | None, shown: Sequenc
         f"{_unit(metric)} {_which_round(methods)}.{best}",
         *([] if target is None else _apart(methods)),
         _seeds(methods),
-        *([] if metric is None else [_personal(metric, clients)]),
+        *([] if metric is None else [_personal(methods, metric, clients)]),
         *_undefined(methods, clients),
         *(f"{c.title[0].upper()}{c.title[1:]}: {c.means}." for c in shown),
         f"Engine: {', '.join(engines)}.",
@@ -46,11 +47,25 @@ def _unit(metric: MetricInfo | None) -> str:
     return f"All values of {name} ({'higher' if metric['higher_is_better'] else 'lower'} is better) are those"
 
 
-def _personal(metric: MetricInfo, clients: int) -> str:
+def _personal(methods: Sequence[MethodRuns], metric: MetricInfo, clients: int) -> str:
     """Say what the mean of a personal metric is taken over."""
     weighted = ", each as much as it has test samples" if metric["average"] == "samples" else ""
-    over = f", mean over all {clients} clients{weighted}" if clients > 1 else "; there is one client"
+    over = f", mean over {_tested(methods, clients, weighted)}" if clients > 1 else "; there is one client"
     return f"Personal {words(metric)}: each client's own model on its own test samples{over}."
+
+
+def _tested(methods: Sequence[MethodRuns], clients: int, weighted: str) -> str:
+    """Say which clients have test samples: all, or who has none; seeds may deal them to others."""
+    summaries = [run.client_summary for m in methods for run in m.runs]
+    without = {tuple(i for i, n in enumerate(s.get("test_samples", ())) if not n) for s in summaries}
+    counts = sorted({clients - len(some) for some in without})
+    if counts == [clients]:
+        return f"all {clients} clients{weighted}"
+    if len(without) > 1:
+        some = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+        return f"{some} of {clients} clients{weighted}: in every seed, those without test samples are left out"
+    who = client_list(summaries[0].get("names", ()), found := [*without.pop()])
+    return f"{counts[0]} of {clients} clients{weighted}: {who} {'has' if len(found) == 1 else 'have'} no test samples"
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
