@@ -354,6 +354,22 @@ def test_undefined_clients_are_counted_and_said() -> None:
     assert not any("accuracy is undefined" in sentence for sentence in said)
 
 
+def test_what_is_undefined_everywhere_says_so() -> None:
+    """Every site has tests of one class."""
+    fed = sites(numbers=False)
+    fed = ct.data.Federation(**{**vars(fed), "test_y": torch.zeros_like(fed.test_y)})
+    methods = []
+    for alg in (ct.algorithms.local(epochs=1), ct.algorithms.dfedavg(topology="ring", epochs=1)):
+        run = ct.fit(nn.Linear(4, 2), fed, alg, rounds=1, metric=["auroc", "accuracy"], progress=False)
+        methods.append(MethodRuns(alg.name, [RunData(run.config, run.history, run.summary, run.client_summary)]))
+    compared = Comparison(methods)
+    said = compared.protocol(compared.columns, "*")
+    assert "AUROC is undefined on every client: there is no mean of it, and no test." in said
+    assert compared.verdict == [
+        "No client has a value of AUROC with every method: no test can tell which method is better."
+    ]
+
+
 @cache
 def classified() -> ct.Run:
     alg = ct.algorithms.local(epochs=1)

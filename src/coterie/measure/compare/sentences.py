@@ -10,9 +10,11 @@ from ...core.schema import FINETUNED, MetricInfo, Select
 from ...core.units import metrics_of, of_clients, personal_summary, unit, words, written
 from ..paired import FEWEST, Numbers, against
 from ..selection import BEST_TEST, LAST, OPTIMISTIC, PER_CLIENT, WORDS
-from .columns import Cell, Column, MethodRuns, RunData, personal_cell, sent, worst
+from .columns import Cell, Column, MethodRuns, personal_cell, sent, worst
 from .meanings import POINTS
 from .sites import site_sentences, site_tests
+
+EVERYBODY = -1  # in the place of a number of clients
 
 
 def protocol(methods: Sequence[MethodRuns], target: float | None, shown: Sequence[Column], mark: str) -> list[str]:
@@ -69,18 +71,28 @@ def _tested(methods: Sequence[MethodRuns], clients: int, weighted: str) -> str:
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
-    """Say on how many clients a metric is not defined, who are left out of all its means."""
+    """Say on how many clients a metric is not defined, and what that means for its means and tests."""
     for metric in metrics_of(methods[0].runs[0].config):
-        counts = {m.label: max(_undefined_on(run, metric) for run in m.runs) for m in methods}
-        for count in sorted({count for count in counts.values() if count}):
-            labels = ", ".join(label for label, found in counts.items() if found == count)
-            who = "" if len(set(counts.values())) == 1 else f" with {labels}"
-            yield f"{words(metric)} is undefined on {count} of {clients} clients{who}: means and tests leave them out."
+        found: dict[int, list[str]] = {}
+        for m in methods:
+            found.setdefault(_undefined_on(m, metric), []).append(m.label)
+        for count, labels in sorted(found.items()):
+            who = "" if len(found) == 1 else f" with {', '.join(labels)}"
+            name = words(metric)
+            if count == EVERYBODY:
+                yield f"{name} is undefined on every client{who}: there is no mean of it, and no test."
+            elif count:
+                yield f"{name} is undefined on {count} of {clients} clients{who}: means and tests leave them out."
 
 
-def _undefined_on(run: RunData, metric: MetricInfo) -> int:
-    mixed = personal_summary(run.summary, metric).get("after_mix")
-    return 0 if mixed is None else mixed.get("undefined", 0)
+def _undefined_on(method: MethodRuns, metric: MetricInfo) -> int:
+    """Return on how many clients a metric is undefined with a method, the most of all seeds."""
+    mixed = [personal_summary(run.summary, metric).get("after_mix") for run in method.runs]
+    if any(mixed):
+        return max(one.get("undefined", 0) for one in mixed if one is not None)
+    # Without any value there is no summary, but the rows have counted the clients.
+    counted = any(run.last(f"personal_{metric['column']}_after_mix_undefined") for run in method.runs)
+    return EVERYBODY if counted else 0
 
 
 def _which_round(methods: Sequence[MethodRuns]) -> str:
@@ -158,9 +170,7 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
     values = _of_clients(methods, metric)
     clients, seeds = values.shape[1], len(methods[0].runs)
     if clients < FEWEST:
-        number = "One client is" if clients == 1 else f"{clients} clients are"
-        few = f"{number} too few for a paired test that tells which method is better: {FEWEST} needed."
-        return site_sentences(found, seeds) if (found := site_tests(methods)) else [few]
+        return site_sentences(found, seeds) if (found := site_tests(methods)) else [_too_few(clients, metric)]
     gains = values if metric["higher_is_better"] else -values
     best, most = int(gains.mean(axis=1).argmax()), _most(metric)
     name, pairs = methods[best].label, len(methods) * (len(methods) - 1) // 2
@@ -171,6 +181,14 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
         f"Sign-flip test, two-sided{corrected}.",
         *(f"{name} against {methods[j].label}: {p.said}" for j, p in against(best, gains).items()),
     ]
+
+
+def _too_few(clients: int, metric: MetricInfo) -> str:
+    """Say why there is no test over the clients."""
+    if clients == 0:
+        return f"No client has a value of {words(metric)} with every method: no test can tell which method is better."
+    number = "One client is" if clients == 1 else f"{clients} clients are"
+    return f"{number} too few for a paired test that tells which method is better: {FEWEST} needed."
 
 
 def _ends(methods: Sequence[MethodRuns]) -> str:
