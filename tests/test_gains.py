@@ -11,7 +11,7 @@ import coterie as ct
 from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
-from coterie.measure.compare import Comparison, MethodRuns, RunData, gains
+from coterie.measure.compare import Comparison, MethodRuns, RunData, gains, paired_test
 from coterie.measure.compare.gains import gain_sentences
 from coterie.measure.metric import BUILT_IN, Metric
 from coterie.measure.resample import DRAWS, resample
@@ -83,6 +83,52 @@ def test_the_best_method_comes_first_and_sites_have_their_names() -> None:
     own = "Against training alone (local), of 2 clients, each by its own interval"
     assert first == f"{own}: ditto helps 2, harms 0; fedper helps 1, harms 1."
     assert "most north +40" in second
+
+
+def seeds(method: str, config: dict[str, Any], clients: dict[str, Any], pairs: int = 1) -> MethodRuns:
+    """Two clients with two seeds; with the second the first gains less, and has other samples."""
+    each = []
+    for seed, value in enumerate((0.9, 0.7)):
+        own = value if method != "local" else 0.5
+        hands = {"seed": seed, "fingerprints": {"data": f"d{seed}"}, "data": {"clients": 2, "seed": seed}, **config}
+        each += told([own, 0.5] * pairs, [[own], [0.5]] * pairs, method, config=hands, clients=clients).runs
+    return MethodRuns(method, each)
+
+
+def test_every_seed_has_its_own_clients_where_it_deals_the_samples_anew() -> None:
+    """The mean of different clients would be nobody's."""
+    (found,) = gains([seeds("local", {}, {}), seeds("fedper", {}, {})])
+    assert [gain.name for gain in found.each][:2] == ["client 0 of seed 0", "client 0 of seed 1"]
+    assert [gain.difference for gain in found.each] == pytest.approx([40, 20, 0, 0])
+    first, _ = gain_sentences([found])
+    whose = "of 4 clients (those of 2 seeds, which deal the samples anew), each by its own interval"
+    assert first == f"Against training alone (local), {whose}: fedper helps 2, harms 0."
+
+
+@pytest.mark.parametrize(
+    ("config", "clients"),
+    [
+        ({}, {"names": ["north", "south"]}),
+        ({"data": {"clients": 2, "seed": 0}}, {}),
+        ({"fingerprints": {"data": "d"}}, {}),
+    ],
+)
+def test_a_client_that_stays_has_one_line(config: dict[str, Any], clients: dict[str, Any]) -> None:
+    (found,) = gains([seeds("local", config, clients), seeds("fedper", config, clients)])
+    assert [gain.difference for gain in found.each] == pytest.approx([30, 0])
+
+
+@pytest.mark.parametrize("pairs", [1, 3])  # few clients are tested by their samples
+def test_the_test_says_that_its_clients_are_others_in_every_seed(pairs: int) -> None:
+    said = "every seed deals the samples anew: a client here is 2 with the same number"
+    assert said in paired_test([seeds("local", {}, {}, pairs), seeds("fedper", {}, {}, pairs)])[0]
+    named = {"names": ["north", "south"] * pairs}
+    assert said not in paired_test([seeds("local", {}, named, pairs), seeds("fedper", {}, named, pairs)])[0]
+
+
+def test_clients_are_others_where_seeds_keep_others_out() -> None:
+    stay = {"data": {"clients": 2, "seed": 0}, "holdout_clients": 1}
+    assert seeds("local", stay, {}).dealt_anew
 
 
 def test_less_is_a_gain_where_lower_is_better() -> None:

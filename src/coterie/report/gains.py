@@ -1,14 +1,15 @@
 """Who gains: the figure at the top of the page, one line per client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.schema import MetricInfo
 from ..core.units import unit, words
-from ..measure.compare import Comparison, Gains
+from ..measure.compare import Comparison, Gain, Gains
 from .charts import COLORS, INK, Chart, Figure, axis, titled
 
 ROW = 18  # pixels that a client takes
+LINES = 250  # that are so far apart; where there are more, they stand closer and not all have their names
 VERDICTS = {"helps": ("helped", COLORS[2], "circle"), "harms": ("harmed", COLORS[1], "square")}
 UNCLEAR = ("no clear difference", INK, "circle-open")
 
@@ -22,21 +23,21 @@ def who_gains(comparison: Comparison) -> Chart | None:
     if metric is None or not found:
         return None
     best = max(found, key=lambda one: (one.means == found[0].means, one.total))
-    samples = comparison.methods[0].runs[0].client_summary["train_samples"]
-    views = {f"{one.label} against {one.reference}": _figure(one, metric, samples) for one in (best, *found)}
+    views = {f"{one.label} against {one.reference}": _figure(one, metric) for one in (best, *found)}
     better = "" if metric["higher_is_better"] else " A lower value counts as a gain."
+    anew = " of every seed, because every seed deals the samples anew" if best.seeds > 1 else ""
     caption = (
-        "One line per client, with its training samples in parentheses: how much better its model is, on its own test "
-        "samples, than its model of the other method, and a 95 % interval from resampling its test samples. An "
-        "interval that contains 0 shows no clear difference. "
+        f"One line per client{anew}, with its training samples in parentheses: how much better its model is, on its "
+        "own test samples, than its model of the other method, and a 95 % interval from resampling its test samples. "
+        "An interval that contains 0 shows no clear difference. "
         f"The intervals are not corrected for the number of clients.{better}"
     )
     most = max(len(one.each) for one in found)
-    return Chart("gains", "Who gains", caption, views, height=130 + ROW * most)
+    return Chart("gains", "Who gains", caption, views, height=130 + ROW * min(most, LINES))
 
 
-def _figure(one: Gains, metric: MetricInfo, samples: Sequence[int]) -> Figure:
-    named = {gain.client: f"{gain.name} ({samples[gain.client]:,})" for gain in one.each}
+def _figure(one: Gains, metric: MetricInfo) -> Figure:
+    named = {gain: f"{gain.name} ({gain.samples:,})" for gain in one.each}
     traces = [_trace(one, verdict, named, *VERDICTS.get(verdict, UNCLEAR)) for verdict in ("helps", "unclear", "harms")]
     order = list(named.values())
     along = {"categoryorder": "array", "categoryarray": order[::-1], "automargin": True, "ticksuffix": " "}
@@ -46,14 +47,14 @@ def _figure(one: Gains, metric: MetricInfo, samples: Sequence[int]) -> Figure:
     return {"data": [t for t in traces if t["x"]], "layout": layout}
 
 
-def _trace(one: Gains, verdict: str, named: Mapping[int, str], name: str, color: str, symbol: str) -> dict[str, Any]:
+def _trace(one: Gains, verdict: str, named: Mapping[Gain, str], name: str, color: str, symbol: str) -> dict[str, Any]:
     mine = [gain for gain in one.each if gain.verdict == verdict]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": f"{name}: {len(mine)}",
         "x": [gain.difference for gain in mine],
-        "y": [named[gain.client] for gain in mine],
+        "y": [named[gain] for gain in mine],
         "error_x": {
             "type": "data",
             "symmetric": False,

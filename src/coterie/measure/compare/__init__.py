@@ -6,7 +6,7 @@ from functools import cached_property
 
 from ...core.schema_several import ComparedMethod
 from .columns import Cell, Column, MethodRuns, RunData, check_target, columns
-from .gains import ALONE, GAINS, Gains, gain_sentences, gains
+from .gains import ALONE, GAINS, Gain, Gains, gain_sentences, gains
 from .meanings import POINTS, TARGET
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
@@ -19,6 +19,7 @@ __all__ = [
     "Cell",
     "Column",
     "Comparison",
+    "Gain",
     "Gains",
     "MethodRuns",
     "RunData",

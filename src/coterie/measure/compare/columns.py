@@ -79,6 +79,12 @@ class MethodRuns:
         """The metric that decides, where there is one."""
         return self.runs[0].metric
 
+    @property
+    def dealt_anew(self) -> bool:
+        """Whether a number is another client in every seed, with other samples; clients that have names stay."""
+        hands = {run.config["fingerprints"]["data"] for run in self.runs}
+        return len(hands) > 1 and len({_who(run) for run in self.runs}) > 1
+
     def summaries(self, point: str) -> list[MetricSummary | None]:
         """Return what is known of the personal metric, per seed."""
         metric = self.metric
@@ -93,6 +99,13 @@ class MethodRuns:
         """Return the mean personal metric of the last evaluated round in its unit, per seed; [] unless all have it."""
         metric, known = self.metric, [found["final"] for found in self.summaries(point) if found is not None]
         return [scale(metric) * v for v in known] if metric is not None and len(known) == len(self.runs) else []
+
+
+def _who(run: RunData) -> tuple[object, ...]:
+    """Return what tells whose numbers a run has: names, or the seeds that deal the samples and keep clients out."""
+    if names := run.client_summary.get("names"):
+        return tuple(names)
+    return run.config["data"].get("seed"), run.seed if run.config.get("holdout_clients") else None
 
 
 class Cell(NamedTuple):

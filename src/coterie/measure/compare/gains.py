@@ -1,6 +1,7 @@
 """Who gains: each client's difference to training alone, and to one model for all, with an interval of its own."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ class Gain(NamedTuple):
     difference: float
     low: float
     high: float
+    samples: int  # it trains on
 
     @property
     def verdict(self) -> Verdict:
@@ -44,6 +46,7 @@ class Gains(NamedTuple):
     reference: str  # the label of the other one
     means: str  # what that one stands for
     each: list[Gain]
+    seeds: int = 1  # whose clients these are, where every seed deals the samples to other ones
 
     def count(self, verdict: Verdict) -> int:
         """Return how many clients it is so for."""
@@ -63,9 +66,10 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
     said = []
     for means in dict.fromkeys(one.means for one in found):
         ranked = sorted((one for one in found if one.means == means), key=lambda one: -one.total)
-        clients = len(ranked[0].each)
+        clients, seeds = len(ranked[0].each), ranked[0].seeds
         counts = (f"{one.label} helps {one.count('helps')}, harms {one.count('harms')}" for one in ranked)
-        whose = f"of {counted(clients, 'client')}, each by its own interval"
+        anew = f" (those of {seeds} seeds, which deal the samples anew)" if seeds > 1 else ""
+        whose = f"of {counted(clients, 'client')}{anew}, each by its own interval"
         said.append(f"Against {means} ({ranked[0].reference}), {whose}: {'; '.join(counts)}.")
         if means == ALONE:
             said.append(_ends(ranked[0]))
@@ -85,11 +89,24 @@ def gains(methods: Sequence[MethodRuns]) -> list[Gains]:
     kinds = {m: _kind(m) for m in methods}
     references = [(means, m) for means in (ALONE, COMMON) for m in [m for m in methods if kinds[m] == means][:1]]
     return [
-        Gains(m.label, other.label, means, each)
+        Gains(m.label, other.label, means, each, len(m.runs) if m.dealt_anew else 1)
         for means, other in references
         for m in methods
-        if m is not other and kinds[m] != ALONE and (each := client_gains(m, other))
+        if m is not other and kinds[m] != ALONE and (each := _gains_of_all(m, other))
     ]
+
+
+def _gains_of_all(method: MethodRuns, other: MethodRuns) -> list[Gain]:
+    """Return every client's gain, also that of every seed's own clients: the mean of different ones is nobody's."""
+    if not method.dealt_anew or len(method.runs) != len(other.runs):
+        return client_gains(method, other)
+    found: list[Gain] = []
+    for a, b in zip(method.runs, other.runs, strict=True):
+        of_seed = client_gains(replace(method, runs=[a]), replace(other, runs=[b]))
+        if not of_seed:
+            return []
+        found += [gain._replace(name=f"{gain.name} of seed {a.seed}") for gain in of_seed]
+    return sorted(found, key=lambda gain: -gain.difference)
 
 
 def _kind(method: MethodRuns) -> str | None:
@@ -116,11 +133,11 @@ def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
     sign = scale(metric) * (1 if metric["higher_is_better"] else -1)
     mean: Numbers = sign * np.mean([_values(a, metric) - _values(b, metric) for a, b in pairs], axis=0)
     drawn: Numbers = sign * np.mean([_drawn(a) - _drawn(b) for a, b in pairs], axis=0)
-    names = client_names(method.runs[0].client_summary)
+    names, samples = client_names(clients := method.runs[0].client_summary), clients["train_samples"]
     found = []
     for i in np.flatnonzero(~np.isnan(mean) & (~np.isnan(drawn)).any(axis=1)):
         low, high = np.nanquantile(drawn[i], [(1 - SURE) / 2, (1 + SURE) / 2])
-        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high)))
+        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high), samples[i]))
     return sorted(found, key=lambda gain: (-gain.difference, gain.client))
 
 

@@ -169,12 +169,14 @@ def paired_test(methods: Sequence[MethodRuns]) -> list[str]:
         return []
     values = _of_clients(methods, metric)
     clients, seeds = values.shape[1], len(methods[0].runs)
+    anew = f"every seed deals the samples anew: a client here is {seeds} with the same number"
+    anew = anew if methods[0].dealt_anew else ""
     if clients < FEWEST:
-        return site_sentences(found, seeds) if (found := site_tests(methods)) else [_too_few(clients, metric)]
+        return site_sentences(found, seeds, anew) if (found := site_tests(methods)) else [_too_few(clients, metric)]
     gains = values if metric["higher_is_better"] else -values
     best, most = int(gains.mean(axis=1).argmax()), _most(metric)
     name, pairs = methods[best].label, len(methods) * (len(methods) - 1) // 2
-    each = f", each client's mean over {seeds} seeds" if seeds > 1 else ""
+    each = f", each client's mean over {seeds} seeds{f' ({anew})' if anew else ''}" if seeds > 1 else ""
     corrected = f", Holm-corrected for all {pairs} pairs of methods" if pairs > 1 else ""
     return [
         f"Personal {words(metric)} {_ends(methods)}{each}: {name} has the {most} mean of {clients} clients. "

@@ -94,8 +94,8 @@ def site_tests(methods: Sequence[MethodRuns]) -> list[SiteTests]:
     return [SiteTests(methods[best].label, methods[j].label, each) for j, each in found.items()]
 
 
-def site_sentences(tests: Sequence[SiteTests], seeds: int) -> list[str]:
-    """Say what the test is, then the best method against every other."""
+def site_sentences(tests: Sequence[SiteTests], seeds: int, anew: str) -> list[str]:
+    """Say what the test is, then the best method against every other; ``anew``: where seeds have other clients."""
     clients = len(tests[0].each)
     number = "One client is" if clients == 1 else f"{clients} clients are"
     few = f"{number} too few for a test over clients: the test samples of each decide, on its last model"
@@ -104,7 +104,7 @@ def site_sentences(tests: Sequence[SiteTests], seeds: int) -> list[str]:
     else:
         which = "McNemar test" if seeds == 1 else f"sign-flip test of the right answers of {seeds} seeds"
         how = f"exact {which}, two-sided, Holm-corrected for all clients and pairs of methods"
-    return [f"{few} ({how}).", *(each.said for each in tests)]
+    return [f"{few} ({'; '.join(filter(None, (how, anew)))}).", *(each.said for each in tests)]
 
 
 def _best(pairs: dict[tuple[int, int], list[Gain]], methods: int) -> int:
