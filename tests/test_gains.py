@@ -1,5 +1,6 @@
 """Who gains: the metric over test samples drawn again, and each client's difference with an interval."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
 from coterie.measure.compare import Comparison, MethodRuns, RunData, gains, paired_test
+from coterie.measure.compare.columns import personal_cell
 from coterie.measure.compare.gains import gain_sentences
 from coterie.measure.metric import BUILT_IN, Metric
 from coterie.measure.resample import DRAWS, resample
@@ -129,6 +131,14 @@ def test_the_test_says_that_its_clients_are_others_in_every_seed(pairs: int) -> 
 def test_clients_are_others_where_seeds_keep_others_out() -> None:
     stay = {"data": {"clients": 2, "seed": 0}, "holdout_clients": 1}
     assert seeds("local", stay, {}).dealt_anew
+
+
+def test_seeds_are_a_sample() -> None:
+    """Whose standard deviation is divided by n - 1: 90 and 92 are 1 away from their mean, and spread by 1.4."""
+    runs = told([0.9], [[0.9]], "local").runs * 2
+    each: list[Any] = [{"personal_accuracy": {"after_mix": {"final": v, "std": 0.0}}} for v in (0.9, 0.92)]
+    method = MethodRuns("local", [replace(run, summary=own) for run, own in zip(runs, each, strict=True)])
+    assert personal_cell(method, "after_mix").spread == "1.4"
 
 
 def test_less_is_a_gain_where_lower_is_better() -> None:

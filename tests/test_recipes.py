@@ -22,7 +22,7 @@ from coterie.recipes import READINGS, Case, Recipe, load, names, papers, publish
 from coterie.recipes.changes import Changes, apply_changes, shortenings
 from coterie.recipes.costs import cost
 from coterie.recipes.metrics import value
-from coterie.recipes.results import across_runs, recipe_results
+from coterie.recipes.results import RecipeResult, across_runs, recipe_results
 from coterie.recipes.sources import SOURCES, source
 from coterie.recipes.speeds import participants
 from coterie.submodels.staged import stage_lengths
@@ -312,6 +312,11 @@ def test_difference_is_ours_minus_theirs() -> None:
     assert result.published.value == 88.85
     assert result.difference == pytest.approx(1.15)
     assert result.spread == 0
+
+
+def test_the_spread_is_that_of_a_sample_of_seeds() -> None:
+    """1 and 3 are 1 away from their mean: the square root of 2 / (n - 1)."""
+    assert RecipeResult(1, "dfedalt", "personal_accuracy", None, [1.0, 3.0]).spread == pytest.approx(2**0.5)
 
 
 def test_fewer_clients_get_graphs_that_fit() -> None:

@@ -49,7 +49,7 @@ def test_the_best_on_validation_is_chosen(tuned: Path) -> None:
     """Held against the rows of the runs themselves: the mean over the seeds of the last validation accuracy."""
     found = tried(tuned / "t")
     assert [trial["settings"] for trial in found["trials"]] == combinations(found["grid"])
-    means = {}
+    means, printed = {}, (tuned / "printed").read_text()
     for i, trial in enumerate(found["trials"], 1):
         if trial["ended"] == "diverged":
             assert trial["settings"]["lr"] == "3e38"
@@ -58,12 +58,12 @@ def test_the_best_on_validation_is_chosen(tuned: Path) -> None:
         last = [json.loads(lines[-1])["personal_accuracy_validation"] for lines in rows]
         assert trial["scores"] == last
         means[tuple(trial["settings"].values())] = sum(last) / 2
+        assert f"±{abs(last[0] - last[1]) / 2**0.5:.2g}" in printed  # of a sample of two seeds
     assert {lr for lr, _ in means} == {"0.001", "0.5"}  # the rate that diverges ends its trial, not the tuning
     best = max(means, key=lambda k: means[k])
     text = (tuned / "t" / "settings.toml").read_text()
     assert f"[dfedavg]\nlr = {float(best[0])}\nepochs = {best[1]}\n" in text
     assert "never on test samples" in text
-    printed = (tuned / "printed").read_text()
     assert "diverged" in printed
     assert "settings: t/settings.toml" in printed
     assert not list((tuned / "t").glob("*/clients"))  # nobody deploys trials

@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -133,7 +133,7 @@ def everything(train: Path, test: Path, rounds: int) -> dict[str, Any]:
 def cell(rows: Sequence[Mapping[str, Any]], name: str, factor: float = 1.0) -> str:
     """Mean and standard deviation over the seeds."""
     values = [factor * row[name] for row in rows]
-    return f"{fmean(values):.2f} ± {pstdev(values):.2f}"
+    return f"{fmean(values):.2f} ± {stdev(values):.2f}"
 
 
 def table(results: Mapping[str, Any]) -> str:

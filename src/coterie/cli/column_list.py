@@ -21,7 +21,7 @@ def show_columns(format: str) -> None:
     console.print(rows)
     for sentence in (
         "A personal metric is that of each client's own model on its own test samples, mean over those who have some.",
-        "±: the standard deviation over the seeds; of one seed, over the clients. *: the best of a column.",
+        "±: the standard deviation over the seeds (n - 1); of one seed, over all clients (n). *: the best of a column.",
         GAINS,
         NEWCOMERS,
     ):

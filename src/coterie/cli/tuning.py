@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import pstdev
+from statistics import stdev
 
 from ..core.arguments import accept
 from ..core.custom import display_name, folder_name
@@ -119,4 +119,4 @@ def _score(found: SavedTuning, i: int) -> str:
     if score is None:
         return "-"
     known = [s for s in trial["scores"] if s is not None]
-    return f"{score:.4g}" + (f" ±{pstdev(known):.2g}" if len(known) > 1 else "")
+    return f"{score:.4g}" + (f" ±{stdev(known):.2g}" if len(known) > 1 else "")

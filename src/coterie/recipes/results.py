@@ -1,7 +1,7 @@
 """Our numbers beside the published ones: of one run, of several runs (speed-ups, leads), or counted without any."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from ..core.custom import is_own
@@ -38,8 +38,8 @@ class RecipeResult(NamedTuple):
 
     @property
     def spread(self) -> Number:
-        """The standard deviation over several seeds."""
-        return pstdev(self.ours) if len(self.ours) > 1 and self.mean is not None else None  # type: ignore[type-var]
+        """The standard deviation over several seeds, which are a sample: divided by one less than there are."""
+        return stdev(self.ours) if len(self.ours) > 1 and self.mean is not None else None  # type: ignore[type-var]
 
     @property
     def difference(self) -> Number:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 from ...core.errors import UserError
@@ -280,4 +280,4 @@ def _over_seeds(values: Sequence[float | None], write: Callable[[float], str]) -
     if len(known) < len(values):
         return Cell(None, f"{len(known)} of {len(values)} seeds" if known else "-")
     mean = fmean(known)
-    return Cell(mean, write(mean), (("seeds", write(pstdev(known))),) if len(known) > 1 else ())
+    return Cell(mean, write(mean), (("seeds", write(stdev(known))),) if len(known) > 1 else ())

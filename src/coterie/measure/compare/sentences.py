@@ -1,7 +1,7 @@
 """A comparison in sentences: what its numbers are, and who is better, as far as clients and seeds bear it out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -123,7 +123,7 @@ def _seeds(methods: Sequence[MethodRuns]) -> str:
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
     alone = "; of a method with one seed, over the clients" if counts[0] == 1 else ""
     means = "Numbers are means over the seeds, unless their line says otherwise"
-    return f"{means}. ±: standard deviation over {seeds}{alone}."
+    return f"{means}. ±: standard deviation over {seeds} (n - 1){alone}."
 
 
 def _rounds(methods: Sequence[MethodRuns]) -> str:
@@ -252,7 +252,7 @@ def _doubt(each: Sequence[Sequence[float]], metric: MetricInfo, lead: float) -> 
     """Say what a lead is worth; ``each``: the two methods, seed by seed."""
     if min(map(len, each)) < 2:
         return "; one seed does not tell whether that holds up"
-    spread = max(map(pstdev, each))
+    spread = max(map(stdev, each))
     return f"; the seeds differ by ±{written(metric)(spread)}, so this may be chance" if lead < 2 * spread else ""
 
 
