@@ -12,11 +12,11 @@ import coterie as ct
 from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
-from coterie.measure.compare import Comparison, MethodRuns, RunData, gains, paired_test
+from coterie.measure.compare import Comparison, Gain, MethodRuns, RunData, gains, paired_test
 from coterie.measure.compare.columns import personal_cell
 from coterie.measure.compare.gains import gain_sentences
 from coterie.measure.metric import BUILT_IN, Metric
-from coterie.measure.resample import DRAWS, resample
+from coterie.measure.resample import DRAWS, LEAST, resample
 from coterie.measure.task import task_of
 from coterie.report.collect import collect
 
@@ -30,7 +30,7 @@ def accuracy() -> Metric:
 
 def test_draws_spread_as_a_share_of_so_many_samples_does() -> None:
     """A share p of n samples drawn with replacement has mean p and variance p (1 - p) / n."""
-    many = torch.cat([resample(accuracy(), [RIGHT], seed) for seed in range(20)]).flatten()
+    many = torch.cat([resample(accuracy(), [RIGHT], seed) for seed in range(2)]).flatten()
     assert many.mean().item() == pytest.approx(0.75, abs=0.005)
     assert many.var().item() == pytest.approx(0.75 * 0.25 / 40, rel=0.05)
 
@@ -40,9 +40,10 @@ def test_sums_come_to_what_the_drawn_samples_say(monkeypatch: pytest.MonkeyPatch
     short = accuracy()
     long = Metric(short.name, short.each, short.value)
     kept = [RIGHT, RIGHT[28:33], RIGHT[:0]]
-    monkeypatch.setattr(resampling, "FEWER", DRAWS)
+    monkeypatch.setattr(resampling, "DRAWS", LEAST)
+    monkeypatch.setattr(resampling, "FEWER", LEAST)
     fast, slow = resample(short, kept, 3), resample(long, kept, 3)
-    assert fast.shape == (3, DRAWS)
+    assert fast.shape == (3, LEAST)
     torch.testing.assert_close(fast, slow, equal_nan=True)
     assert fast[2].isnan().all()
     assert not torch.equal(fast, resample(short, kept, 4))
@@ -131,6 +132,42 @@ def test_the_test_says_that_its_clients_are_others_in_every_seed(pairs: int) -> 
 def test_clients_are_others_where_seeds_keep_others_out() -> None:
     stay = {"data": {"clients": 2, "seed": 0}, "holdout_clients": 1}
     assert seeds("local", stay, {}).dealt_anew
+
+
+@pytest.mark.parametrize(
+    ("unsure", "low", "high", "said"),
+    [
+        (0.2, 4.547, 22.81, ("+4.5", "+22.8")),
+        (0.04, -0.004, 1.5, ("+0.0", "+1.5")),
+        (0.8, -4.547, 22.81, ("-5", "+23")),
+        (20.0, 1234.0, 2345.0, ("+1230", "+2340")),
+        (0.0, 0.0, 12.5, ("+0", "+12.5")),
+    ],
+)
+def test_an_interval_has_no_more_digits_than_are_sure(
+    unsure: float, low: float, high: float, said: tuple[str, str]
+) -> None:
+    assert Gain(0, "north", 1.0, low, high, 60, unsure).ends == said
+
+
+def test_ends_are_as_unsure_as_they_say() -> None:
+    """Other draws of the same samples move them so far."""
+    kept = torch.stack([torch.linspace(0, 1, 40), torch.ones(40)], dim=1)
+    every = torch.cat([resample(accuracy(), [kept], seed) for seed in range(40)])
+    moved = 100 * np.quantile(every, [0.025, 0.975], axis=1).std(axis=1).mean()
+    (found,) = gains([told([0.0], [[0.0] * DRAWS], "local"), told([0.5], every[:1].tolist(), "ditto")])
+    assert found.each[0].unsure == pytest.approx(moved, rel=0.3)
+
+
+def test_draws_of_many_samples_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of a run that draws less often are the first of them, so that two such runs can be compared."""
+    whole = resample(accuracy(), [RIGHT], 0)
+    monkeypatch.setattr(resampling, "AT_ONCE", 1000)
+    torch.testing.assert_close(resample(accuracy(), [RIGHT], 0), whole)
+    monkeypatch.setattr(resampling, "DRAWS", 500)
+    torch.testing.assert_close(resample(accuracy(), [RIGHT], 0), whole[:, :500])
+    few = told([0.2], [[0.2, 0.3]], "local"), told([0.9], [[0.9, 0.8, 0.1]], "fedper")
+    assert gains(few)[0].each[0].low == pytest.approx(50.5)
 
 
 def test_seeds_are_a_sample() -> None:

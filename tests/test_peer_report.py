@@ -109,6 +109,14 @@ def test_and_its_summary_and_clients(folders: Folders) -> None:
     assert len(record.run().clients) == 3
 
 
+def test_a_member_with_many_test_samples_has_fewer_draws(copied: list[Path]) -> None:
+    own = json.loads((copied[0] / "clients.json").read_text())["resampled"]
+    change(copied[0] / "clients.json", resampled=[own[0][:400]])
+    drawn = joined(*copied).client_summary["resampled"]
+    assert [len(each) for each in drawn] == [400] * 3
+    assert drawn[0] == own[0][:400]
+
+
 def test_rows_count_what_is_acknowledged_between_two_rounds() -> None:
     snapshots = iter({"messages_out": {"copy": n}, "bytes_out": 100, "bytes_in": 7} for n in (1, 4, 4))
     peer: Any = object.__new__(Peer)

@@ -65,6 +65,6 @@ def _trace(one: Gains, verdict: str, named: Mapping[Gain, str], name: str, color
             "width": 3,
         },
         "marker": {"color": color, "symbol": symbol, "size": 8},
-        "customdata": [[gain.low, gain.high] for gain in mine],
-        "hovertemplate": "<b>%{y}</b>: %{x:+.3~g} (%{customdata[0]:+.3~g} to %{customdata[1]:+.3~g})<extra></extra>",
+        "customdata": [gain.ends for gain in mine],
+        "hovertemplate": "<b>%{y}</b>: %{x:+.3~g} (%{customdata[0]} to %{customdata[1]})<extra></extra>",
     }

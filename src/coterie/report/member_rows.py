@@ -93,6 +93,9 @@ def joined_clients(parts: Mapping[str, Record], origin: PeerOrigin, latest: Late
         "labels": _together(counts for counts in labels if counts) if alike else None,
         "graph": _graph(runs[0], origin, [origin["members"].index(name) for name in parts]),
     }
+    if "resampled" in found:  # members with many test samples draw them less often
+        shortest = min(map(len, found["resampled"]))
+        found["resampled"] = [drawn[:shortest] for drawn in found["resampled"]]
     for (column, protocol), values in latest.items():
         found.setdefault(column, {})[protocol] = [None if value is None else finite(value) for value in values]
     return found  # type: ignore[no-any-return]

@@ -9,12 +9,10 @@ from ..engines import Serial
 from ..measure import Metrics
 from ..measure.evaluate import sample_statistics
 from ..measure.paired import FEWEST
-from ..measure.resample import draws, resample
+from ..measure.resample import NUMBERS, draws, resample
 from ..measure.rows import finite
 from .experiment import Experiment
 from .run import Client
-
-MOST = 100_000  # numbers that are written
 
 
 def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummary:
@@ -23,7 +21,8 @@ def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummar
     That is the first metric over test samples drawn again, and of few clients also which samples are right: one bit
     each, never the answer. Nothing where nothing is measured, or where there are too many clients to write all of it.
     """
-    if not experiment.measurable or len(clients) * draws(experiment.metrics.each[0]) > MOST:
+    sizes = experiment.tests.sizes.tolist()
+    if not experiment.measurable or len(clients) * draws(experiment.metrics.each[0], sizes) > NUMBERS:
         return {}
     device, metrics, kept = experiment.tests.x.device, experiment.metrics, []
     for number, client in enumerate(clients):
@@ -36,7 +35,7 @@ def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummar
     found: ClientSummary = {
         "resampled": [[finite(float(f"{value:.6g}")) for value in each] for each in values.tolist()]
     }
-    if len(clients) < FEWEST and _right_or_wrong(metrics) and sum(map(len, kept)) <= MOST:
+    if len(clients) < FEWEST and _right_or_wrong(metrics) and sum(sizes) <= NUMBERS:
         found["right"] = ["".join("01"[int(hit)] for hit in own[:, 0]) for own in kept]
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log10
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from .columns import MethodRuns, RunData
 
 ALONE, COMMON = "training alone", "one model for all"  # what methods are compared with
 SURE = 0.95  # of an interval
+UNSURE = 0.68  # the error of its ends, in widths by the root of the draws: sqrt(0.025 0.975) / 0.0584 / 3.92 if normal
 GAINS = (
     "Who gains: each client's own model on its own test samples against its model of the other method, and an interval "
     "of 95 % by drawing its test samples again (bootstrap); it helps or harms whose interval lies on one side of 0. "
@@ -32,11 +34,21 @@ class Gain(NamedTuple):
     low: float
     high: float
     samples: int  # it trains on
+    unsure: float = 0.0  # the error of low and high, which are drawn
 
     @property
     def verdict(self) -> Verdict:
         """Whether the client is clearly better or worse off."""
         return "helps" if self.low > 0 else "harms" if self.high < 0 else "unclear"
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The interval, with no more digits than are sure."""
+        if not self.unsure:
+            return f"{self.low:+.3g}", f"{self.high:+.3g}"
+        places = -round(log10(self.unsure))
+        low, high = (f"{round(end, places) + 0.0:+.{max(0, places)}f}" for end in (self.low, self.high))  # 0, not -0
+        return low, high
 
 
 class Gains(NamedTuple):
@@ -78,7 +90,7 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
 
 def _ends(one: Gains) -> str:
     """Say who has most and least of a method."""
-    most, least = (f"{g.name} {g.difference:+.3g} ({g.low:+.3g} to {g.high:+.3g})" for g in (one.each[0], one.each[-1]))
+    most, least = (f"{g.name} {g.difference:+.3g} ({' to '.join(g.ends)})" for g in (one.each[0], one.each[-1]))
     if len(one.each) == 1:
         return f"{one.label} against {one.reference}: {most}."
     return f"{one.label} against {one.reference}, client by client: most {most}, least {least}."
@@ -132,20 +144,22 @@ def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
         return []
     sign = scale(metric) * (1 if metric["higher_is_better"] else -1)
     mean: Numbers = sign * np.mean([_values(a, metric) - _values(b, metric) for a, b in pairs], axis=0)
-    drawn: Numbers = sign * np.mean([_drawn(a) - _drawn(b) for a, b in pairs], axis=0)
+    draws = min(_drawn(run).shape[1] for pair in pairs for run in pair)  # the first ones are the same
+    drawn: Numbers = sign * np.mean([_drawn(a)[:, :draws] - _drawn(b)[:, :draws] for a, b in pairs], axis=0)
     names, samples = client_names(clients := method.runs[0].client_summary), clients["train_samples"]
     found = []
     for i in np.flatnonzero(~np.isnan(mean) & (~np.isnan(drawn)).any(axis=1)):
         low, high = np.nanquantile(drawn[i], [(1 - SURE) / 2, (1 + SURE) / 2])
-        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high), samples[i]))
+        unsure = UNSURE * float(high - low) / np.sqrt((~np.isnan(drawn[i])).sum())
+        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high), samples[i], float(unsure)))
     return sorted(found, key=lambda gain: (-gain.difference, gain.client))
 
 
 def _comparable(a: RunData, b: RunData, metric: MetricInfo) -> bool:
     """Whether two runs have the same test samples in the same hands, and the same draws of them."""
     same = a.seed == b.seed and a.config["fingerprints"]["data"] == b.config["fingerprints"]["data"]
-    shapes = {(len(_values(run, metric)), _drawn(run).shape) for run in (a, b)}
-    return same and len(shapes) == 1 and all(rows == drawn[0] > 0 for rows, drawn in shapes)
+    rows = {rows for run in (a, b) for rows in (len(_values(run, metric)), len(_drawn(run)))}
+    return same and len(rows) == 1 and rows != {0}
 
 
 def _drawn(run: RunData) -> Numbers:

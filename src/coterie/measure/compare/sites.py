@@ -34,7 +34,7 @@ class SiteTest(NamedTuple):
     def said(self) -> str:
         """The client with its numbers."""
         g = self.gain
-        sure = f"{g.low:+.3g} to {g.high:+.3g}" if self.p is None else said_p(self.p)
+        sure = " to ".join(g.ends) if self.p is None else said_p(self.p)
         return f"{g.name} ({g.difference:+.3g}, {sure})"
 
 
