@@ -17,7 +17,9 @@ from coterie.cli.completion import complete_method, method_names
 from coterie.cli.options import RunOptions
 from coterie.cli.request import RunPlan
 from coterie.cli.train import experiments_of
+from coterie.measure.compare.columns import Cell, Spread
 from coterie.recipes.speeds import Speed, add_speeds, own_file
+from coterie.report.texts import ResultTable, csv_text
 from coterie.training.config import machine
 from coterie.training.forecast import forecast
 from helpers_cli import contents
@@ -56,8 +58,22 @@ def test_a_comparison_is_printed_as_csv(tmp_path: Path) -> None:
     assert [row["method"] for row in rows] == ["local", "fedavg"]
     for row, method in zip(rows, saved, strict=True):
         assert float(row["sent"]) == method["runs"][0]["bytes_sent"]
-    again = answer("report", "c", "--format", "json", cwd=tmp_path)
-    assert [row["method"] for row in json.loads(again.out)["rows"]] == ["local", "fedavg"]
+        spread = method["runs"][0]["personal_accuracy"]["after_mix"]["std"]
+        assert float(row["after aggregation (%) ± over clients"]) == pytest.approx(100 * spread, rel=1e-12)
+    assert not [heading for heading in rows[0] if heading.startswith("sent ")]  # it has no spread
+    again = json.loads(answer("report", "c", "--format", "json", cwd=tmp_path).out)["rows"]
+    assert [row["method"] for row in again] == ["local", "fedavg"]
+    told = [row["after aggregation (%)"] for row in again]
+    assert [cell["spread"] for cell in told] == [float(row["after aggregation (%) ± over clients"]) for row in rows]
+    assert {cell["spread_over"] for cell in told} == {"clients"}
+
+
+def test_every_spread_says_what_it_is_over() -> None:
+    """A method with several seeds beside one with one."""
+    cells = [Cell(1.0, "1.0", (Spread(over, 2 / 3, "0.7"),)) for over in ("seeds", "clients")]
+    rows = read_csv(csv_text(ResultTable("", ["x"], [("a", cells[:1]), ("b", cells[1:])], "", [])))
+    assert rows[0] == {"method": "a", "x": "1.0", "x ± over seeds": str(2 / 3), "x ± over clients": ""}
+    assert rows[1] == {"method": "b", "x": "1.0", "x ± over seeds": "", "x ± over clients": str(2 / 3)}
 
 
 @pytest.mark.parametrize("words", [(), ("dfedalt",), ("presets",), ("columns",)])

@@ -175,7 +175,9 @@ def test_seeds_are_a_sample() -> None:
     runs = told([0.9], [[0.9]], "local").runs * 2
     each: list[Any] = [{"personal_accuracy": {"after_mix": {"final": v, "std": 0.0}}} for v in (0.9, 0.92)]
     method = MethodRuns("local", [replace(run, summary=own) for run, own in zip(runs, each, strict=True)])
-    assert personal_cell(method, "after_mix").spread == "1.4"
+    spread = personal_cell(method, "after_mix").spread
+    assert spread is not None
+    assert (spread.over, spread.text) == ("seeds", "1.4")
 
 
 def test_less_is_a_gain_where_lower_is_better() -> None:

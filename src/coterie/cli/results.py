@@ -96,7 +96,7 @@ def in_two_lines(title: str) -> str:
 
 def _cell(cell: Cell, marked: bool) -> Text:
     """Return a number and its spread; where a column has a mark, the others leave room for it."""
-    text = cell.text if cell.spread is None else f"{cell.text} ±{cell.spread}"
+    text = cell.text if cell.spread is None else f"{cell.text} ±{cell.spread.text}"
     return Text(text + (BEST if cell.best else " " if marked else ""), "bold green" if cell.best else "")
 
 

@@ -60,7 +60,7 @@ def cell(number: Cell) -> str:
 
 def notes_of(cell: Cell) -> list[str]:
     """Return all that belongs to a number where there is room for it."""
-    return [*(f"±{far} {over}" for over, far in cell.spreads), *cell.parts]
+    return [*(f"±{spread.text} {spread.over}" for spread in cell.spreads), *cell.parts]
 
 
 def published_tables(recipes: Sequence[Mapping[str, Any]], records: Sequence[Record]) -> str:

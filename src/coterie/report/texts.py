@@ -121,7 +121,7 @@ def markdown(table: ResultTable) -> str:
     """Return a table in GitHub's Markdown; the best of every column is bold, then come all sentences."""
 
     def write(cell: Cell) -> str:
-        text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread}"
+        text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread.text}"
         return f"**{text}**" if cell.best else text
 
     def escaped(text: str) -> str:
@@ -140,7 +140,7 @@ def latex(table: ResultTable) -> str:
     """
 
     def write(cell: Cell) -> str:
-        text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread)}"
+        text = tex(cell.text) if cell.spread is None else rf"{tex(cell.text)} $\pm$ {tex(cell.spread.text)}"
         return rf"\textbf{{{text}}}" if cell.best else text
 
     label = re.sub(r"[^a-z0-9]+", "-", table.name.lower()).strip("-")
@@ -168,7 +168,8 @@ def json_text(table: ResultTable) -> str:
     """Return the numbers as JSON: one object per method, in it one per column with the number and how it is written."""
 
     def write(cell: Cell) -> dict[str, float | str | None]:
-        return {"value": cell.value, "text": cell.text, "spread": cell.spread}
+        over, far = (None, None) if cell.spread is None else (cell.spread.over, cell.spread.value)
+        return {"value": cell.value, "text": cell.text, "spread": far, "spread_over": over}
 
     rows = [
         {"method": label, **{h: write(cell) for h, cell in zip(table.headings, cells, strict=True)}}
@@ -179,12 +180,20 @@ def json_text(table: ResultTable) -> str:
 
 
 def csv_text(table: ResultTable) -> str:
-    """Return the numbers as CSV: one line per method, every number followed by its spread."""
+    """Return the numbers as CSV: one line per method, every number followed by its spread, over seeds or clients."""
+    lines: list[list[object]] = [[first] for first in ("method", *(label for label, _ in table.rows))]
+    for i, heading in enumerate(table.headings):
+        cells = [cells[i] for _, cells in table.rows]
+        columns = [[heading, *(cell.value for cell in cells)]]
+        for over in sorted({cell.spread.over for cell in cells if cell.spread is not None}, reverse=True):
+            far = [
+                cell.spread.value if cell.spread is not None and cell.spread.over == over else None for cell in cells
+            ]
+            columns.append([f"{heading} ± over {over}", *far])
+        for line, *more in zip(lines, *columns, strict=True):
+            line += more
     made = io.StringIO()
-    writer = csv.writer(made, lineterminator="\n")
-    writer.writerow(["method", *(name for h in table.headings for name in (h, f"{h} ±"))])
-    for label, cells in table.rows:
-        writer.writerow([label, *(v for cell in cells for v in (cell.value, cell.spread))])
+    csv.writer(made, lineterminator="\n").writerows(lines)
     return made.getvalue().rstrip("\n")
 
 

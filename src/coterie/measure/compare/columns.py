@@ -18,7 +18,7 @@ from ...core.schema import (
     number,
 )
 from ...core.spec import scaled
-from ...core.units import digits, metrics_of, personal_summary, scale, unit, words, written
+from ...core.units import metrics_of, personal_summary, scale, unit, words, written
 from ..rows import rounds_to
 from ..selection import reported
 from .meanings import MEANS, POINTS, TARGET, meanings
@@ -108,19 +108,27 @@ def _who(run: RunData) -> tuple[object, ...]:
     return run.config["data"].get("seed"), run.seed if run.config.get("holdout_clients") else None
 
 
+class Spread(NamedTuple):
+    """How far a number spreads: the standard deviation."""
+
+    over: Literal["seeds", "clients"]
+    value: float
+    text: str
+
+
 class Cell(NamedTuple):
     """A number as it is written; without a value it cannot be the best, and is sorted last."""
 
     value: float | None
     text: str
-    spreads: tuple[tuple[str, str], ...] = ()  # (over what, how far), the one first that is shown where one has room
+    spreads: tuple[Spread, ...] = ()  # the one first that is shown where one has room: over the seeds if several
     parts: tuple[str, ...] = ()  # what else is written beside it where there is room
     best: bool = False  # of its column, as far as the printed digits tell
 
     @property
-    def spread(self) -> str | None:
+    def spread(self) -> Spread | None:
         """How far it spreads, over the seeds if there are several, else over the clients."""
-        return self.spreads[0][1] if self.spreads else None
+        return self.spreads[0] if self.spreads else None
 
 
 class Column(NamedTuple):
@@ -240,8 +248,8 @@ def personal_cell(method: MethodRuns, point: str) -> Cell:
     cell = _over_seeds([None if a is None else scale(metric) * a["final"] for a in every], written(metric))
     if cell.value is None:
         return cell
-    over_clients = ("clients", digits(metric, fmean(a["std"] for a in every if a is not None)))
-    return cell._replace(spreads=(*cell.spreads, over_clients))
+    far = scale(metric) * fmean(a["std"] for a in every if a is not None)
+    return cell._replace(spreads=(*cell.spreads, Spread("clients", far, written(metric)(far))))
 
 
 def worst(method: MethodRuns) -> Cell:
@@ -280,4 +288,7 @@ def _over_seeds(values: Sequence[float | None], write: Callable[[float], str]) -
     if len(known) < len(values):
         return Cell(None, f"{len(known)} of {len(values)} seeds" if known else "-")
     mean = fmean(known)
-    return Cell(mean, write(mean), (("seeds", write(stdev(known))),) if len(known) > 1 else ())
+    if len(known) == 1:
+        return Cell(mean, write(mean))
+    far = stdev(known)
+    return Cell(mean, write(mean), (Spread("seeds", far, write(far)),))
