@@ -152,7 +152,8 @@ def test_a_verdict_is_of_the_models_that_clients_end_with() -> None:
     }
     done = {name: ct.fit(ct.models.build("logreg", fed), fed, a, rounds=2, progress=False) for name, a in runs.items()}
     told = {k: RunData(r.config, r.history, r.summary, r.client_summary) for k, r in done.items()}
-    first, how, test, *_ = Comparison([MethodRuns(name, [run]) for name, run in told.items()]).verdict
+    methods = [MethodRuns(name, [run]) for name, run in told.items()]
+    first, how, test, *_ = Comparison(methods).verdict
     tuned, shared = (done[name].client_summary["accuracy"] for name in ("tuned", "shared"))
     better = sum(a > b for a, b in zip(tuned["after_finetune"], shared["after_mix"], strict=True))
     assert better > 4
@@ -160,3 +161,8 @@ def test_a_verdict_is_of_the_models_that_clients_end_with() -> None:
     assert "ahead of shared after" in first
     assert how.startswith("Personal accuracy after fine-tuning where a method does so, else after")
     assert test.startswith(f"tuned against shared: better for {better} of 6 clients")
+    said = "FLOPs and seconds are without the final fine-tuning of tuned."
+    assert said in Comparison(methods).legend("*")[0]
+    of = {column.title: column.of for column in Comparison(methods).columns}
+    assert of["FLOPs"] == of["seconds"] == "without the final fine-tuning"
+    assert "fine-tuning" not in Comparison(methods[:1]).legend("*")[0]

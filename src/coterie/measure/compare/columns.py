@@ -173,11 +173,12 @@ def columns(methods: Sequence[MethodRuns], target: float | None) -> list[Column]
     metric = methods[0].metric
     seconds = [_over_seeds([run.summary["seconds"] for run in m.runs], "{:,.1f}".format) for m in methods]
     flops, busiest = [_total(m, "flops", "FLOP") for m in methods], [_busiest(m) for m in methods]
+    work = "without the final fine-tuning" if any(m.end == FINETUNED for m in methods) else "training"
     every = [  # the busiest node last: a window of usual width ends before it
         *([] if metric is None else _metric_columns(methods, metric, target)),
         Column("sent", "bytes", "", min, 6, MEANS["sent"], [sent(m) for m in methods]),
-        Column("FLOPs", "training", "", min, 1, MEANS["flops"], flops),
-        Column("seconds", "training", "", min, 2, MEANS["seconds"], seconds),
+        Column("FLOPs", work, "", min, 1, MEANS["flops"], flops),
+        Column("seconds", work, "", min, 2, MEANS["seconds"], seconds),
         Column("busiest node", "bytes per round", "", min, 0, MEANS["busiest"], busiest),
     ]
     return [column.marked() for column in every]

@@ -9,7 +9,8 @@ MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: w
     "after_mix": "right after the models were averaged",
     "after_train": "right after local training, before aggregation; a client that did not take part counts with its "
     "latest training",
-    FINETUNED: "tuned for the measurement only, for methods that do so",
+    FINETUNED: "after every client has tuned a copy of its model before it is measured and returned, for methods that "
+    "do so; training goes on without it",
     "worst": "the {worst} {metric} of all clients after aggregation; over several seeds, the mean of each seed's "
     "{worst}",
     "p10": "the {metric} after aggregation that a tenth of the clients {beyond}",
@@ -19,8 +20,8 @@ MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: w
     "seeds, the mean if all of them get there; -: not reached (--target counts to another)",
     "sent": "over all links, both directions, all rounds",
     "busiest": "the most that one node, a server included, sends (up) or gets (down) in a round, in any seed",
-    "flops": "forward and backward passes of all clients, all rounds",
-    "seconds": "training and aggregation in all rounds, without evaluation",
+    "flops": "forward and backward passes of all clients, all rounds, without the final fine-tuning",
+    "seconds": "training and aggregation in all rounds, without evaluation and without the final fine-tuning",
 }
 
 

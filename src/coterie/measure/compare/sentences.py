@@ -33,6 +33,7 @@ def protocol(methods: Sequence[MethodRuns], target: float | None, shown: Sequenc
         _seeds(methods),
         *([] if metric is None else [_personal(methods, metric, clients)]),
         *_undefined(methods, clients),
+        *_untold_costs(methods),
         *(f"{c.title[0].upper()}{c.title[1:]}: {c.means}." for c in shown),
         f"Engine: {', '.join(engines)}.",
     ]
@@ -68,6 +69,13 @@ def _tested(methods: Sequence[MethodRuns], clients: int, weighted: str) -> str:
         return f"{some} of {clients} clients{weighted}: in every seed, those without test samples are left out"
     who = client_list(summaries[0].get("names", ()), found := [*without.pop()])
     return f"{counts[0]} of {clients} clients{weighted}: {who} {'has' if len(found) == 1 else 'have'} no test samples"
+
+
+def _untold_costs(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Say whose FLOPs and seconds lack what clients do to their models in the end."""
+    if tuned := [m.label for m in methods if m.end == FINETUNED]:
+        who = "" if len(tuned) == len(methods) else f" of {', '.join(tuned)}"
+        yield f"FLOPs and seconds are without the final fine-tuning{who}."
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
