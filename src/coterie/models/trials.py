@@ -40,10 +40,10 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
         "few": Batch(x[:few], y[:few], None, key),
     }
     found: dict[str, StepInfo] = {}
-    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device):
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device) as seed:
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         for name, trial in trials.items():
-            torch.manual_seed(0)
+            seed(0)
             found[name] = model.objective(*split(model.start, model.parameters), trial)[1]
         if not _is_mean(model.loss, model.outputs(model.start, x), targets):
             return True
@@ -159,7 +159,7 @@ def runs_known_code(model: Model, *parts: object) -> bool:
 def is_known_code(part: object) -> bool:
     """Return whether a function, or the class of an object, is torch's or Coterie's.
 
-    >>> is_known_code(torch.nn.functional.relu), is_known_code(torch.nn.ReLU()), is_known_code(lambda x: x)
+    >>> is_known_code(torch.nn.functional.relu), is_known_code(torch.nn.ReLU()), is_known_code(print)
     (True, True, False)
     """
     module: str | None = (part if inspect.isroutine(part) else type(part)).__module__
