@@ -229,9 +229,11 @@ def _bounded(check: Check, bounds: tuple[Any, ...]) -> Check:
 
 def _union(checks: list[Check], kinds: list[Any]) -> Check:
     def check(value: Any) -> Misfit | None:
-        problems = [each(value) for each in checks]
-        if None in problems:
-            return None
+        problems = []
+        for each in checks:
+            if (problem := each(value)) is None:
+                return None  # without a sentence about the others: a file may have a hundred thousand numbers or nulls
+            problems.append(problem)
         # Of the member that it seems to be, where one is.
         return next((p for p, kind in zip(problems, kinds, strict=True) if _is_like(value, kind)), problems[0])
 
