@@ -12,7 +12,7 @@ from ..core.tensors import Tensors, add, mul, norm, rows, split
 from ..data.batches import Amount, Batches, Samples, Stream
 from ..engines.base import Engine
 from ..models.model import Model
-from .evaluate import Measured, plain_inference
+from .evaluate import Measured, unfused_attention
 from .sharpness import every_client, gaussian, gradient_sums, slope, squared, unit
 
 SINGLE = 32  # samples of every client whose gradients are taken one by one
@@ -98,7 +98,7 @@ def _noise(
         which = np.flatnonzero(steps == few)
         batches = Batches(samples, which, Amount(steps=few), 1, key=0)
         mine = rows(models, torch.from_numpy(which).to(samples.x.device))
-        with plain_inference(), torch.enable_grad():
+        with unfused_attention(), torch.enable_grad():
             found = engine.map(one, mine, batches, keys=[0] * len(which))
         sums = [total + float(part.sum()) for total, part in zip(sums, found, strict=True)]
     return sums[0] / max(clients, 1), sums[1] / max(clients, 1)

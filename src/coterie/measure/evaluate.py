@@ -4,7 +4,7 @@ Measuring changes nothing: no gradients, no buffers, no random draws.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -47,9 +47,9 @@ class Measured(Protocol):
 
 
 @contextmanager
-def plain_inference() -> Iterator[None]:
+def plain_inference(model: Model) -> Iterator[None]:
     """Compute no gradients, and attention without its fused inference kernel, which cannot be lifted over clients."""
-    with unfused_attention(), torch.no_grad():
+    with unfused_attention() if model.attends else nullcontext(), torch.no_grad():
         yield
 
 
@@ -105,7 +105,7 @@ def sample_statistics(
     width = min(wide, int(tests.sizes.max(initial=0)))
     starts = np.cumsum(sizes) - sizes
     kept = torch.empty(int(sizes.sum()), metrics.width, dtype=metrics.task.dtype)
-    with products(model.precision), plain_inference():
+    with products(model.precision), plain_inference(model):
         for step in range(-(-int(sizes.max(initial=0)) // wide)):
             who = np.flatnonzero(sizes > step * wide)
             batches = Batches(tests, clients[who], Amount(steps=1), wide, key=None, first=step)
@@ -192,7 +192,7 @@ def metrics_for(model: Model, x: Tensor, y: Tensor, given: Sequence[MetricLike])
     Those that do not fit are refused. Without any given it is the one that suits the task and the loss, or none.
     """
     device = next(iter(model.start.values())).device  # also where there are shapes alone
-    with plain_inference():
+    with plain_inference(model):
         outputs = model.outputs(model.start, x.to(device))
     task = task_of(outputs, y, model.loss)
     return Metrics.of(given or natural(task, model.loss), task, outputs, y[: len(x)].to(device))

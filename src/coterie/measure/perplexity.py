@@ -38,14 +38,14 @@ def perplexities(engine: Engine, model: Model, models: Tensors, tests: Samples) 
 
     clients = np.arange(len(tests.owned))
     batches = Batches(tests, clients, Amount(epochs=1), tests.evaluation_batch, key=None)
-    with plain_inference():
+    with plain_inference(model):
         sums: Tensor = engine.map(total, models, batches, keys=[0] * len(clients))
     return _perplexity(sums.cpu() / torch.from_numpy(tests.sizes)[:, None])
 
 
 def global_perplexity(model: Model, tensors: Tensors, tests: Samples) -> Perplexity:
     """Return that of one model on all test samples together."""
-    with plain_inference():
+    with plain_inference(model):
         parts = [_both(model, tensors, batch) for batch in tests.parts(tests.evaluation_batch)]
     return _perplexity(torch.cat(parts, 1).mean(1).cpu())
 

@@ -16,7 +16,7 @@ from ..core.tensors import Tensors, Tree, add, dot, entries, mul, norm, rows, sp
 from ..data.batches import ANSWERS, Amount, Batch, Batches, Integers, Samples, Stream
 from ..engines.base import Engine, Grad
 from ..models.model import Model
-from .evaluate import plain_inference
+from .evaluate import unfused_attention
 
 NUMBERS = 2**26  # gradient entries that are held at a time
 
@@ -64,7 +64,7 @@ def on_clients(
         which = known[start : start + at_a_time]
         batches = Batches(samples, which, Amount(epochs=1), ANSWERS, key=None)
         mine = rows(models, torch.from_numpy(which).to(samples.x.device))
-        with plain_inference(), torch.enable_grad():
+        with unfused_attention(), torch.enable_grad():
             results = engine.map(f, mine, batches, keys=[0] * len(which))
         yield which, results
 

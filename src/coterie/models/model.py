@@ -184,6 +184,11 @@ class Model:
             yield
 
     @cached_property
+    def attends(self) -> bool:
+        """Whether it has layers of attention, for which torch has a kernel of its own in evaluation."""
+        return any(isinstance(m, nn.MultiheadAttention) for m in self.module.modules())
+
+    @cached_property
     def _normalizes_batches(self) -> bool:
         return any(isinstance(m, _BatchNorm) for m in self.module.modules())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.checked_json import read_json, read_text
-from ..core.custom import folder_name, is_own
+from ..core.custom import folder_names, is_own
 from ..core.errors import UserError
 from ..core.schema_several import ComparedMethod, Plan, SavedRecipe
 from ..measure import summarize
@@ -114,7 +114,7 @@ def _run_folders(path: Path) -> list[Path]:
         )
     if not folders:
         raise UserError(f"{path} holds no run: give a run folder, or that of a comparison or a recipe's runs")
-    names = list(dict.fromkeys(map(folder_name, _method_names(path))))
+    names = folder_names(list(dict.fromkeys(_method_names(path))))
 
     def order(folder: Path) -> tuple[int, int, str, int]:
         match = _NAME.match(folder.name)
