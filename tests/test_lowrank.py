@@ -16,7 +16,7 @@ from coterie import submodels as views
 from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, entries, stack
 from coterie.engines import Serial, Vectorized
-from coterie.submodels.factors import matrices, product, spectral, unrolled
+from coterie.submodels.factors import matrices, product, spectral, squared_svd, unrolled
 from toys import experiment, ragged
 from toys import models as played
 
@@ -299,6 +299,23 @@ def test_spectral_factors_are_the_nearest_of_equal_size(m: int, n: int, kernel: 
     left, right = matrices(U, V)
     close(left.T @ left, S, 1e-10)
     close(right.T @ right, S, 1e-10)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (60, 24), (24, 60)])
+@pytest.mark.parametrize("rank", [7, 24])
+def test_squares_decompose_as_well(shape: tuple[int, int], rank: int) -> None:
+    """As a GPU does it: no less exact than singular values in single precision, also below full rank."""
+    W = (draw(shape[0], rank) @ draw(rank, shape[1], seed=1)).float()
+    A, S, Bt = squared_svd(W)
+    exact = torch.linalg.svdvals(W.double())
+    assert A.dtype == S.dtype == Bt.dtype == torch.float32
+    close(S.double(), exact, 1e-6 * float(exact[0]))
+    for kept in (3, 7, min(shape)):
+        error = (W - (A[:, :kept] * S[:kept]) @ Bt[:kept]).double().norm()
+        close(error, exact[kept:].square().sum().sqrt(), 1e-6 * float(exact[0]))
+    full = min(rank, *shape)
+    close(A[:, :full].T @ A[:, :full], torch.eye(full), 1e-5)
+    close(Bt[:full] @ Bt[:full].T, torch.eye(full), 1e-5)
 
 
 def test_the_layout_is_the_papers() -> None:

@@ -299,6 +299,21 @@ class TestLowRank:
         after = e.program.exchange(state, e.program.train(state, r), r).u
         same(after, total, 1e-10)
 
+    def test_fedhm_decomposes_once_for_all_ranks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A layer of a common model, however many ranks there are, when it is trained and when it is measured."""
+        fed, calls, decompose = ragged("groupnorm"), [], torch.linalg.svd
+        e = experiment(net("groupnorm"), fed, alg.fedhm(**{**LOW, "participation": 1.0}, capacities="1-0.5-0.25"))
+        layers = len(factor_pairs(factorize(net("groupnorm"), 1.0, 1)))
+        monkeypatch.setattr(torch.linalg, "svd", lambda *given, **how: calls.append(given) or decompose(*given, **how))
+        now = e.start()
+        calls.clear()
+        now, _ = e.run_round(now, 0, evaluate=False)
+        assert len(calls) == layers
+        groups = list(e.program.submodels(e.round(0)))
+        assert len(groups) == 3
+        e.run_round(now, 1, evaluate=True)
+        assert len(calls) == 3 * layers
+
     def test_fedhmv2_lies_between_fedhm_and_fedlmt(self) -> None:
         fed = ragged("groupnorm")
         own = {**LOW, "rank_ratio": 0.25}

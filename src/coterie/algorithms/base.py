@@ -29,13 +29,15 @@ class Submodel(NamedTuple):
     """A form of the model that some clients train: cut, factorized, or only a part of it.
 
     ``extract`` and ``embed`` are written for one client; ``index``: the choice of its cut, {} where there is none. Mass
-    is 1 where the client holds an entry of the common form and 0 where it does not; {}: it holds all.
+    is 1 where the client holds an entry of the common form and 0 where it does not; {}: it holds all. Where several
+    submodels have the same ``prepare``, it runs once for all of them.
     """
 
     model: Model
     extract: Callable[[Tensors, Tree], Tensors]  # (the common form, index) -> the client's form
     embed: Callable[[Tensors, Tree], tuple[Tensors, Tensors]]  # (the client's form, index) -> (values, else 0; mass)
     private: frozenset[str] = frozenset()  # names of this form that no common one has: they never leave the client
+    prepare: Callable[[Tensors], Tensors] | None = None  # the common form -> what ``extract`` is given instead of it
 
 
 class Assigned(NamedTuple):

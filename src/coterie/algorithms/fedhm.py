@@ -1,11 +1,14 @@
 """FedHM: the server holds a full model and sends its best products of low rank."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
+from ..core.tensors import Tensors
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import RankMode, factorize, factorize_tensors, recover_tensors
+from ..submodels import RankMode, factorize, factorize_tensors, recover_tensors, truncate_tensors
 from .base import Submodel
 from .capacities import RANKS, shares
 from .lowrank import coefficients, regularized
@@ -53,10 +56,14 @@ def fedhm(
     regularizer unless asked. Its own code keeps the stem and the first block whole and adds a Frobenius decay of
     1e-4.
     """
-    groups = [
+    given = [
         (s, low_rank_submodel(p.model, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
     ]
+    # One decomposition does for all: the first columns of nearest factors are the nearest ones of a lower rank.
+    _, largest = max(given, key=lambda group: group[0].capacity)
+    nearest = partial(factorize_tensors, largest.model.module)
+    groups = [(s, cut_from(nearest, submodel)) for s, submodel in given]
     unequal = replace(p, submodels=lambda r: assigned(groups, r))
     return federated(unequal, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)
 
@@ -72,3 +79,9 @@ def low_rank_submodel(
         extract=lambda w, index: factorize_tensors(low.module, w),
         embed=lambda x, index: (recover_tensors(low.module, x), {}),
     )
+
+
+def cut_from(nearest: Callable[[Tensors], Tensors], submodel: Submodel) -> Submodel:
+    """Return a submodel of nearest products that takes the first columns of the ``nearest`` ones of a higher rank."""
+    template = submodel.model.module
+    return submodel._replace(extract=lambda x, index: truncate_tensors(template, x), prepare=nearest)

@@ -1,6 +1,5 @@
 """pFedLMT: common layers in front, and personal ones of a rank that fits the client."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
@@ -13,7 +12,7 @@ from ..core.tensors import Tensors, Tree, put, rows
 from ..data.batches import Integers
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import Pair, RankMode, factor_pairs, factorize, front_names, recover
+from ..submodels import RankMode, column_dimensions, factorize, front_names, recover, truncate_tensors
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_changing, shares
 from .lowrank import coefficients, exchange_by, low_rank, regularized
@@ -111,22 +110,15 @@ def rank_submodel(
 ) -> Submodel:
     """Return the submodel of first columns; zero columns have no gradient, so the padded form trains alike."""
     small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
-    full, part = (dict(m.named_parameters()) for m in (p.module, small))
-    columns = {name: at for pair in factor_pairs(small) for name, at in _columns(pair, part).items()}
+    full, columns = dict(p.module.named_parameters()), column_dimensions(small)
 
     def extract(x: Tensors, index: Tree) -> Tensors:
-        return {k: v.narrow(columns[k], 0, part[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}
+        return truncate_tensors(small, x)
 
     def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
         return {k: _padded(v, columns[k], full[k].shape[columns[k]]) if k in columns else v for k, v in x.items()}, {}
 
     return Submodel(regularized(small, p.model, regularizer), extract, embed)
-
-
-def _columns(pair: Pair, shapes: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the dimension in which each factor of a layer has its columns."""
-    convolution = shapes[pair.U].dim() == 4
-    return {pair.U: 1, pair.V: 0 if convolution else 1}
 
 
 def _padded(x: Tensor, dim: int, size: int) -> Tensor:

@@ -19,6 +19,7 @@ from ..core.tensors import (
     Tensors,
     Tree,
     concatenate,
+    count,
     entries,
     floating,
     leaves,
@@ -104,7 +105,7 @@ class LocalUpdate:
             done = self.run(r, models, memory, aux)
             return done._replace(sent=message(done.models))
         assigned = self.problem.submodels(r)
-        parts = [self._train_submodel(a, r, models, aux) for a in assigned]
+        parts = [self._train_submodel(a, r, common, aux) for a, common in prepared(assigned, models)]
         order = torch.from_numpy(np.concatenate([a.places for a in assigned]).argsort())
         stacked = concatenate([(part.models, part.mass, part.loss, part.steps) for part in parts])
         models, mass, loss, steps = rows(stacked, to_device(order, r.members.device))
@@ -172,6 +173,21 @@ def named_submodel(model: Model, common: Mapping[str, torch.Tensor], place: Call
     return Submodel(model, extract, embed)
 
 
+def prepared(assigned: Sequence[Assigned], models: Tensors) -> Iterator[tuple[Assigned, Tensors]]:
+    """Yield who has which submodel, and the stacked tensors that it is extracted from."""
+    done: dict[Callable[[Tensors], Tensors], Tensors] = {}
+    for a in assigned:
+        prepare = a.submodel.prepare
+        if prepare is None:
+            yield a, models
+            continue
+        if prepare not in done and one_for_all(models):
+            done[prepare] = replicate(prepare(rows(models, 0)), count(models))
+        elif prepare not in done:
+            done[prepare] = vmap(prepare)(models)
+        yield a, done[prepare]
+
+
 def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) -> Tensors:
     """Return the submodels of some members, stacked; extracted once where all have the same model and index."""
     there = to_device(index, mine.device)
@@ -215,11 +231,11 @@ def model_groups(model: Model, submodels: Submodels | None, models: Tensors, r: 
     if submodels is None:
         yield ModelGroup(np.arange(len(r.cohort)), model, models)
         return
-    for a in submodels(r):
-        parts = [slice(None)] if alike(models, a.index) else chunks(a.places, a.submodel.model)
+    for a, common in prepared(submodels(r), models):
+        parts = [slice(None)] if alike(common, a.index) else chunks(a.places, a.submodel.model)
         for some in parts:
             mine = to_device(torch.from_numpy(a.places[some]), r.members.device)
-            own = extracted(a.submodel, models, mine, rows(a.index, some))
+            own = extracted(a.submodel, common, mine, rows(a.index, some))
             yield ModelGroup(a.places[some], a.submodel.model, own, a.submodel.private)
 
 

@@ -8,6 +8,7 @@ from .lowrank import (
     FactorInit,
     Pair,
     RankMode,
+    column_dimensions,
     factor_pairs,
     factorize,
     factorize_tensors,
@@ -15,6 +16,7 @@ from .lowrank import (
     penalty,
     recover,
     recover_tensors,
+    truncate_tensors,
 )
 from .staged import at_stage, staged
 from .width import Cut, Indices, narrow, permuted, prefix, random, window
@@ -33,6 +35,7 @@ __all__ = [
     "RankMode",
     "at_stage",
     "bank_names",
+    "column_dimensions",
     "composed",
     "factor_pairs",
     "factorize",
@@ -52,6 +55,7 @@ __all__ = [
     "recover_tensors",
     "spectral",
     "staged",
+    "truncate_tensors",
     "window",
     "with_depth",
 ]

@@ -160,6 +160,19 @@ def factorize_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
     return low
 
 
+def column_dimensions(template: nn.Module) -> dict[str, int]:
+    """Return the dimension in which each factor has its columns: in a convolution, the channels between its halves."""
+    pairs = factor_pairs(template)
+    return {p.U: 1 for p in pairs} | {p.V: 0 if template.get_parameter(p.V).dim() == 4 else 1 for p in pairs}
+
+
+def truncate_tensors(template: nn.Module, tensors: Tensors) -> Tensors:
+    """Return the first columns of factors, as many as ``template`` has; of nearest products these are nearest, too."""
+    columns = column_dimensions(template)
+    wanted = {k: template.get_parameter(k).shape[at] for k, at in columns.items()}
+    return {k: v.narrow(columns[k], 0, wanted[k]) if k in columns else v for k, v in tensors.items()}
+
+
 def penalty(pairs: Sequence[Pair], coefficients: Mapping[str, float]) -> Callable[[Tensors], Tensor]:
     """Return the regularizer: the chosen terms with their coefficients, summed over all layers.
 
