@@ -106,6 +106,24 @@ def test_convolutions_are_tried_while_graphs_are_traced(tmp_path: Path, monkeypa
         capture.captured([capture.Wanted(convolved, given)], begun.append)
 
 
+def test_a_plain_call_chooses_no_algorithms_for_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN keeps the first choice of a thread for a shape, unless one is deterministic and the other is not."""
+    monkeypatch.setenv(compiler.KEPT, str(tmp_path))
+    monkeypatch.setattr(Compiler, "programs", lambda self: [lambda tensors: () for _ in self._begun])
+    seen = list[tuple[bool, bool]]()
+
+    def body(x: Tensor) -> list[Tensor]:
+        seen.append((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
+        return [x + 1]
+
+    (play_over,) = capture.captured([capture.Wanted(body, [torch.ones(2)])], lambda number: None)
+    monkeypatch.setattr(capture, "recorded", lambda play: body(torch.ones(2)))
+    play_over([torch.ones(2)])
+    assert seen[0] == (True, False)
+    assert seen[-1] == (False, True)
+    assert not torch.backends.cudnn.deterministic
+
+
 def test_a_process_without_work_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiler.KEPT, str(tmp_path))
     monkeypatch.setattr(compiler, "processors", lambda: 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.core.process_wide import ProcessWide
-from coterie.engines.capture import fastest_algorithms
+from coterie.engines.capture import algorithms_apart, fastest_algorithms
 from coterie.engines.rounding import rounded
 from coterie.engines.vectorized import plain_attention
 from coterie.measure.evaluate import unfused_attention
@@ -18,6 +18,7 @@ SWITCHES: dict[str, tuple[Callable[[], AbstractContextManager[None]], Callable[[
     "products": (partial(rounded, False), lambda: torch.backends.cudnn.allow_tf32),
     "inference": (unfused_attention, torch.backends.mha.get_fastpath_enabled),
     "algorithms": (fastest_algorithms, lambda: torch.backends.cudnn.benchmark),
+    "algorithms of plain calls": (algorithms_apart, lambda: torch.backends.cudnn.deterministic),
     "attention": (plain_attention, torch.backends.cuda.flash_sdp_enabled),
 }
 

@@ -46,7 +46,8 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
     with torch.no_grad(), no_collection(), bytecode_kept(), Compiler() as compiler:
         for body, tensors in wanted:
             compiler.expect(tensors)
-            body(*tensors)  # what is made at the first call only must not become a part of a graph
+            with algorithms_apart():
+                body(*tensors)  # what is made at the first call only must not become a part of a graph
         from torch._inductor.codecache import torch_key  # slow to import, and not for two threads at a time
 
         meanwhile = ThreadPoolExecutor(1)
@@ -78,10 +79,10 @@ def convolutions(graph: fx.GraphModule) -> list[Call]:
 
 
 def convolve(calls: Sequence[Call]) -> None:
-    """Run convolutions over zeros: cuDNN tries its algorithms, for which a recording would wait.
+    """Run convolutions over zeros: cuDNN tries its algorithms and loads their kernels, for which a recording would wait.
 
-    That takes a second, and six for the first time on a machine. Where memory does not suffice, it is left to the
-    recording.
+    That takes a second, and six for the first time on a machine. What it finds belongs to this thread: a recording
+    tries them once more, where nothing else is under way. Where memory does not suffice, all is left to the recording.
     """
     with torch.no_grad(), gpu_to_itself(), suppress(torch.cuda.OutOfMemoryError):
         for convolution, given in calls:
@@ -116,6 +117,22 @@ def fastest_algorithms() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = before
+
+
+@ProcessWide
+@contextmanager
+def algorithms_apart() -> Iterator[None]:
+    """Let cuDNN choose algorithms that no recording will take.
+
+    It keeps what a thread uses for a shape at first, tried or only guessed. What is guessed for a plain call must not
+    be what a program is recorded with. It keeps deterministic algorithms apart from others.
+    """
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def flat(body: Body, tensors: Sequence[Tensor]) -> fx.GraphModule:
