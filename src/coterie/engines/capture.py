@@ -79,7 +79,7 @@ def convolutions(graph: fx.GraphModule) -> list[Call]:
 
 
 def convolve(calls: Sequence[Call]) -> None:
-    """Run convolutions over zeros: cuDNN tries its algorithms and loads their kernels, for which a recording would wait.
+    """Run convolutions over zeros: cuDNN tries its algorithms and loads kernels, for which a recording would wait.
 
     That takes a second, and six for the first time on a machine. What it finds belongs to this thread: a recording
     tries them once more, where nothing else is under way. Where memory does not suffice, all is left to the recording.
