@@ -339,7 +339,10 @@ LAWS = (
     ),
     Law(
         "ditto",
-        {"ditto": {"epochs": 2, **THREE}, "ditto, split": {"epochs": 1, "prox": "split", **LAST, **THREE}},
+        {
+            "ditto": {"epochs": 2, **THREE},
+            "ditto, split": {"epochs": 1, "personal_epochs": 2, "prox": "split", **LAST, **THREE},
+        },
         ClosedForm({**EQUAL, "lam": 0.75}, each_round(pulled, np.full(4, 0.5), np.full(4, 1.0))),
         (Reduction("without a pull is local", {"lam": 0.0, "participation": 1.0}, ("local", {})),),
     ),

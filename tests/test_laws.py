@@ -11,6 +11,7 @@ from torch import Tensor
 import coterie as ct
 from coterie.algorithms import Algorithm
 from coterie.algorithms.base import Problem, Program
+from coterie.algorithms.beside import Beside
 from coterie.cluster.shard import outline
 from coterie.core.schema import ACCURACY
 from coterie.engines import Serial, Vectorized
@@ -266,6 +267,22 @@ def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
     left = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings, lam=0.7)), 3).state.server.u
     right = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.fedavg(**settings)), 3).state.u
     assert all(torch.equal(left[k], right[k]) for k in right)
+
+
+def test_the_models_of_ditto_make_their_own_number_of_epochs() -> None:
+    """In the first round, in which both receive the same model, each is as if the other made as many."""
+
+    def after_a_round(**epochs: int) -> Beside:
+        settings = {**COMMON, "participation": 3, **epochs}
+        state: Beside = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings)), 1).state
+        return state
+
+    apart, two, three = (
+        after_a_round(**e) for e in ({"epochs": 2, "personal_epochs": 3}, {"epochs": 2}, {"epochs": 3})
+    )
+    assert all(torch.equal(v, two.server.u[k]) for k, v in apart.server.u.items())
+    assert all(torch.equal(v, three.own.p[k]) for k, v in apart.own.p.items())
+    assert not all(torch.equal(v, two.own.p[k]) for k, v in apart.own.p.items())
 
 
 def test_scaffold_starts_as_fedavg() -> None:

@@ -117,7 +117,8 @@ def test_what_the_files_of_the_released_code_have() -> None:
     }
     assert load("fedlmt-f1").read("code").settings("pfedlmt")["keep_layers"] == 11
     assert load("dfedsam-t1").read("code").settings("dfedsam")["momentum"] == 0.9
-    assert load("dfedpgp-t1").read("code").settings("ditto")["prox"] == "split"
+    ditto = load("dfedpgp-t1").read("code").settings("ditto")
+    assert (ditto["prox"], ditto["lam"], ditto["epochs"], ditto["personal_epochs"]) == ("split", 0.5, 2, 3)
     assert (
         load("dfedsam-t2").read("code").settings("dfedsam", "cifar10 dirichlet:0.3 grid")["topology"] == "grid:apart=9"
     )

@@ -3,10 +3,11 @@
 from typing import Literal, NamedTuple, Unpack
 
 from ..core.tensors import Tensors, count, replicate, rows
+from ..data.batches import Amount
 from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
 from .beside import Beside, beside
-from .method import Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
+from .method import Count, Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
 from .server import federated
 from .update import LocalUpdate, persistent
 
@@ -28,6 +29,7 @@ def ditto(
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",
     personal_lr: Rate | None = None,
+    personal_epochs: Count | None = None,
     **options: Unpack[Options],
 ) -> Program[Beside]:
     """Ditto: FedAvg, and beside it personal models that stay near the global one.
@@ -40,17 +42,21 @@ def ditto(
         lam: How strongly the personal models are pulled toward the global one.
         prox: "gradient": the pull is a part of the gradient; "split": a step of its own.
         personal_lr: The learning rate of the personal models; none: lr.
+        personal_epochs: Passes of the personal models through the data; none: as many as the global one makes.
 
     >>> ditto().settings["lam"]
     0.75
 
     Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 2021, Algorithm 1.
     Differs from the paper in: lam = 0.75 and 5 epochs for each of the two models, as in DFedAlt's experiments.
-    prox="split" is the form of DisPFL's code, which runs 2 and 3 epochs with lam = 0.5.
+    DisPFL's code has prox="split", lam=0.5, epochs=2 and personal_epochs=3.
     """
     main = Phase(p.parameters, t.amount, t.lr)
-    own = main._replace(
-        lr=t.lr if personal_lr is None else personal_lr, corrections=proximal(lam, split=prox == "split")
+    own = Phase(
+        p.parameters,
+        amount=t.amount if personal_epochs is None else Amount(personal_epochs),
+        lr=t.lr if personal_lr is None else personal_lr,
+        corrections=proximal(lam, split=prox == "split"),
     )
     average, personal = federated(p, [main], t, p.names, participation, weighting), LocalUpdate(p, [own], t)
 
