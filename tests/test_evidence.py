@@ -154,13 +154,29 @@ def test_the_page_of_cifar10_says_what_its_runs_say() -> None:
     small = script("cifar10_small")
     tried = small.lines(json.loads(small.FILE.read_text(encoding="utf-8")), "dfedalt-t1")
     signs: dict[str, set[str]] = {}
-    for *_, what, personal, _ in (line for line in tried if small.UNCHANGED not in line):
-        signs.setdefault(what, set()).add(personal.partition("(")[2][0])
+    for method, *_, what, personal, _ in (line for line in tried if small.UNCHANGED not in line):
+        known = "fedbabu: " if method == "fedbabu" else ""
+        signs.setdefault(known + what, set()).add(personal.partition("(")[2][0])
     assert signs == {  # which way each detail points, as the text says
         "partition=dirichlet-reuse:0.3": {"+"},
         "momentum=0, lr_decay=0.998": {"-"},
         "weight_decay=0.005": {"-"},
+        "fedbabu: momentum=0, lr_decay=0.998": {"+"},
+        "fedbabu: weight_decay=0": {"+"},
+        "fedbabu: finetune_lr=0.01": {"-"},
+        "lam=0.5": {"-"},
+        "lam=0.5, prox=split": {"-"},
+        "epochs=2": {"-"},
+        "lam=0.5, prox=split, epochs=2, personal_epochs=3": {"-"},
     }
+    mean = {
+        (run["method"], *run["changed"].values()): run["global"]
+        for run in json.loads(small.FILE.read_text(encoding="utf-8"))
+        if run["recipe"] == "dfedsam-t1"
+    }
+    assert mean["dfedsam", "clique:10"] - mean["dfedavgm", "clique:10"] == pytest.approx(4.6, abs=0.05)
+    for graph in ((), ("clique:10",)):  # DFedAvg is last in the paper
+        assert mean["dfedavg", *graph] > min(mean[method, *graph] for method in ("dfedsam", "dfedavgm"))
     order = [runs[method]["after_mix"] for method in ("dfedavgm", "dispfl", "dfedalt")]
     looked_at = [each for each in zip(*order, strict=True) if None not in each]
     assert len(looked_at) == 15
