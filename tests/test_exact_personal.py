@@ -14,6 +14,7 @@ from coterie.core.errors import UserError
 from coterie.data.batches import Batches
 from coterie.engines import Serial, Vectorized
 from coterie.training.experiment import Experiment
+from coterie.training.forecast import forecast
 from toys import experiment, net, play, ragged
 
 SIZES, BATCH, K, ROUNDS = (5, 9, 4), 3, 4, 3
@@ -92,6 +93,15 @@ def test_the_shared_samples_are_drawn_evenly() -> None:
     counts = np.bincount(chosen, minlength=SIZES[1])
     assert counts.sum() == 150 * K * BATCH
     assert abs(counts - counts.mean()).max() < 60  # of 200; 5 standard deviations are 58
+
+
+def test_both_gradients_are_counted() -> None:
+    """All samples of a client in every step, and once more those of the batch; as it is run and as it is foreseen."""
+    fed, _ = problem()
+    e = experiment(Split(), fed, ct.algorithms.fedavg_p(participation=1.0, **SETTINGS))
+    ((_, passes),) = e.program.train(e.start().state, e.round(0)).passes
+    assert passes == K * sum(n + min(n, BATCH) for n in SIZES)
+    assert forecast(e).flops == e.rounds * passes * e.flops_per_sample(e.model)
 
 
 def test_it_differs_from_noise_on_both_and_from_none() -> None:

@@ -6,7 +6,7 @@ a client's submodel is extracted from the common model to be trained, measured, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from functools import reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -91,7 +91,7 @@ class LocalUpdate:
             end: Carry = r.scan(step, start, frozen, batches)
             models, memory = models | end.x | end.running, memory | end.buffer
             loss, steps = loss + end.loss, steps + batches.steps
-            passes += batches.seen * prod(c.gradients for c in phase.corrections)
+            passes += reduce(lambda once, c: c.passes(once, batches), phase.corrections, batches.seen)
         made = torch.from_numpy(steps).to(loss, non_blocking=True)
         return Trained(models, {}, memory, loss / made, made, ((self.problem.model, passes),))
 

@@ -15,11 +15,12 @@ the pull, too.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.tensors import Tensors, add, floating, norm, split, sub
-from ..data.batches import Batch
+from ..data.batches import Batch, Batches
 from ..engines.base import Grad, StepInfo
 from ..exchange.mixing import ratio
 from .steps import REFERENCE, Aux, Correction
@@ -143,6 +144,10 @@ class FewSamples(Correction):
             return {k: (noisy | exact)[k] for k in x}, info._replace(unreached=info.unreached | seen.unreached)
 
         return both
+
+    def passes(self, once: int, batches: Batches) -> int:
+        """Add the first samples of every step, which go twice."""
+        return once + int((batches.steps * np.minimum(batches.taken, self.size)).sum())
 
 
 def few_samples(names: frozenset[str], size: int) -> Corrections:

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
-from ..data.batches import Amount, Batch
+from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Grad
 
 
@@ -83,6 +83,10 @@ class Correction:
     def direction(self, grad: Grad, aux: Aux) -> Grad:
         """Return what is followed instead of ``grad``."""
         return grad
+
+    def passes(self, once: int, batches: Batches) -> int:
+        """Return how many samples go forward and back, where ``once`` of them do without it."""
+        return once * self.gradients
 
     def after_step(self, x: Tensors, aux: Aux, lr: float | Tensor) -> Tensors:
         """Return what becomes of the point that a step has reached."""

@@ -1,6 +1,6 @@
 """What a run will cost, counted from its program without training anything."""
 
-from math import prod
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -51,11 +51,11 @@ def _flops(e: Experiment, r: Round) -> int:
     """Count the passes of all phases, each through the form of the model that a member trains."""
     size, total = e.program.training.batch_size, 0
     for places, model in _forms(e, r):
-        for phase in e.program.phases:
+        for phase in (p for p in e.program.phases if p.trains):
             batch = None if phase.full_batch else size
-            seen = Batches(e.train, r.cohort[places], phase.amount, batch, None, False, e.smallest_batch).seen
-            gradients = prod(c.gradients for c in phase.corrections) if phase.trains else 0
-            total += seen * gradients * e.flops_per_sample(model)
+            batches = Batches(e.train, r.cohort[places], phase.amount, batch, None, False, e.smallest_batch)
+            passes = reduce(lambda once, c: c.passes(once, batches), phase.corrections, batches.seen)
+            total += passes * e.flops_per_sample(model)
     return total
 
 
