@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -107,16 +107,23 @@ def played(program: Program, memory: Sequence[Tensor]) -> Play:
         return recorded(lambda: program(list(memory)))
 
 
+@contextmanager
+def turned_on(switch: Literal["benchmark", "deterministic"]) -> Iterator[None]:
+    """Turn a switch of cuDNN on, and put it back."""
+    before = getattr(torch.backends.cudnn, switch)
+    setattr(torch.backends.cudnn, switch, True)
+    try:
+        yield
+    finally:
+        setattr(torch.backends.cudnn, switch, before)
+
+
 @ProcessWide
 @contextmanager
 def fastest_algorithms() -> Iterator[None]:
     """Let cuDNN try its algorithms for every new shape and keep the fastest."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
+    with turned_on("benchmark"):
         yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @ProcessWide
@@ -127,12 +134,8 @@ def algorithms_apart() -> Iterator[None]:
     It keeps what a thread uses for a shape at first, tried or only guessed. What is guessed for a plain call must not
     be what a program is recorded with. It keeps deterministic algorithms apart from others.
     """
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    try:
+    with turned_on("deterministic"):
         yield
-    finally:
-        torch.backends.cudnn.deterministic = before
 
 
 def flat(body: Body, tensors: Sequence[Tensor]) -> fx.GraphModule:
