@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.algorithms.base import Assigned, Submodel
+from coterie.algorithms.update import prepared
 from coterie.core.errors import UserError
 from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
@@ -313,6 +315,28 @@ class TestLowRank:
         assert len(groups) == 3
         e.run_round(now, 1, evaluate=True)
         assert len(calls) == 3 * layers
+
+    @pytest.mark.parametrize("one_model", [True, False])
+    def test_what_is_prepared_is_that_of_every_member(self, one_model: bool) -> None:
+        """Whether all have one model or each its own, the same preparation of several submodels is made once."""
+        start = {"w": torch.arange(6.0).reshape(3, 2)}
+        models = {k: v[:1].expand(3, -1) if one_model else v for k, v in start.items()}
+        calls = []
+
+        def doubled(x: dict[str, Tensor]) -> dict[str, Tensor]:
+            calls.append(x)
+            return {"w": 2 * x["w"]}
+
+        plain = Submodel(
+            experiment(net("mlp"), ragged("mlp"), alg.fedavg()).model, lambda x, i: x, lambda x, i: (x, {})
+        )
+        forms = [plain._replace(prepare=doubled), plain, plain._replace(prepare=doubled)]
+        found = [
+            common["w"] for _, common in prepared([Assigned(np.array([i]), f, {}) for i, f in enumerate(forms)], models)
+        ]
+        assert len(calls) == 1
+        for factor, common in zip((2, 1, 2), found, strict=True):
+            assert torch.equal(common, factor * models["w"])
 
     def test_fedhmv2_lies_between_fedhm_and_fedlmt(self) -> None:
         fed = ragged("groupnorm")

@@ -178,14 +178,10 @@ def prepared(assigned: Sequence[Assigned], models: Tensors) -> Iterator[tuple[As
     done: dict[Callable[[Tensors], Tensors], Tensors] = {}
     for a in assigned:
         prepare = a.submodel.prepare
-        if prepare is None:
-            yield a, models
-            continue
-        if prepare not in done and one_for_all(models):
-            done[prepare] = replicate(prepare(rows(models, 0)), count(models))
-        elif prepare not in done:
-            done[prepare] = vmap(prepare)(models)
-        yield a, done[prepare]
+        if prepare is not None and prepare not in done:
+            once = one_for_all(models)
+            done[prepare] = replicate(prepare(rows(models, 0)), count(models)) if once else vmap(prepare)(models)
+        yield a, models if prepare is None else done[prepare]
 
 
 def extracted(submodel: Submodel, models: Tensors, mine: Tensor, index: Tree) -> Tensors:

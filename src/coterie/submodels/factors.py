@@ -59,17 +59,12 @@ def spectral(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """
     W = unrolled(weight.detach())
     # A GPU takes five times as long for singular values as for eigenvalues.
-    decompose = squared_svd if W.is_cuda and W.dtype == torch.float32 else _svd
-    A, S, Bt = decompose(W)
+    squares = W.is_cuda and W.dtype == torch.float32
+    A, S, Bt = squared_svd(W) if squares else torch.linalg.svd(W, full_matrices=False)
     A, Bt = A[:, :rank], Bt[:rank]
     root = S[:rank].sqrt() * A.gather(0, A.abs().argmax(0, keepdim=True))[0].sign()
     beyond = (0, rank - len(root))
     return _rolled(F.pad(A * root, beyond), F.pad(Bt.T * root, beyond), weight)
-
-
-def _svd(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    A, S, Bt = torch.linalg.svd(W, full_matrices=False)
-    return A, S, Bt
 
 
 def squared_svd(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
