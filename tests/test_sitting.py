@@ -13,6 +13,8 @@ import torch
 import coterie as ct
 from coterie import cli
 from coterie.core.spec import parse_seconds
+from coterie.store import folder
+from coterie.store.safetensors import save_tensors
 from coterie.training.time_limit import LATEST, MARGIN, RoundTimes, TimeLimit
 from helpers_cli import assert_same_run, saved_rounds
 from test_progress import row
@@ -54,9 +56,11 @@ class Clock:
     def end(self, summary: object) -> None: ...
 
 
-def fit(out: Path | None, clock: Clock | None = None, time: str = "100s", **options: Any) -> ct.Run:
+def fit(
+    out: Path | None, clock: Clock | None = None, time: str = "100s", method: str = "fedper", **options: Any
+) -> ct.Run:
     fed = ct.data.federate("synthetic:size=240,classes=3", clients=4, partition="iid")
-    algorithm = ct.algorithms.fedper(steps=1, participation=0.5)
+    algorithm = ct.algorithms.build(method, steps=1, participation=0.5)
     limited: dict[str, Any] = {} if clock is None else {"time_limit": TimeLimit(time, clock), "trackers": [clock]}
     given = {"rounds": 6, "progress": False, "evaluate_every": 1, "out": out, **limited, **options}
     return ct.fit(ct.models.build("logreg", fed), fed, algorithm, **given)
@@ -155,6 +159,31 @@ def test_the_clients_models_must_fit_as_well(tmp_path: Path, monkeypatch: pytest
         fit(tmp_path / "a", Clock(0.0))
     assert saved_rounds(tmp_path / "a")[-1] == 6
     assert fit(tmp_path / "a", Clock(0.0), resume=True).summary["rounds"] == 6
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(1.0, True), (40.0, False)])
+def test_what_writing_a_model_takes_is_learned_from_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, fits: bool
+) -> None:
+    """A checkpoint of the server, however long it took, says little about the files of all clients."""
+    clock = Clock(0.0)
+
+    def turn(path: Path, tensors: object) -> None:
+        clock.now += seconds
+        save_tensors(path, tensors)
+
+    monkeypatch.setattr(folder, "save_tensors", turn)
+    monkeypatch.setattr(folder.Writer, "longest", property(lambda self: 40.0, lambda self, took: None), raising=False)
+    if fits:
+        assert fit(tmp_path / "a", clock, method="fedavg").summary["rounds"] == 6
+        return
+    with pytest.raises(ct.OutOfTime, match="writing the clients' models takes about 144 s, and 54 s are left"):
+        fit(tmp_path / "a", clock, method="fedavg")
+    assert len(list((tmp_path / "a" / "clients").iterdir())) == 1
+    monkeypatch.undo()
+    fit(tmp_path / "a", method="fedavg", resume=True)
+    fit(tmp_path / "whole", method="fedavg")
+    assert_same_run(tmp_path / "a", tmp_path / "whole")
 
 
 def test_later_runs_are_not_begun_in_vain(tmp_path: Path) -> None:

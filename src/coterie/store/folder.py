@@ -5,7 +5,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -177,7 +177,7 @@ class RunFolder:
             raise DamagedFileError(path, problem)
         return found
 
-    def finish(self, summary: Summary, clients: Sequence[Tensors], client_summary: ClientSummary) -> None:
+    def finish(self, summary: Summary, clients: Iterable[Tensors], client_summary: ClientSummary) -> None:
         """Write the clients' models, what is known of them, then the summary that says the run is complete."""
         for i, tensors in enumerate(clients):
             save_tensors(client_file(self.path, i), tensors)

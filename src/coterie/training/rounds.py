@@ -8,7 +8,7 @@ from functools import partial
 
 from ..core.errors import noted
 from ..core.schema import Config, Row
-from ..core.tensors import Tensors, size_in_bytes
+from ..core.tensors import Tensors
 from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.convergence import CLIENTS
@@ -16,7 +16,6 @@ from ..measure.rows import client_columns
 from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
 from ..models.model import Model, products
 from ..store import RunFolder, Writer
-from ..store.checkpoint import Saved
 from ..store.chosen import load_chosen
 from ..track import Tracking
 from ..track.progress import Progress
@@ -119,7 +118,7 @@ def _finished(
     """Return the run after its last round, with the models that its rule has chosen, and write its last files."""
     saved, last = backend.saved(now), len(history) - 1
     if limited is not None:
-        limited.finishing(_share_of_models(experiment, saved), experiment.program.finetune is not None)
+        limited.finishing(tuned=experiment.program.finetune is not None)
     if chosen is None or not chosen.rounds:
         clients, taken, apart = backend.clients(now.state, last), [], None
         values = now.values or backend.values(now.state, now.after_train, last)
@@ -134,15 +133,10 @@ def _finished(
     known |= resampled(experiment, clients)
     run = Run(config, History(history), summary, answering(config, clients), final, known)
     if folder is not None:
-        folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
+        models = [client_tensors(c) for c in run.clients]
+        folder.finish(run.summary, models if limited is None else limited.written(models), run.client_summary)
     tracking.summary = run.summary
     return run
-
-
-def _share_of_models(experiment: Experiment, saved: Saved) -> float:
-    """Return how large the files of all clients' models are, in checkpoints; 1 where that is in other processes."""
-    models = experiment.federation.clients * size_in_bytes(experiment.model.start.values())
-    return models / max(1, size_in_bytes(saved.values())) if isinstance(saved, dict) else 1.0
 
 
 def _built(experiment: Experiment, now: RunState, todo: range) -> float:

@@ -12,6 +12,7 @@ from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Row, number
 from ..core.spec import parse_seconds
+from ..core.tensors import Tensors
 
 if TYPE_CHECKING:
     from ..store import Writer
@@ -21,6 +22,7 @@ SPARED = 0.02  # of the time, for what nobody measures, as the page at the end .
 STARTING = 4.0  # ... and seconds: a process begins and ends, which takes three where others have the cores as well
 MARGIN = 1.2  # times the longest of the latest rounds
 LATEST = 8  # rounds that are looked at
+WRITING = "writing the clients' models"
 
 
 class OutOfTime(Exception):  # noqa: N818 (no error: the run goes on later)
@@ -88,13 +90,23 @@ class LimitedRun:
         finally:  # a run may stop before its last round
             self.save, self.evaluation = writer.longest, times.expected(True)
 
-    def finishing(self, share: float, tuned: bool) -> None:
-        """Raise OutOfTime where writing the clients' models takes too long.
+    def finishing(self, tuned: bool) -> None:
+        """Raise OutOfTime where there is no time for a first client's model, which is no larger than a checkpoint.
 
-        ``share``: their size, in checkpoints; ``tuned``: they are fine-tuned before, as in an evaluation.
+        ``tuned``: the models are fine-tuned before, as in an evaluation.
         """
-        takes = MARGIN * share * self.save + (self.evaluation if tuned else 0.0)
-        self.limit.check("writing the clients' models", takes)
+        self.limit.check(WRITING, self.save + (self.evaluation if tuned else 0.0))
+
+    def written(self, models: Sequence[Tensors]) -> Iterator[Tensors]:
+        """Yield the clients' models that are to be written, as long as there is time for all that are left.
+
+        What one takes is learned from those before it: a small checkpoint says little about many files.
+        """
+        began = self.limit.clock()
+        for done, model in enumerate(models):
+            each = (self.limit.clock() - began) / done if done else 0.0
+            self.limit.check(WRITING, MARGIN * each * (len(models) - done))
+            yield model
         self.limit.steps += 1
 
 
