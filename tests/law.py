@@ -46,7 +46,6 @@ class Law(NamedTuple):
     closed_form: ClosedForm | str  # or the test that has it: file::name, where it takes more than the quadratic
     reductions: tuple[Reduction, ...] = ()
     stateless: tuple[str, ...] = ()  # cases where clients keep nothing from one round to the next
-    rebuilt: tuple[str, ...] = ()  # cases where a step is built anew in later rounds
     staged: bool = False  # whether it trains networks that are built in stages
 
 

@@ -548,7 +548,6 @@ LAWS = (
         },
         "test_unequal.py::TestStages::test_full_depth_everywhere_is_deeply_supervised_fedavg",
         stateless=("depthfl", "depthfl, deepest"),
-        rebuilt=("depthfl",),  # its loss changes in every round
         staged=True,
     ),
     Law(

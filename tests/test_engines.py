@@ -3,9 +3,11 @@
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from torch.func import vmap
 import coterie as ct
 from coterie import algorithms
 from coterie.core.tensors import rows, stack
-from coterie.data.batches import Amount, Batch
+from coterie.data.batches import Amount, Batch, Batches, Samples
 from coterie.engines import Graphed, Serial, Vectorized, norms
 from coterie.engines.capture import PlayOver, Wanted, flat
 from coterie.engines.half import HalfProducts
@@ -25,7 +27,7 @@ from coterie.training import select_engine as select
 from coterie.training.checks import find_device
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
-from laws import FIRST, LAWS, METHODS, OF, build, kind_like, kinds
+from laws import FIRST, LAWS, METHODS, build, kind_like, kinds
 from toys import ZOO, candidate, experiment, in_place, models, net, ragged, traced
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
@@ -232,7 +234,57 @@ def test_a_step_is_built_once(row: str) -> None:
         now, _ = e.run_round(now, t, evaluate=t != 1)
         counts.append(len(built))
     assert expected == counts[0] > 0
-    assert (counts[2] == counts[1]) != (row in OF[row].rebuilt)
+    assert counts[2] == counts[1]
+
+
+class Sums(NamedTuple):
+    """A step that adds two fixed numbers of the same shape, one of them a thousandfold."""
+
+    rates: tuple[float, ...] = ()
+    independent: bool = True
+
+    def at(self, rates: Sequence[float | Tensor]) -> "Sums":
+        return self
+
+    def begin(self, given: Tensor) -> Tensor:
+        return given
+
+    def end(self, carry: Tensor) -> Tensor:
+        return carry
+
+    def __call__(self, carry: Tensor, fixed: dict[str, Tensor], batch: Batch) -> Tensor:
+        return carry + 1000 * fixed["a"] + fixed["b"] + 0 * batch.x.sum()
+
+
+def test_the_order_of_names_does_not_matter() -> None:
+    """A lane that comes into use later finds what the first one had built, for names in another order."""
+    samples = Samples(torch.zeros(5, 1), torch.zeros(5), tuple(torch.arange(5).split(1)))
+    engine = Graphed(1, False, torch.device("cpu"), in_place, lanes=3)
+
+    def scanned(clients: int, *names: str) -> Tensor:
+        batches = Batches(samples, np.arange(clients), Amount(steps=1), 1, key=None)
+        values = {"a": torch.arange(1.0, clients + 1), "b": torch.full((clients,), 0.5)}
+        fixed = {name: values[name] for name in names}
+        found: Tensor = engine.scan(Sums(), torch.zeros(clients), fixed, batches, keys=range(clients))
+        return found
+
+    assert scanned(1, "a", "b").tolist() == [1000.5]
+    assert scanned(5, "b", "a").tolist() == [1000.5, 2000.5, 3000.5, 4000.5, 5000.5]
+
+
+def test_samples_with_other_targets_are_others() -> None:
+    """Validation samples and test samples may be the same inputs, and their targets not."""
+    x, right = torch.randn(40, 1, 4, 4, dtype=torch.float64), torch.arange(40) % 3
+    wrong, each = (right + 1) % 3, torch.arange(40).split(5)
+    parts = {"train": tuple(e[:3] for e in each), "validation": tuple(e[3:4] for e in each)}
+    fed = ct.data.Federation(x, wrong, x, right, test=tuple(e[3:4] for e in each), classes=3, **parts)
+    e = experiment(net("mlp"), fed, build("fedavg"), graphed_for(1), rounds=1)
+    now, _ = e.run_round(e.start(), 0, evaluate=True)
+    assert now.values is not None
+    slow, _ = replace(e, engine=Serial()).run_round(e.start(), 0, evaluate=True)
+    assert slow.values is not None
+    assert not torch.equal(now.values["validation"], now.values["after_mix"])
+    assert torch.equal(now.values["validation"], slow.values["validation"])
 
 
 @pytest.mark.parametrize("kind", ZOO)

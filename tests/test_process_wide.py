@@ -1,5 +1,6 @@
 """What belongs to the whole process, such as torch's switches, is as it should be in all threads, and put back."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from coterie.core.process_wide import ProcessWide
-from coterie.engines.capture import algorithms_apart, fastest_algorithms
+from coterie.engines.capture import algorithms_apart, fastest_algorithms, no_collection
 from coterie.engines.rounding import rounded
 from coterie.engines.vectorized import plain_attention
 from coterie.measure.evaluate import unfused_attention
@@ -20,6 +21,7 @@ SWITCHES: dict[str, tuple[Callable[[], AbstractContextManager[None]], Callable[[
     "algorithms": (fastest_algorithms, lambda: torch.backends.cudnn.benchmark),
     "algorithms of plain calls": (algorithms_apart, lambda: torch.backends.cudnn.deterministic),
     "attention": (plain_attention, torch.backends.cuda.flash_sdp_enabled),
+    "collection": (no_collection, gc.isenabled),
 }
 
 

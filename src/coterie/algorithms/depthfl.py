@@ -2,22 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Literal, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from ..core.errors import UserError
+from ..core.tensors import Tensors, Tree
 from ..local.steps import Phase
 from ..models.model import Loss, Model
 from ..submodels.depth import (
     ANSWERING,
+    LISTENING,
     HeadKind,
     all_heads,
     answering,
     deep_supervision,
     deepest,
-    mutual,
+    mutual_by_round,
     ramp,
     with_depth,
 )
@@ -27,7 +29,7 @@ from .capacities import DEPTHS, Share, levels, shares
 from .method import Fraction, Options, Participation, Problem, Program, Rate, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_for_parts
 from .server import Server, federated
-from .update import assigned, named_submodel
+from .update import named_submodel, present
 
 
 def _check(t: Training, feature_l2: float, distill: str) -> None:
@@ -46,7 +48,7 @@ def _with_heads(
     whole = all_heads(model.module, answer == "deepest", KINDS[heads], feature_l2 > 0)
     if not feature_l2:
         return model.like(whole, deep_supervision)
-    return model.like(whole, loss_of(distill, 0.0, teaching, tau, feature_l2, classes_of(whole)))
+    return model.like(whole, loss_of(distill, teaching, tau, feature_l2, classes_of(whole)))
 
 
 # A small network has three stages.
@@ -104,15 +106,19 @@ def depthfl(
     the plain distance over the whole batch.
     """
     depths, alone, features = _depths(p, capacities), answer == "deepest", feature_l2 > 0
-    groups = [(s, with_depth(p.module, int(s.capacity), alone, features=features)) for s in depths]
+    loss = loss_of(distill, teaching, tau, feature_l2, classes_of(p.module))
+    kind = p.module.get_parameter("linear.weight").dtype
 
-    @lru_cache(maxsize=1)  # rounds with the same loss have the same models
-    def forms(weight: float) -> list[tuple[Share, Submodel]]:
-        loss = loss_of(distill, weight, teaching, tau, feature_l2, classes_of(p.module))
-        return [(who, named_submodel(p.model.like(m, loss), p.model.start)) for who, m in groups]
+    def form(depth: int) -> Submodel:
+        module = with_depth(p.module, depth, alone, features=features, listens=distill == "mutual")
+        return _listening(p.model.like(module, loss), p.model.start)
+
+    groups = [(s, form(int(s.capacity))) for s in depths]
 
     def submodels(r: Round) -> list[Assigned]:
-        return assigned(forms(ramp(r.index) if distill == "mutual" else 0.0), r)
+        now = {LISTENING: torch.tensor(ramp(r.index), dtype=kind)} if distill == "mutual" else {}
+        each = ((places, submodel, len(places)) for places, submodel in present(groups, r))
+        return [Assigned(places, submodel, {k: v.expand(n) for k, v in now.items()}) for places, submodel, n in each]
 
     def heads_that_answer(t: int) -> Tensor:
         return answering(check_stages(p.module), max(int(s.capacity) for s in depths if s.lasts(t)), alone)
@@ -122,12 +128,26 @@ def depthfl(
     return with_buffer(program, ANSWERING, heads_that_answer)
 
 
-def loss_of(distill: str, weight: float, teaching: float, tau: float, feature_l2: float, classes: int) -> Loss:
+def _listening(model: Model, common: Tensors) -> Submodel:
+    """Return the submodel of some stages; ``index``: buffers that the round gives, which the common form has not."""
+    submodel = named_submodel(model, model.start | common)
+
+    def extract(x: Tensors, index: Tree) -> Tensors:
+        return submodel.extract(x | index, {})
+
+    def embed(x: Tensors, index: Tree) -> tuple[Tensors, Tensors]:
+        values, mass = submodel.embed(x, {})
+        return {k: values[k] for k in common}, {k: mass[k] for k in common}
+
+    return submodel._replace(extract=extract, embed=embed, private=frozenset(model.start.keys() - common.keys()))
+
+
+def loss_of(distill: str, teaching: float, tau: float, feature_l2: float, classes: int) -> Loss:
     """Return the loss by which the heads of a client learn from the labels and from each other."""
     if distill == "none":
         return deep_supervision
     if distill == "mutual":
-        return mutual(weight)
+        return mutual_by_round(classes)
     return deepest(teaching, tau, feature_l2, classes if feature_l2 else None)
 
 

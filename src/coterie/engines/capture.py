@@ -89,6 +89,7 @@ def convolve(calls: Sequence[Call]) -> None:
             convolution(*(make() for make in given))
 
 
+@ProcessWide
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Look for no unreachable cycles meanwhile: a quarter of the time that importing the compiler and tracing take."""

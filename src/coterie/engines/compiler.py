@@ -156,11 +156,11 @@ def bytecode_kept() -> Iterator[None]:
     """
     before = sys.pycache_prefix, sys.dont_write_bytecode
     source, making = Path(torch.__file__).with_name("_inductor") / "lowering.py", list[Popen[bytes]]()
-    if not Path(cache_from_source(str(source))).exists():
-        sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
-        if not Path(cache_from_source(str(source))).exists():
-            making = make_bytecode()
     try:
+        if not Path(cache_from_source(str(source))).exists():
+            sys.pycache_prefix, sys.dont_write_bytecode = str(compiled_folder() / "bytecode"), False
+            if not Path(cache_from_source(str(source))).exists():
+                making = make_bytecode()
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before

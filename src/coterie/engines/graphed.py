@@ -127,8 +127,11 @@ class Graphed(InMemory):
     def _program(self, lane: int, step: Step, carry: Tree, fixed: Tree, samples: Samples) -> "RecordedStep":
         timeless = step.at([0.0] * len(step.rates))
         kinds = tuple((v.shape, v.dtype) for v in leaves((carry, fixed)))
-        key = (timeless, kinds, id(samples.x))
+        key = (timeless, kinds, id(samples.x), id(samples.y), samples.transform)
         lanes = self._programs.setdefault(key, [])
+        if lanes:  # what was built goes by the order of its tensors, and a later call may list the names in another one
+            first = lanes[0].carry, lanes[0].fixed
+            carry, fixed = with_leaves(first, aligned(first, (carry, fixed)))
         while len(lanes) <= lane:
             built = lanes[0].built if lanes else {}
             lanes.append(RecordedStep(step, carry, fixed, samples, self.chunk, self._build, built))

@@ -213,6 +213,7 @@ class Writer:
         self._thread = futures.ThreadPoolExecutor(1, "checkpoint")
         self._under_way: futures.Future[float] | None = None  # or the last one that was; gives when the next is due
         self._unsaved: tuple[int, Saved] | None = None  # the last round and the state after it, if no checkpoint has it
+        self._stream: torch.cuda.Stream | None = None  # that copies tensors of a GPU
         self.longest = 0.0  # seconds that a checkpoint has taken
 
     def __enter__(self) -> "Writer":
@@ -261,7 +262,7 @@ class Writer:
 
     def _begin(self, round: int, state: Saved) -> None:
         """Hand a state to the thread, behind whatever it is writing."""
-        self._under_way = self._thread.submit(self._write, round, state, _beside_the_training(state))
+        self._under_way = self._thread.submit(self._write, round, state, self._beside_the_training(state))
         self._unsaved = None
 
     def _write(self, round: int, state: Saved, queue: AbstractContextManager[object]) -> float:
@@ -273,12 +274,15 @@ class Writer:
         self.longest = max(self.longest, ended - began)
         return ended + (ended - began) / SHARE
 
+    def _beside_the_training(self, state: Saved) -> AbstractContextManager[object]:
+        """Return the queue that copies tensors of a GPU: behind what has made them, but before what comes now.
 
-def _beside_the_training(state: Saved) -> AbstractContextManager[object]:
-    """Return the queue that copies tensors of a GPU: behind what has made them, but before what comes now."""
-    device = next((v.device for v in state.values() if v.is_cuda), None) if isinstance(state, dict) else None
-    if device is None:
-        return nullcontext()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return torch.cuda.stream(stream)
+        torch hands out 32 streams of a priority in turn. One of another priority than those of the engine is none of
+        theirs, however many there are: a copy on a stream that trains would wait for it, and would break a recording.
+        """
+        device = next((v.device for v in state.values() if v.is_cuda), None) if isinstance(state, dict) else None
+        if device is None:
+            return nullcontext()
+        self._stream = self._stream or torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        return torch.cuda.stream(self._stream)

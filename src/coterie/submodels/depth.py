@@ -30,22 +30,36 @@ from ..models.model import Loss, cross_entropy
 from .staged import Headed, check_stage, check_stages, make_heads, norm_like, stage_widths
 
 HeadKind = Literal["plain", "gated"]
-ANSWERING = "answering"
+ANSWERING, LISTENING = "answering", "listening"  # buffers
 _RAMP = 300  # rounds until the heads listen to each other fully
 
 
 class ManyHeads(Headed):
     """The first stages and their heads: all answers in training, their mean or the deepest one in evaluation.
 
-    ``features``: in training every answer is followed by the input of its linear layer.
+    ``features``: in training every answer is followed by the input of its linear layer; ``listens``: by the buffer
+    ``listening``, how much the heads learn from each other. A loss sees nothing else, and a loss that is made anew for
+    every round would be another program.
     """
 
-    def __init__(self, module: nn.Module, depth: int, heads: nn.ModuleDict, deepest_only: bool, features: bool) -> None:
+    listening: Tensor
+
+    def __init__(
+        self,
+        module: nn.Module,
+        depth: int,
+        heads: nn.ModuleDict,
+        deepest_only: bool,
+        features: bool,
+        listens: bool = False,
+    ) -> None:
         super().__init__(module, depth, dict(list(heads.items())[:depth]))
-        self.deepest_only, self.with_features = deepest_only, features
+        self.deepest_only, self.with_features, self.listens = deepest_only, features, listens
+        if listens:
+            self.register_buffer(LISTENING, torch.zeros_like(module.get_parameter("linear.weight").detach()[0, 0]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, channels, h, w] -> [B, heads, C] or [B, heads, C + c_S] in training, [B, C] in evaluation."""
+        """[B, channels, h, w] -> [B, heads, C], C + c_S or C + 1 in training, [B, C] in evaluation."""
         h, f, linears = self.features(x), [], []
         for stage, head in self.heads.items():
             *body, linear = head.children()
@@ -60,6 +74,8 @@ class ManyHeads(Headed):
         z = torch.stack([linear(features) for linear, features in zip(linears, f, strict=True)], 1)
         if not self.training:
             return self.answer(z)
+        if self.listens:
+            return torch.cat([z, self.listening.expand(*z.shape[:2], 1)], 2)
         return torch.cat([z, torch.stack(f, 1)], 2) if self.with_features else z
 
     def answer(self, z: Tensor) -> Tensor:
@@ -110,7 +126,12 @@ def answering(stages: int, depth: int, deepest_only: bool) -> Tensor:
 
 
 def with_depth(
-    module: nn.Module, depth: int, deepest_only: bool = False, heads: HeadKind = "plain", features: bool = False
+    module: nn.Module,
+    depth: int,
+    deepest_only: bool = False,
+    heads: HeadKind = "plain",
+    features: bool = False,
+    listens: bool = False,
 ) -> ManyHeads:
     """Return a copy of the first ``depth`` stages of a network with a head on each.
 
@@ -122,6 +143,7 @@ def with_depth(
         deepest_only: Whether the deepest head answers alone in evaluation.
         heads: The kind of the heads, "plain" or "gated".
         features: Whether the inputs of the linear layers are put out too, in training.
+        listens: Whether the buffer ``listening`` is put out too, in training, for ``mutual_by_round``.
 
     >>> from coterie import models
     >>> net = models.build("resnet8-gn", classes=10, input_shape=(1, 8, 8))
@@ -132,7 +154,7 @@ def with_depth(
     check_stage("depth", depth, check_stages(module))
     source = deepcopy(module)
     own = source.heads if isinstance(source, ManyHeads) else heads_of(source, heads)
-    return ManyHeads(source, depth, own, deepest_only, features).train(module.training)
+    return ManyHeads(source, depth, own, deepest_only, features, listens).train(module.training)
 
 
 def all_heads(module: nn.Module, deepest_only: bool, heads: HeadKind, features: bool) -> AllHeads:
@@ -202,6 +224,20 @@ def mutual(weight: float | Tensor) -> Loss:
         # Every head against every head: the divergence from itself is zero, and so is its gradient.
         apart = divergence(outputs.unsqueeze(2), outputs.unsqueeze(1))
         return supervised + weight / (heads - 1) * apart.sum((1, 2)).mean()
+
+    return loss
+
+
+def mutual_by_round(classes: int) -> Loss:
+    """Return the loss by which every head learns from all others, as much as a round says.
+
+    ``classes``: where that follows in the outputs of ``with_depth(listens=True)``.
+    """
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.dim() == 2:
+            return deep_supervision(outputs, targets)
+        return mutual(outputs[0, 0, classes].detach())(outputs[..., :classes], targets)
 
     return loss
 

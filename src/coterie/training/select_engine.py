@@ -1,5 +1,6 @@
 """Select an engine for a run from the model's cost and the free memory."""
 
+import gc
 from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import Parameter
@@ -225,5 +226,12 @@ class Candidate:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that can be taken now."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory.free_memory()
+    """Return the bytes that can be taken now; on a GPU also what an earlier run of this process has left behind.
+
+    Recordings and what they were made for refer to each other, and torch keeps memory that was freed.
+    """
+    if device.type != "cuda":
+        return memory.free_memory()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
