@@ -5,11 +5,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
+from coterie.cli import main
 from forks import BESIDE, ENVIRONMENT
 from helpers_cli import (
     DATA,
@@ -558,3 +562,19 @@ def test_clients_that_cannot_be_written(cli: Cli, whole: Path, begun: Path) -> N
     }
     cli.succeed("run", "a", "--resume", cwd=begun.parent)
     assert_same_run(begun, whole)
+
+
+def test_ctrl_c_while_the_commands_are_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(ModuleType):
+        """What an import finds that somebody interrupts."""
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "coterie.cli.app", Interrupted("app"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

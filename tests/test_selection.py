@@ -130,6 +130,9 @@ def test_lower_numbers_and_ties() -> None:
     assert reported(config, history) is history[1]  # the first of equally good ones
     assert [out_of_patience(config, history[:n]) for n in range(1, 6)] == [False, False, False, False, True]
     assert reported({"select": "last"}, history) is None  # type: ignore[typeddict-item]
+    history[3]["personal_accuracy_validation"] = np.nextafter(0.7, 1)  # the same mean of other clients' numbers
+    assert reported(config, history) is history[1]
+    assert out_of_patience(config, history)
     errors: Any = [{"round": t, "personal_mse_validation": v} for t, v in enumerate((0.5, 0.2, 0.4, 0.3), 1)]
     lower: Any = {**config, "metrics": [{"name": "mse", "column": "mse", "higher_is_better": False}]}
     assert reported(lower, errors) is errors[1]

@@ -1,6 +1,7 @@
 """One method with several settings in one comparison: dfedalt@lr=0.1."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,37 @@ def test_rows_are_named_by_what_differs(compared: tuple[Path, str]) -> None:
     latex = answer("report", "c", "--format", "latex", cwd=folder).out
     assert r"FedAvg lr=0.3, momentum=0.0 &" in latex
     assert f"{LABELS[0]} against {LABELS[1]}" in out or f"{LABELS[1]} against" in out or "local against" in out
+
+
+@pytest.mark.parametrize("words", [("--validation", "0.4"), ("--precision", "bf16"), ("--select", "best-test")])
+def test_another_protocol_is_no_other_seed(compared: tuple[Path, str], words: tuple[str, ...]) -> None:
+    """Runs that were trained or read otherwise are rows of their own."""
+    folder, name = compared[0], words[0].removeprefix("--")
+    assert answer("run", "local", *SMALL, *words, "--seed", "1", "--out", name, cwd=folder).status == 0
+    table = answer("report", "c/local-seed0", name, "--format", "markdown", cwd=folder).out
+    assert f"| local {name}={words[1]} |" in table
+
+
+def test_a_refused_continuation_changes_nothing(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    before = contents(folder / "c")
+    typed = ("compare", "fedavg", "local", *SMALL, "--target", "95", "--set", "lr=0.7", "--out", "c", "--resume")
+    refused = answer(*typed, cwd=folder)
+    assert refused.status == 2
+    assert "cannot resume" in refused.err
+    assert contents(folder / "c") == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "metrics.jsonl"])
+def test_a_lost_run_is_named(compared: tuple[Path, str], tmp_path: Path, file: str) -> None:
+    """A mean over the other seeds alone would be another number."""
+    lost = tmp_path / "c" / "local-seed0" / file
+    shutil.copytree(compared[0] / "c", tmp_path / "c")
+    lost.unlink()
+    told = answer("report", "c", "--format", "csv", cwd=tmp_path)
+    assert told.status == 2
+    assert f"the table is without a run: {lost.relative_to(tmp_path)} " in told.err
+    assert "fedavg" in told.out
 
 
 def test_each_is_trained_as_if_it_were_alone(compared: tuple[Path, str]) -> None:

@@ -24,9 +24,13 @@ def main() -> NoReturn:
         # gain little on an empty machine and are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside
         # two other torch processes, 3 s this way.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from ..core.errors import UserError, in_one_line
-    from .app import app
-    from .typed import refuse_empty
+    try:
+        from ..core.errors import UserError, in_one_line
+        from .app import app
+        from .typed import refuse_empty
+    except KeyboardInterrupt:  # nothing has begun
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

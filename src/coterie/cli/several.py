@@ -12,7 +12,7 @@ from ..core.files import write_json, write_text
 from ..core.schema_several import Plan
 from ..measure.compare import TARGET
 from ..report.collect import COMMAND, PLAN
-from ..store.folder import CONFIG, UNBEGUN
+from ..store.folder import CONFIG, METRICS, UNBEGUN
 from ..store.lock import LOCK, sole_writer
 from .options import TrainingOptions
 
@@ -61,6 +61,8 @@ def several_runs(
     with sole_writer(folder, lambda text: print(text, file=sys.stderr)) as lock:
         if not resume:
             _clear(folder)
+        said = {path: path.read_text() for name in (COMMAND, PLAN) if (path := folder / name).exists()}
+        rounds = _rounds(folder)
         plan: Plan = {"runs": list(runs), "target": target}
         if command is not None:
             write_text(folder / COMMAND, f"{command}\n")
@@ -68,11 +70,19 @@ def several_runs(
         try:
             yield
         except Exception:
+            if _rounds(folder) == rounds:  # nothing was done, so that the folder is still what the command before said
+                for path, text in said.items():
+                    write_text(path, text)
             if _is_unbegun(folder):
                 lock.stays = any(path.is_dir() for path in folder.iterdir())
                 if not lock.stays:
                     _clear(folder)
             raise
+
+
+def _rounds(folder: Path) -> dict[Path, int]:
+    """Return how long the files of all rounds in a folder are."""
+    return {path: path.stat().st_size for path in folder.glob(f"**/{METRICS}")}
 
 
 def typed_command() -> str:

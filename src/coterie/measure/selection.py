@@ -60,10 +60,19 @@ def _score_column(config: Config, row: Row) -> str:
     return f"{name}_{FINETUNED if f'{name}_{FINETUNED}' in row else 'after_mix'}"
 
 
+def _score(config: Config, row: Row, column: str) -> float | None:
+    """Return what the models of a round are worth, higher is better, to 12 digits.
+
+    A mean over clients has other last bits where other clients make it the same number.
+    """
+    value = number(row, column)
+    return None if value is None else goodness(float(f"{value:.12g}"), higher_is_better(config))
+
+
 def scored(config: Config, history: Sequence[Row]) -> list[tuple[float, Row]]:
     """Return the evaluated rounds, each with what its models are worth, higher is better."""
-    found = ((number(row, _score_column(config, row)), row) for row in history)
-    return [(goodness(score, higher_is_better(config)), row) for score, row in found if score is not None]
+    found = ((_score(config, row, _score_column(config, row)), row) for row in history)
+    return [(score, row) for score, row in found if score is not None]
 
 
 def reported(config: Config, history: Sequence[Row]) -> Row | None:
@@ -77,11 +86,8 @@ def reported(config: Config, history: Sequence[Row]) -> Row | None:
 
 def stalled(config: Config, history: Sequence[Row]) -> int:
     """Return how many evaluations ago the models were best on validation samples, on which alone a run stops early."""
-    scores = [
-        goodness(score, higher_is_better(config))
-        for row in history
-        if (score := number(row, validation_column(config))) is not None
-    ]
+    column = validation_column(config)
+    scores = [score for row in history if (score := _score(config, row, column)) is not None]
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 

@@ -12,7 +12,7 @@ from ..core.errors import UserError
 from ..core.schema_several import ComparedMethod, Plan, SavedRecipe
 from ..measure import summarize
 from ..store import RunFolder
-from ..store.folder import CONFIG
+from ..store.folder import CONFIG, METRICS, SUMMARY
 from ..training.run import Run
 from .members import join_members
 from .record import Record
@@ -91,10 +91,14 @@ def _add_folder(path: Path, into: _Collection) -> None:
         into.notes |= dict.fromkeys(plan.get("notes", ()))
     for folder in folders:
         try:
-            if len(folders) == 1 or RunFolder(folder).rows():  # the next of several runs may just have begun
+            # The next of several runs may just have begun.
+            if len(folders) == 1 or (folder / SUMMARY).exists() or RunFolder(folder).rows():
                 into.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
         except UserError as error:
             into.left_out[folder.resolve()] = str(error)
+    if (path / COMPARISON).exists():  # all runs are finished, so that those which are not there were lost
+        for lost in (path / name for name in planned_runs(path) if not (path / name / CONFIG).exists()):
+            into.left_out[lost.resolve()] = f"{lost / CONFIG} is missing: restore it, or delete {lost} and run it again"
     if folders and not any(folder.resolve() in into.records | into.left_out for folder in folders):
         raise UserError(f"{path} holds no run with a finished round yet: wait for one")
 
@@ -143,6 +147,8 @@ def planned_runs(path: Path) -> list[str]:
 def _record(folder: Path, from_recipe: bool) -> Record:
     run = RunFolder(folder)
     config, history = run.config(), run.rows()
+    if not history and (folder / SUMMARY).exists():
+        raise UserError(f"{folder / METRICS} has no rounds, and the run is finished: restore it, or run it again")
     if not history:
         raise UserError(f"{folder} has no finished round yet: wait for one, or continue it with --resume")
     match = _NAME.match(folder.name)

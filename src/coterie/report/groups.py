@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.schema import Config, Row
 from ..core.units import metrics_of
 from ..measure.compare import MethodRuns
+from ..measure.selection import rule_of
 from .record import Record
 from .titles import setup_title
 
@@ -169,7 +170,8 @@ def _own(record: Record) -> dict[str, Any]:
     c = record.config
     around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
     missing = {"drop_messages": c.get("drop_messages", 0.0), "offline": c.get("offline", 0.0)}
-    return {"method": c["method"], **c["settings"], **around, **missing}
+    protocol = {"validation": c.get("validation", 0.0), "select": rule_of(c), "patience": c.get("patience")}
+    return {"method": c["method"], **c["settings"], **around, **missing, **protocol, "precision": c["precision"]}
 
 
 def _key(value: Any) -> str:
