@@ -243,10 +243,10 @@ class Experiment:
     def after_train_of(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Return each client's metrics right after its latest training.
 
-        Where only some take part, each is measured in its own round: its trained model is gone afterwards. But not who
-        trains again before anybody asks.
+        Where not everybody takes part in this round and the next one, each is measured in its own: its trained model is
+        gone afterwards. But not who trains again before anybody asks.
         """
-        everybody = len(r.global_cohort) == len(self.train.owned)
+        everybody = len(r.global_cohort) == len(self.train.owned) == len(self.schedule.cohort(r.index + 1))
         if not self.measurable or (everybody and not evaluate):
             return known
         latest = np.isin(r.cohort, r.cohort if everybody else self.schedule.final(r.index))
