@@ -13,6 +13,7 @@ from coterie.algorithms import Algorithm
 from coterie.algorithms.base import Problem, Program
 from coterie.algorithms.beside import Beside
 from coterie.cluster.shard import outline
+from coterie.core.errors import UserError
 from coterie.core.schema import ACCURACY
 from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
@@ -300,6 +301,22 @@ def test_groups_of_clients_make_their_own_number_of_epochs() -> None:
     for k in mixed:
         assert torch.equal(mixed[k][:3], one[k][:3])
         assert torch.equal(mixed[k][3:], two[k][3:])
+
+
+@pytest.mark.parametrize("groups", range(1, 9))
+def test_every_number_of_epochs_is_somebodys_or_refused(groups: int) -> None:
+    """Five clients, one batch each: the steps of a round are the epochs."""
+    algorithm = alg.dfedavg(topology="ring", epochs=tuple(range(1, groups + 1)), batch_size=None)
+    e = experiment(net("mlp"), ragged("mlp"), algorithm)
+    if groups > 5:
+        with pytest.raises(
+            UserError, match=rf"epochs=1,2,.* {groups} groups .* 5 clients in all: give 5 numbers at most"
+        ):
+            e.check()
+        return
+    e.check()
+    steps = e.program.train(e.start().state, e.round(0)).steps
+    assert set(steps.int().tolist()) == set(range(1, groups + 1))
 
 
 @pytest.mark.parametrize("name", FIRST)

@@ -44,7 +44,8 @@ class Options(TypedDict, total=False):
         clip: The largest norm of a gradient; none: no clipping.
         batch_size: Samples in one batch; none: all that a client has. A last one of one sample is left out of its pass
             where a model cannot train on that, as some batch normalization cannot.
-        epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast.
+        epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast; no
+            more of them than there are clients.
         steps: Batches in one round, instead of epochs.
         quantize: Bits for every number that a client sends, 2 to 16; none: all it has.
         robust: What takes the place of averages where members may lie: "trimmed", "median" or "clip"; none: nothing.

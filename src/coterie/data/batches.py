@@ -149,7 +149,8 @@ class Stream:
 class Amount(NamedTuple):
     """The length of a phase: passes over the client's data, or single steps.
 
-    Several numbers of epochs are for as many groups of clients of equal size, in the order of the clients.
+    Several numbers of epochs are for as many groups of clients of equal size, in the order of the clients; a run with
+    fewer clients than numbers is refused.
     """
 
     epochs: int | tuple[int, ...] | None = None

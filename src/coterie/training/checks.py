@@ -73,12 +73,23 @@ def _check_compared(graph: Topology, t: Training) -> None:
 
 
 def _check_lengths(e: "Experiment") -> None:
-    """Refuse phases so long that the numbers of their samples would not fit into memory."""
+    """Refuse epochs that are nobody's, and phases so long that the numbers of their samples do not fit into memory."""
     t = e.program.training
     amounts = [(phase.amount, None if phase.full_batch else t.batch_size) for phase in e.program.phases]
     for amount, batch_size in [*amounts, (Amount(t.finetune_epochs), t.batch_size)]:
+        _check_groups(amount, e.federation.clients)
         need = Batches(e.train, e.local_clients, amount, batch_size, key=None).most_bytes
         check_fits(need, "the list of a client's batches in one round", "ask for fewer epochs or steps")
+
+
+def _check_groups(amount: Amount, clients: int) -> None:
+    """Refuse epochs for more groups than there are clients: some of the numbers would be nobody's."""
+    if isinstance(amount.epochs, tuple) and len(amount.epochs) > clients:
+        groups, listed = len(amount.epochs), ",".join(map(str, amount.epochs))
+        raise UserError(
+            f"epochs={listed} is for {groups} groups of clients, and there are {clients} clients in all: "
+            f"give {clients} numbers at most, or take {groups} clients or more"
+        )
 
 
 def _check_small_batches(e: "Experiment") -> None:
