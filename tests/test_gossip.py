@@ -23,8 +23,9 @@ def drawn(t: int) -> Tensor:
     return W / W.sum(1, keepdim=True)
 
 
-def mgs(engine: Any = None, rounds: int = 2, **settings: Any) -> Any:
-    e = experiment(shared_only(), golden(), plain("dfedsam-mgs", steps=0, **settings), engine)
+def mgs(engine: Any = None, rounds: int = 2, drop_messages: float = 0.0, **settings: Any) -> Any:
+    algorithm = plain("dfedsam-mgs", steps=0, **settings)
+    e = experiment(shared_only(), golden(), algorithm, engine, drop_messages=drop_messages)
     return play(e, rounds, scattered(e)).state.x["u"]
 
 
@@ -38,9 +39,11 @@ def test_fresh_graphs_multiply(engine: Any) -> None:
     assert not torch.allclose(six, same)
 
 
-def test_on_a_fixed_graph_fresh_is_the_same() -> None:
+@pytest.mark.parametrize("lost", [0.0, 0.4])
+def test_on_a_fixed_graph_fresh_is_the_same(lost: float) -> None:
     for graph in ("ring", "star", "exponential"):
-        fresh, same = (mgs(topology=graph, gossip_steps=3, fresh_graph=fresh) for fresh in (True, False))
+        settings = {"topology": graph, "gossip_steps": 3, "drop_messages": lost}
+        fresh, same = (mgs(**settings, fresh_graph=fresh) for fresh in (True, False))
         assert torch.equal(fresh, same)
 
 
@@ -74,8 +77,9 @@ def test_drawing_q_groups_for_q_steps_costs_one_message_a_pair(bits: int | None)
     assert left[1]["bytes_sent"] == right[1]["bytes_sent"]
 
 
-def test_what_is_lost_is_lost_step_by_step() -> None:
-    algorithm = ct.algorithms.dfedsam_mgs(topology="full", gossip_steps=3, fresh_graph=True)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_what_is_lost_is_lost_step_by_step(fresh: bool) -> None:
+    algorithm = ct.algorithms.dfedsam_mgs(topology="random:4", gossip_steps=3, fresh_graph=fresh)
     e = experiment(net("mlp"), ragged("mlp"), algorithm, drop_messages=0.5).changed(offline=0.3)
     r = e.round(2)
     assert len(r.Ws) == 3
@@ -87,9 +91,32 @@ def test_what_is_lost_is_lost_step_by_step() -> None:
     assert sent.totals.messages == sum(int((W > 0).sum()) - 5 for W in r.Ws)
 
 
+def test_steps_over_one_graph_lose_messages_independently() -> None:
+    """Of the messages that the first step loses, the second loses as many as of all others; the graph is one."""
+    algorithm = ct.algorithms.dfedsam_mgs(topology="random:2", gossip_steps=2)
+    e = experiment(net("mlp"), ragged("mlp"), algorithm, drop_messages=0.3)
+    lost = []
+    for t in range(200):
+        whole, Ws = e.program.topology(t) > 0, e.round(t).Ws
+        assert all(bool((whole | (W == 0)).all()) for W in Ws)
+        off = whole & ~torch.eye(5, dtype=torch.bool)
+        lost.append(torch.stack([W[off] == 0 for W in Ws]))
+    first, second = torch.cat(lost, 1).double()
+    deviation = (0.3 * 0.7) ** 0.5
+    for seen in (first, second, second[first == 1], second[first == 0]):
+        assert abs(float(seen.mean()) - 0.3) < 5 * deviation / len(seen) ** 0.5
+
+
 def test_one_step_has_nothing_fresh() -> None:
     with pytest.raises(UserError, match="raise gossip_steps"):
         ct.algorithms.dfedsam_mgs(gossip_steps=1, fresh_graph=True)
+
+
+@pytest.mark.parametrize("lost", [0.0, 0.4])
+def test_a_graph_that_stays_has_nothing_fresh(lost: float) -> None:
+    algorithm = ct.algorithms.dfedsam_mgs(topology="ring", gossip_steps=2, fresh_graph=True)
+    with pytest.raises(UserError, match="ring is always the same: leave it out"):
+        experiment(net("mlp"), ragged("mlp"), algorithm, drop_messages=lost).check()
 
 
 @pytest.mark.parametrize("method", ["dfedavg", "osgp"])

@@ -44,7 +44,7 @@ def check_asked(e: "Experiment") -> None:
     graph = e.program.topology
     if e.program.rule is not None and graph is not None:
         _check_compared(graph, e.program.training)
-    if e.program.fresh_graph and graph is not None and graph.fixed and not e.drop_messages:
+    if e.program.fresh_graph and graph is not None and graph.fixed:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
     _check_lengths(e)
     _check_small_batches(e)

@@ -25,7 +25,7 @@ class Schedule:
     offline: float = 0.0  # how likely a client is not there for a whole round
     topology: Topology | None = None  # None: there is a server
     gossip_steps: int = 1  # exchanges of a round
-    fresh_graph: bool = False  # whether each exchange has a matrix of its own
+    fresh_graph: bool = False  # whether each exchange has a graph of its own
     drop_messages: float = 0.0  # how likely a message is dropped
     weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
     _latest: dict[int, Integers] = field(default_factory=dict, repr=False, compare=False)
@@ -56,16 +56,17 @@ class Schedule:
             if device not in self._fixed:
                 self._fixed[device] = self.topology(0).to(device)
             return (self._fixed[device],) * self.gossip_steps
-        first, steps = (t * self.gossip_steps, self.gossip_steps) if self.fresh_graph else (t, 1)
+        different = self.gossip_steps if self.fresh_graph or self.drop_messages else 1
         online = self.cohort(t) if self.offline else None
-        Ws = tuple(self._matrix(self.topology, first + q, online).to(device) for q in range(steps))
-        return Ws if self.fresh_graph else Ws * self.gossip_steps
+        Ws = tuple(self._matrix(self.topology, t, q, online).to(device) for q in range(different))
+        return Ws * (self.gossip_steps // different)
 
-    def _matrix(self, graph: Topology, at: int, online: Integers | None) -> Tensor:
-        """Return one matrix of the graph, without what is not delivered."""
-        W = graph(at)
+    def _matrix(self, graph: Topology, t: int, q: int, online: Integers | None) -> Tensor:
+        """Return the matrix of exchange ``q`` of round ``t``, without what is not delivered."""
+        exchange = t * self.gossip_steps + q  # counted over all rounds
+        W = graph(exchange if self.fresh_graph else t)
         if self.drop_messages:
-            draw = rng.generator(self.seed, "silent", at)
+            draw = rng.generator(self.seed, "silent", exchange)
             W = drop_messages(W, self.drop_messages, self.weight_stays_with, draw)
         return W if online is None else without_absent(W, online, self.weight_stays_with)
 
