@@ -274,6 +274,19 @@ def test_the_bound_holds_where_its_assumptions_do(method: str, asked: dict[str, 
     assert not o._replace(measured=[b * 1.01 for b in o.bound]).holds
 
 
+@pytest.mark.parametrize(
+    ("method", "graph"), [("dfedpgp", "random-push:3"), ("dfedalt", "random:4"), ("dfedsam", "random:2")]
+)
+def test_all_seeds_have_the_graphs_that_the_constants_are_of(method: str, graph: str) -> None:
+    """Without noise in the gradients seeds differ in nothing else."""
+    one, three = (
+        examine(method, clients=8, rounds=6, topology=graph, problem="noise=0", seed=7, seeds=seeds) for seeds in (1, 3)
+    )
+    assert three.measured == pytest.approx(one.measured, rel=1e-12)
+    assert (three.constants, three.settings) == (one.constants, one.settings)
+    assert one.settings["topology"] == graph
+
+
 def test_theorem_3_11_is_taken_where_everybody_takes_part_and_the_outer_rate_is_large() -> None:
     assert examine("fedavg-p", rounds=5, participation=1.0, outer_lr=9.0).theorem.endswith("3.11")
     assert examine("fedavg-p", rounds=5, participation=1.0).theorem.endswith("3.7")

@@ -64,7 +64,8 @@ def examine(
 
     The problem is a quadratic with known constants (``coterie.theory.quadratic``), or, for fedlmt, one in two matrices;
     problem: its options, such as "noise=0.1,spread=2"; seeds: how many runs the measured is the mean of, since the
-    theorems bound expectations; settings: of the method. A setting that is not given has the value that the theorem
+    theorems bound expectations: all have the problem and the graphs of ``seed``, and batches and cohorts of their own;
+    settings: of the method. A setting that is not given has the value that the theorem
     wants, a rate the largest that it allows.
 
     >>> outcome = examine("dfedsam", clients=4, rounds=3, topology="full")
@@ -88,10 +89,11 @@ def examine(
     base = {k: v for k, v in PLAIN.items() if not ("lr_min" in given and k == "lr_decay")}
     asked = {**base, **where, **given}
     chosen = {**asked, **theorem.defaults(instance, graph, rounds, asked), **given}
-    algorithm = make(**chosen)
+    # A text would draw other graphs for every seed; the constants of the bound are of these.
+    algorithm = make(**chosen if graph is None else {**chosen, "topology": graph})
     runs = [theorem.run(instance, algorithm, rounds, seed + k) for k in range(seeds)]
     program = algorithm.bind(Problem(algorithm.adapt(instance.model), clients, rounds, seed))
-    return theorem.compare(instance, graph, BoundMethod(name, program, dict(algorithm.settings)), runs)
+    return theorem.compare(instance, graph, BoundMethod(name, program, {**algorithm.settings, **where}), runs)
 
 
 def theorem_of(method: str) -> Theorem:
