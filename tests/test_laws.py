@@ -263,6 +263,28 @@ def test_outer_step() -> None:
         torch.testing.assert_close(ends[0.5][k], (start[k] + ends[1.0][k]) / 2, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex", "feddropout", "fedavg"])
+def test_nothing_moves_at_a_rate_of_zero(name: str) -> None:
+    """Nor where a cosine ends above it."""
+    e = experiment(net("mlp"), ragged("mlp"), alg.build(name, lr=0.0, lr_min=0.1, epochs=1, participation=3))
+    e.check()
+    same(play(e, 3).state.u, dict(e.model.start), 1e-15)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rate"),
+    [
+        (alg.heterofl(lr=5e-5), "5e-05"),  # its lr_min is 0.0001
+        (alg.dfedalt(topology="ring", lr=0.1, personal_lr=0.001, lr_min=0.01), "0.001"),
+        (alg.fedavg_p(lr=0.1, personal_lr=0.001, lr_min=0.01), "0.001"),  # two rates in one phase
+    ],
+    ids=["lr", "personal_lr", "group"],
+)
+def test_a_cosine_never_rises(algorithm: Algorithm, rate: str) -> None:
+    with pytest.raises(UserError, match=f"the rate {rate} is below lr_min=.* raise the rate"):
+        experiment(net("mlp"), ragged("mlp"), algorithm).check()
+
+
 def test_the_global_model_of_ditto_is_that_of_fedavg() -> None:
     settings = {**COMMON, "participation": 3, "weighting": "uniform"}
     left = play(experiment(net("batchnorm"), ragged("batchnorm"), alg.ditto(**settings, lam=0.7)), 3).state.server.u

@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
     Args:
         lr: The learning rate of the main phase.
         lr_decay: What every learning rate is multiplied by after each round.
-        lr_min: Where a cosine from the rate over all rounds ends, instead of the decay.
+        lr_min: Where a cosine from each rate over all rounds ends, instead of the decay; no rate but 0 is below it.
         lr_milestones: Ascending fractions of the rounds after which the rates are multiplied by lr_gamma.
         lr_gamma: What lr_milestones multiply the rates by; 0.1 unless given.
         momentum: The momentum of the local steps.
@@ -142,9 +142,13 @@ class Training(NamedTuple):
         return Sgd(self.decayed(phase.lr, t, rounds), self.momentum, self.weight_decay, self.clip, group)
 
     def decayed(self, lr: float, t: int, rounds: int) -> float:
-        """Return a learning rate as it is in round ``t`` of ``rounds``."""
+        """Return a learning rate as it is in round ``t`` of ``rounds``; one of 0 stays 0, whatever lr_min is.
+
+        >>> [Training(lr_min=0.01).decayed(lr, t=9, rounds=10) > 0 for lr in (0.1, 0.0)]
+        [True, False]
+        """
         if self.lr_min is not None:
-            return cosine(lr, self.lr_min, t, rounds)
+            return cosine(lr, self.lr_min, t, rounds) if lr else 0.0
         passed = sum(t >= m * rounds - 1e-9 for m in self.lr_milestones or ())  # 0.07 * 100 is a little above 7
         try:
             lr = lr * self.lr_decay**t * (1.0 if self.lr_gamma is None else self.lr_gamma) ** passed

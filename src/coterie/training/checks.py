@@ -46,6 +46,7 @@ def check_asked(e: "Experiment") -> None:
         _check_compared(graph, e.program.training)
     if e.program.fresh_graph and graph is not None and graph.fixed:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
+    _check_rates(e)
     _check_lengths(e)
     _check_small_batches(e)
     kept = e.metrics.task.dtype.itemsize * e.metrics.width * max(len(e.tests.y), int(e.tests.sizes.sum()))
@@ -69,6 +70,17 @@ def _check_compared(graph: Topology, t: Training) -> None:
         raise UserError(
             f"robust={t.robust} compares what several others send, and with {graph.name} everybody hears one at most: "
             "choose a graph of more neighbors, or leave robust out"
+        )
+
+
+def _check_rates(e: "Experiment") -> None:
+    """Refuse rates below lr_min, which would rise; one of 0 is how a part is kept as it is."""
+    end, phases = e.program.training.lr_min, e.program.phases
+    rates = [phase.lr for phase in phases] + [float(phase.group.lr) for phase in phases if phase.group is not None]
+    if end is not None and (low := [lr for lr in rates if 0 < lr < end]):
+        raise UserError(
+            f"the rate {min(low):g} is below lr_min={end:g}, where all rates end, so it would rise: "
+            "choose an lr_min that is no higher than the rate, or raise the rate"
         )
 
 
