@@ -29,7 +29,7 @@ PUSHED = NOW._replace(kind=TRANSFER, step=1)
 
 
 def mailbox(folder: Path, round: int = 5, **applied: tuple[int, int]) -> Mailbox:
-    box = Mailbox(folder, "fed", "digest", ANNOUNCED, lambda round, step: {"b", "c"}, applied)
+    box = Mailbox(folder, "fed", "digest", ANNOUNCED, lambda round, step: {"b", "c"}, applied, members=3)
     box.enter(round)
     return box
 
@@ -88,6 +88,48 @@ def test_a_portion_that_no_division_gives_is_refused(weight: float, mass: float,
     with pytest.raises(Refused) as refused:
         deliver(mailbox(tmp_path), PUSHED, message_of(X, *numbers))
     assert refused.value.reason == "values"
+
+
+def handed_over(mass: float) -> Tensors:
+    return message_of(X, torch.tensor(mass, dtype=torch.float64), NUMBER)
+
+
+def test_no_more_mass_is_taken_than_the_members_have(tmp_path: Path) -> None:
+    """One member cannot make another one count more than all of them together, at once or little by little."""
+    box = mailbox(tmp_path)
+    box.moved(1.0)  # its own
+    deliver(box, PUSHED, handed_over(1.5))
+    with pytest.raises(Refused, match="more than the 3 of all members") as refused:
+        deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
+    assert refused.value.reason == "values"
+    box = mailbox(tmp_path)  # what waits there counts after a restart, too
+    box.moved(1.0)
+    with pytest.raises(Refused, match="more than the 3 of all members"):
+        deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
+    box.moved(-0.25)
+    deliver(box, PUSHED._replace(sender="c"), handed_over(0.75))
+    assert box.mass == 3.0
+
+
+def test_a_sender_cannot_fill_the_disk_with_old_transfers(tmp_path: Path) -> None:
+    box = mailbox(tmp_path)
+    for round in (1, 2, 3):
+        deliver(box, PUSHED._replace(round=round), handed_over(0.125))
+    with pytest.raises(Refused) as refused:
+        deliver(box, PUSHED._replace(round=4), handed_over(0.125))
+    assert refused.value.reason == "early"  # which is sent again
+    deliver(box, PUSHED._replace(sender="c"), handed_over(0.125))
+    assert len(box.transfers(["b"], 5, 1, waiting("b", seconds=0.0))) == 4
+    deliver(box, PUSHED._replace(round=4), handed_over(0.125))
+
+
+def test_what_a_peer_hands_over_makes_room_for_what_comes_back(tmp_path: Path) -> None:
+    peer = network(tmp_path, b=5)
+    peer.enter(5)
+    peer.mailbox.moved(3.0)
+    peer.transfers(X, {1: Portion(0.5, 1.5)}, [])
+    assert peer.mailbox.mass == 1.5
+    deliver(peer.mailbox, PUSHED, handed_over(1.5))
 
 
 def test_what_training_never_gives_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ..core.files import disk, to_disk
 from ..core.tensors import Tensors
 from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message
 
-MOST_MASS = 4096.0  # of all members together: so many are the most
+WAITING_ROUNDS = 3  # of one sender's transfers: a late one, that of this round and that of the next
 HUGE = 1000.0  # times the largest value of one's own message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
 Arrived = Callable[[], Tensors]
@@ -71,10 +71,12 @@ class Mailbox:
         announced: Sequence[Announcement],
         senders: Callable[[int, int], Collection[str]],  # (round, step) -> whom this peer hears then
         applied: Mapping[str, tuple[int, int]],  # the last transfer of each sender that the saved state has
+        members: int,  # so much is push-sum's mass of all of them together
     ) -> None:
         self.folder, self.federation, self.digest = folder, federation, digest
-        self.announced, self.senders = announced, senders
+        self.announced, self.senders, self.members = announced, senders, members
         self.round = 0
+        self.mass = 0.0  # push-sum's, that this peer has and that waits here
         self.changed = Condition()
         self._numbers = count()
         self._largest = [each.largest for each in announced]  # value of this peer's own latest message
@@ -99,14 +101,14 @@ class Mailbox:
             if at <= applied.get(sender, (-1, -1)):
                 self._kept.append(path)
                 continue
-            self._check_whole(path)
+            self.mass += self._mass_of_whole(path)
             self._transfers.setdefault(sender, {})[at] = path
             self._last[sender] = max(at, self._last.get(sender, (-1, -1)))
 
-    def _check_whole(self, path: Path) -> None:
-        """Refuse a damaged transfer: its sender has let go of it, so that nobody could send it again."""
+    def _mass_of_whole(self, path: Path) -> float:
+        """Return a transfer's mass; refuse a damaged one: its sender has let go of it, and cannot send it again."""
         try:
-            open_message(path, self._transferred)
+            return float(open_message(path, self._transferred)["mass"])
         except Refused as error:
             raise DamagedFileError(path, str(error)) from error
 
@@ -133,6 +135,8 @@ class Mailbox:
         if header.kind == TRANSFER:
             if at <= self._last.get(header.sender, (-1, -1)):
                 raise Refused("duplicate", f"it was taken before: round {header.round + 1}")
+            if len(self._transfers.get(header.sender, ())) >= WAITING_ROUNDS * self._transfers_per_round:
+                raise Refused("early", f"this peer first uses what {header.sender} has handed over before")
             return
         if header.round < self.round:
             raise Refused("late", f"it is of round {header.round + 1}, and this peer is in round {self.round + 1}")
@@ -142,27 +146,37 @@ class Mailbox:
     def take(self, header: Header, path: Path) -> None:
         """Check the whole message and keep it: when this returns, it counts."""
         found = open_message(path, self.announced[header.step].tensors, HUGE * max(1.0, self._largest[header.step]))
-        if header.kind == TRANSFER:
-            self._check_portion(float(found["weight"]), float(found["mass"]))
+        mass = float(found["mass"]) if header.kind == TRANSFER else 0.0
         name = f"{header.kind}-{header.round:06d}-{header.step}-{header.sender}.safetensors"
         if header.kind == TRANSFER:
             to_disk(path)
         with self.changed:
             self._check(header, 0)
+            if header.kind == TRANSFER:
+                self._check_portion(float(found["weight"]), mass)
             final = path.rename(self.folder / name)
             at = header.round, header.step
             if header.kind == TRANSFER:
                 to_disk(self.folder)
                 self._transfers.setdefault(header.sender, {})[at] = final
                 self._last[header.sender] = at
+                self.mass += mass
             else:
                 self._copies[*at, header.sender] = final
             self.changed.notify_all()
 
     def _check_portion(self, weight: float, mass: float) -> None:
-        """Refuse what no division of a member's mass gives."""
-        if not (0 <= weight <= 1 and 0 <= mass <= MOST_MASS):
+        """Refuse what no division of a member's mass gives, and mass that the members together do not have."""
+        if not (0 <= weight <= 1 and mass >= 0):
             raise Refused("values", f"it hands over {weight:g} of its numbers with a mass of {mass:g}")
+        if self.mass + mass > self.members:
+            more = f"with the {self.mass:g} here this is more than the {self.members} of all members"
+            raise Refused("values", f"it hands over a mass of {mass:g}: {more}")
+
+    def moved(self, mass: float) -> None:
+        """Note that this peer has so much more mass than before; what it hands over is negative."""
+        with self.changed:
+            self.mass += mass
 
     def sent(self, step: int, x: Tensors) -> None:
         """Note what this peer has sent itself: others may differ from it, but not by orders of magnitude."""
@@ -231,6 +245,10 @@ class Mailbox:
         with self.changed:
             paths = [path for each in self._transfers.values() for path in each.values()] + self._used
             return sum(float(map_message(path, self._transferred)["mass"]) for path in paths)
+
+    @property
+    def _transfers_per_round(self) -> int:
+        return sum(each.kind == TRANSFER for each in self.announced)
 
     @property
     def _transferred(self) -> Announced:

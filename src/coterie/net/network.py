@@ -126,6 +126,7 @@ class Network:
             there = self._acknowledged({self.members[k] for k in shares}, until)
             named = {self.members[k]: share for k, share in shares.items() if self.members[k] in there}
             entry = self.outbox.commit(self.round, self.step, x, named)
+            self.mailbox.moved(-sum(share.mass for share in named.values()))
         self.resend(entry)
         names = [self.members[j] for j in wanted]
         found = self.mailbox.transfers(names, self.round, self.step, WaitFor(until - monotonic(), self.alive))

@@ -80,7 +80,8 @@ class Peer:
         found = self.folder.resumed(self._restored, self._warn, self._say)
         (now, applied), self.history = ((start, {}), []) if found is None else found
         self.round = len(self.history)
-        self.mailbox = Mailbox(self.folder.path / INBOX, p.federation, p.digest, announced, self.senders, applied)
+        inbox, members = self.folder.path / INBOX, len(p.members)
+        self.mailbox = Mailbox(inbox, p.federation, p.digest, announced, self.senders, applied, members)
         self.outbox = Outbox(self.folder.path / OUTBOX)
         self.outbox.saved(self.round, self._oldest())
         carrier = transport(self.mailbox, self.beat, lambda: hello(p.agreed))
@@ -91,6 +92,7 @@ class Peer:
         self.experiment = replace(p.experiment, engine=Networked(p.experiment.engine, p.client, self.network))
         self.mailbox.enter(self.round)
         self.mass, self.shown = self._own_mass(now), Shown(self)
+        self.mailbox.moved((self.mass or 0.0) - self.outbox.unsaved_mass)
         carrier.start()
         with self.shown.running(), self.serve(self.shown.latest):
             try:
