@@ -174,7 +174,9 @@ def test_other_settings_are_named(config: PeerConfig) -> None:
     assert "settings.lr: 0.1 there, 0.02 here" in found[0].text
 
 
-@pytest.mark.parametrize("said", [{}, {"clock": "noon"}, {"clock": 0, "agreed": "\x1b[31m"}, {"agreed": []}])
+@pytest.mark.parametrize(
+    "said", [{}, {"clock": "noon"}, {"clock": 10**400}, {"clock": 0, "agreed": "\x1b[31m"}, {"agreed": []}]
+)
 def test_whatever_answers_is_borne(config: PeerConfig, said: dict[str, Any]) -> None:
     found = problems(config, lambda name: said)
     assert {one.subject for one in found} == {"beta", "gamma"}

@@ -347,6 +347,7 @@ class TestRefused:
             '{"round": 1, "state": 1, "clock": 1, "digest": ""}',
             '{"round": 1, "state": "\\u001b", "clock": 1, "digest": ""}',
             '{"round": 1, "state": "a", "clock": NaN, "digest": ""}',
+            f'{{"round": 1, "state": "a", "clock": {10**400}, "digest": ""}}',
             '{"round": 1e999, "state": "a", "clock": 1, "digest": ""}',
         ],
     )

@@ -22,6 +22,7 @@ from .agreement import agreed, algorithm, differences, module
 from .config import PeerConfig
 from .metrics import MetricsServer
 from .own_data import own_data
+from .wire import is_clock
 
 APART = 300.0  # seconds that two clocks may differ: certificates bear a day, but nobody could compare two logs
 SOON = 30  # days in which a certificate should be renewed
@@ -179,7 +180,7 @@ def neighbor(name: str, config: PeerConfig, ask: Ask, ours: dict[str, Any] | Non
 
 def _clock(name: str, clock: Any, began: float, ended: float) -> Finding:
     """Compare another member's clock with this one, which read ``began`` and ``ended`` before and after the answer."""
-    if not isinstance(clock, int | float):
+    if not is_clock(clock):
         return Finding(name, True, "its answer is not that of a peer: name the address of a peer")
     apart = clock - ended if clock > ended else min(clock - began, 0.0)
     ahead = f"its clock is {abs(apart):,.0f} s {'ahead of' if apart > 0 else 'behind'} this one"

@@ -1,7 +1,6 @@
 """What both sides of a connection agree on: the words of a heartbeat, of an acknowledgement, and of a failure."""
 
 import json
-import math
 import os
 import ssl
 from pathlib import Path
@@ -22,6 +21,7 @@ SENDER = "Coterie-Sender"  # a field of the request that says who sends it where
 LONGEST_BEAT = 2**12  # bytes
 LONGEST_ANSWER = 2**20
 LONGEST_WHY = 400  # characters
+LATEST = 1e12  # seconds since 1970 that a clock may show: JSON has numbers that no float can hold
 STATUS: dict[Reason, int] = {
     "early": 425,
     "late": 410,
@@ -73,6 +73,15 @@ class Receiver(Protocol):
         """Take a message, all of which is in the file; returning acknowledges it. A file that is refused is removed."""
 
 
+def is_clock(value: Any) -> bool:
+    """Tell whether it is a number of seconds since 1970, as any clock may show it.
+
+    >>> [is_clock(value) for value in (0, 1.7e9, True, float("nan"), 10**400)]
+    [True, True, False, False, False]
+    """
+    return type(value) in (int, float) and abs(value) < LATEST
+
+
 def beat_of(value: Any) -> Beat:
     """Return what a member says of itself, from JSON that it has sent."""
     if not isinstance(value, dict) or set(value) != set(Beat._fields):
@@ -80,7 +89,7 @@ def beat_of(value: Any) -> Beat:
     beat = Beat(**value)
     if type(beat.round) is not int or not -1 <= beat.round < 10**10:
         raise Refused("format", "the round of a heartbeat is no number of a round")
-    if type(beat.clock) not in (int, float) or not math.isfinite(beat.clock):
+    if not is_clock(beat.clock):
         raise Refused("format", "the clock of a heartbeat is no number of seconds")
     for word in (beat.state, beat.digest):
         if not isinstance(word, str) or len(word) > 128 or not word.isprintable():
