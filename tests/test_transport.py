@@ -1,6 +1,7 @@
 """Messages between peers: delivered in order and acknowledged, or refused with a reason; nobody breaks a transport."""
 
 import errno
+import json
 import random
 import socket
 import ssl
@@ -189,7 +190,7 @@ def test_who_leaves_says_so(members: Members) -> None:
 
 def test_a_heartbeat_on_its_way_brings_nobody_back_who_has_left() -> None:
     events: list[str] = []
-    presence = Presence(["beta"], within=0.2, report=lambda event, **_: events.append(event))
+    presence = Presence(["beta"], within=0.2, report=lambda event, who, **_: events.append(event))
     said = [Beat(3, "exchanging", 100.0, "0a1b"), Beat(4, "leaving", 101.0, "0a1b"), Beat(4, "done", 100.9, "0a1b")]
     for beat in said:
         presence.heard("beta", beat)
@@ -389,6 +390,20 @@ class TestRefused:
             self.refusal(members, lambda client: client.request("GET", "/v1/nothing"))
         assert beta.transport.snapshot()["refused"] == {"alpha": {"format": 30}}
         assert 10 <= len(beta.found("refused")) < 30
+
+    def test_coming_and_leaving_all_the_time_does_not_fill_the_log(self, members: Members, beta: Member) -> None:
+        with members.client("alpha") as client:
+            for i in range(200):
+                said = Beat(0, ("leaving", "training")[i % 2], 1.0 + i, "0a1b")
+                client.request("POST", "/v1/beat", json.dumps(said._asdict()).encode())
+                assert client.answer()[0] == 200
+        assert 20 <= len(beta.found("left") + beta.found("found")) < 150
+
+    def test_errors_do_not_fill_the_log(self, members: Members, beta: Member) -> None:
+        beta.inbox.answers = [ValueError() for _ in range(30)]
+        for _ in range(30):
+            self.refusal(members, lambda client: client.request("POST", "/v1/message", message()))
+        assert 10 <= len(beta.found("error")) < 30
 
 
 def test_strangers_are_counted(members: Members, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from .message import Kind, Reason
 from .wire import Beat
 
-BURST = 10  # refusals of one kind that are reported at once; more of them are reported once a second
+BURST = 10  # events of one kind and member that are reported at once; more of them are reported once a second
 UNKNOWN = "unknown"  # whoever is no member, so that strangers cannot make the counts grow
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Counters:
             "here": defaultdict(Counter),
             "there": defaultdict(Counter),
         }
-        self._allowed: dict[tuple[str, str, str], tuple[float, float]] = {}
+        self._allowed: dict[tuple[str, ...], tuple[float, float]] = {}
         self._early: dict[str, int | None] = {}  # the round of each member's message that was last reported as early
 
     def moved(self, way: str, size: int) -> None:
@@ -59,15 +59,25 @@ class Counters:
             self.report("refused_by", member=member, reason=reason, why=why, round=round + 1)
 
     def _count(self, where: str, who: str, reason: str) -> bool:
-        """Count a refusal, and tell whether to report it: a member that does nothing else must not fill the disk."""
+        """Count a refusal, and tell whether to report it."""
         who = who if who in self._members else UNKNOWN
         with self._lock:
             self._refused[where][who][reason] += 1
+        return self._allow(where, who, reason)
+
+    def _allow(self, *kind: str) -> bool:
+        """Tell whether to report one more of a kind: a member that does nothing else must not fill the disk."""
+        with self._lock:
             now = time.monotonic()
-            left, since = self._allowed.get((where, who, reason), (float(BURST), now))
+            left, since = self._allowed.get(kind, (float(BURST), now))
             left = min(BURST, left + now - since)
-            self._allowed[where, who, reason] = (left - 1 if left >= 1 else left, now)
+            self._allowed[kind] = (left - 1 if left >= 1 else left, now)
             return left >= 1
+
+    def report_of(self, event: str, who: str, **fields: Any) -> None:
+        """Report an event that a member can cause as often as it likes, so not all of them."""
+        if self._allow(event, who if who in self._members else UNKNOWN):
+            self.report(event, **fields)
 
     def report(self, event: str, **fields: Any) -> None:
         """Report an event; one that cannot be reported is logged, because the transport must go on."""
@@ -111,7 +121,7 @@ class Presence:
         left = beat.state == "leaving"
         if left == self._there.get(name, False):
             self._there[name] = not left
-            self._report("left" if left else "found", member=name, round=beat.round + 1)
+            self._report("left" if left else "found", name, member=name, round=beat.round + 1)
         return returned or before is None or (before.round, before.state) != (beat.round, beat.state)
 
     def _outdated(self, name: str, before: Beat, beat: Beat) -> bool:
@@ -128,7 +138,7 @@ class Presence:
             silent = time.monotonic() - self._since[name]
         if silent > self._within and self._there.get(name, True):
             self._there[name] = False
-            self._report("lost", member=name, why=why)
+            self._report("lost", name, member=name, why=why)
 
     def alive(self) -> dict[str, Beat]:
         """Return the latest heartbeats of those that are there."""

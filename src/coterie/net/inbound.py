@@ -179,9 +179,9 @@ class Inbound:
                 raise Refused("format", "there is nothing at this address")
             return await route(request, sender)
         except Exception as error:
-            return self.refuse(sender or request.remote or "", self._refusal(error, request))
+            return self.refuse(sender or request.remote or "", self._refusal(error, request, sender))
 
-    def _refusal(self, error: Exception, request: web.BaseRequest) -> Refused:
+    def _refusal(self, error: Exception, request: web.BaseRequest, sender: str) -> Refused:
         """Say what an error means for whoever has sent the request."""
         if isinstance(error, Refused):
             return error
@@ -189,7 +189,7 @@ class Inbound:
             return Refused("cut", "the connection was lost in the middle")
         if isinstance(error, (OSError, FolderError)):
             return Refused("disk", f"it cannot be kept ({in_words(error)})")
-        self._counters.report("error", where=request.path, why=type(error).__name__)
+        self._counters.report_of("error", sender, where=request.path, why=type(error).__name__)
         return Refused("error", "something went wrong on this side")
 
     def _check_sender(self, request: web.BaseRequest, sender: str) -> None:
@@ -239,7 +239,7 @@ class Inbound:
                 await self._node.in_thread(path.unlink, True)
                 raise
         except Exception as error:
-            refused = self._refusal(error, request)
+            refused = self._refusal(error, request, sender)
             refused.round = header.round
             raise refused from None
         self._counters.acknowledged("in", header.kind)

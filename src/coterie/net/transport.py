@@ -62,7 +62,7 @@ class Transport:
             check_loopback({**members, f"{me} itself": listen})
         others = {name: where for name, where in members.items() if name != me}
         counters = Counters(others, on_event)
-        presence = Presence(others, timing.alive, counters.report)
+        presence = Presence(others, timing.alive, counters.report_of)
         pool = ThreadPoolExecutor(len(others) + 4, "coterie-net")
         self._beat, self._leaving = beat, False
         self._node = Node(me, others, receiver, self._own_beat, hello, certificate_ok, counters, presence, pool, timing)
