@@ -74,6 +74,7 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     assert config.metrics == Address("127.0.0.1", 9464)
     assert (config.deadline, config.wait) == (30.0, 60.0)
     assert list(config.members.values()) == [Address("10.0.0.1", 7443), Address("10.0.0.2", 7444)]
+    assert read(tmp_path, "10.0.0.1:7443", "[2001:db8::1]:7443").listen == Address("::", 7443)
     other = read(tmp_path, 'name = "alpha"', 'name = "beta"\nlisten = "[::1]:99"')
     assert (other.client, other.listen, str(other.listen)) == (1, Address("::1", 99), "[::1]:99")
     assert (other.deadline, other.metrics) == (None, None)

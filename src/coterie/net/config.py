@@ -18,7 +18,7 @@ from .certificates import check_name
 from .tls import Credentials, say
 
 AUTO = "auto"
-EVERYWHERE = "0.0.0.0"
+EVERYWHERE, EVERYWHERE_6 = "0.0.0.0", "::"
 LISTEN, METRICS = "0.0.0.0:7443", "127.0.0.1:9464"  # examples
 TABLES = ("federation", "peer")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -248,7 +248,8 @@ def _addresses(file: Path, peer: PeerTable, members: Mapping[str, Any]) -> tuple
         near = did_you_mean(peer.name, members) or f"they are {', '.join(members)}"
         raise UserError(f"{where}: name={shown(peer.name)} is none of [federation.members]: {near}")
     own = address(f"{file}, [federation.members]", peer.name, members[peer.name], "10.0.0.1:7443")
-    listen = address(where, "listen", peer.listen, LISTEN) if peer.listen else Address(EVERYWHERE, own.port)
+    everywhere = Address(EVERYWHERE_6 if ":" in own.host else EVERYWHERE, own.port)
+    listen = address(where, "listen", peer.listen, LISTEN) if peer.listen else everywhere
     if peer.metrics == "":
         return listen, None
     text = str(peer.metrics)
