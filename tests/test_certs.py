@@ -3,10 +3,12 @@
 import asyncio
 import functools
 import json
+import re
 import shutil
 import ssl
 import stat
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +26,7 @@ from coterie.net import authority as authorities
 from coterie.net import tls
 from coterie.net.authority import Authority
 from coterie.net.certificates import read_revoked, standings
+from coterie.net.start import CertificateWatch
 from coterie.net.tls import Credentials, client_context, name_of, reason, revoked, serial_of, server_context
 from in_process import answer
 
@@ -271,6 +274,31 @@ def test_keys_are_their_owners_alone(made: Folders) -> None:
     keys = list(made.own.glob("*.key"))
     assert len(keys) == 1 + len(MEMBERS) + 2
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+
+
+def test_a_certificate_is_looked_at_while_its_connection_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.create(tmp_path)
+    authority.issue("alpha", days=20)
+    authority.issue("beta", days=100)
+    authority.issue("gamma")
+    files = [tmp_path / name for name in ("authority.pem", "alpha.pem", "alpha.key", "revoked.pem")]
+    told: list[str] = []
+    watch = CertificateWatch(Credentials(*files, "alpha"), told.append)
+    assert len(told) == 1, "its own, at once"
+    assert re.match(r"the certificate of alpha ends on 20\d\d-\d\d-\d\d: let .* issue alpha --renew", told.pop())
+    beta, gamma = (ssl._ssl._test_decode_cert(str(tmp_path / f"{name}.pem")) for name in ("beta", "gamma"))  # type: ignore[attr-defined]
+    assert (watch(beta), watch(gamma), told) == (None, None, [])
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 80 * 86400)
+    for _ in range(5):
+        assert watch(beta) is None
+    assert [text[:24] for text in told] == ["the certificate of alpha", "the certificate of beta "]  # once a day
+    monkeypatch.setattr(time, "time", lambda: now + 101 * 86400)
+    assert (watch(beta), watch(gamma)) == ("its certificate has expired", None)
+    authority.revoke("gamma")
+    assert watch(gamma) == "it was revoked"
 
 
 @pytest.fixture(scope="module")

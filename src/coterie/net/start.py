@@ -1,6 +1,9 @@
 """A participant as its file describes it, with its certificates and its transport."""
 
+import ssl
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from ..models.losses import loss_named
@@ -8,13 +11,16 @@ from ..models.model import Model
 from ..training.checks import find_device
 from .address import LOOPBACK, Address
 from .agreement import agreed, algorithm, digest, module
+from .check import SOON
 from .config import PeerConfig
 from .mailbox import Mailbox
 from .own_data import own_data
 from .peer import MakeTransport
 from .prepare import Participant, experiments
-from .tls import Credentials, client_context, revoked, serial_of, server_context
+from .tls import Credentials, client_context, name_of, revoked, serial_of, server_context
 from .transport import Beat, Transport
+
+DAY = 86400.0  # seconds
 
 
 def participant(config: PeerConfig) -> Participant:
@@ -63,15 +69,37 @@ def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., Non
             beat,
             hello,
             on_event,
-            lambda certificate: revoked_now(credentials, certificate),
+            CertificateWatch(credentials, lambda text: on_event("warning", text=text)),
         )
 
     return make
 
 
-def revoked_now(credentials: Credentials, certificate: dict[str, Any]) -> str | None:
-    """Say that a certificate was revoked while its connection was open; None: it was not."""
-    return "it was revoked" if serial_of(certificate) in revoked(credentials) else None
+class CertificateWatch:
+    """Looks again at certificates while connections are open; who has one that ends soon is told of once a day."""
+
+    def __init__(self, credentials: Credentials, warn: Callable[[str], object]) -> None:
+        self._credentials, self._warn = credentials, warn
+        self._own = credentials.standing
+        self._told: dict[str, float] = {}  # when each member's was told of
+        self._look(self._own.name, self._own.valid_until.timestamp())
+
+    def __call__(self, certificate: dict[str, Any]) -> str | None:
+        """Say why a certificate that was valid when its connection began is so no longer; None: it still is."""
+        until = ssl.cert_time_to_seconds(certificate["notAfter"])
+        self._look(self._own.name, self._own.valid_until.timestamp())
+        self._look(name_of(certificate), until)
+        if until <= time.time():
+            return "its certificate has expired"
+        return "it was revoked" if serial_of(certificate) in revoked(self._credentials) else None
+
+    def _look(self, name: str, until: float) -> None:
+        now = time.time()
+        if until < now + SOON * DAY and now >= self._told.get(name, 0.0) + DAY:
+            self._told[name] = now
+            ends = f"{'ends' if until > now else 'has ended'} on {datetime.fromtimestamp(until, UTC):%Y-%m-%d}"
+            fix = f"let the authority renew it (coterie certs issue {name} --renew), and start {name} again with it"
+            self._warn(f"the certificate of {name} {ends}: {fix}")
 
 
 def warned(on_event: Callable[..., None]) -> Callable[..., None]:
