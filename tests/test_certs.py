@@ -276,6 +276,15 @@ def test_keys_are_their_owners_alone(made: Folders) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
 
 
+def test_the_folder_of_the_authority_is_its_owners_alone(tmp_path: Path) -> None:
+    if sys.platform == "win32":
+        pytest.skip("files have no such modes here")
+    Authority.create(tmp_path / "certs").issue("alpha")
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "certs", *(tmp_path / "certs").rglob("*"))}
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in found.items()), found
+    assert len(found) == 8
+
+
 def test_a_certificate_is_looked_at_while_its_connection_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,9 @@
 """``coterie peer check``: what is wrong before anything starts, in one line each."""
 
+import os
 import socket
+import stat
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +14,9 @@ import pytest
 
 pytest.importorskip("cryptography", reason="peers need coterie[peers]")
 
+from coterie.cli import peer_run
 from coterie.core.errors import UserError
+from coterie.core.files import write_json
 from coterie.net import check
 from coterie.net.agreement import agreed
 from coterie.net.authority import Authority
@@ -119,6 +124,46 @@ def test_what_is_wrong_here_is_said(wrong: str, config: PeerConfig) -> None:
     assert found
     assert any(told in str(one) for one in found), found
     assert all("\n" not in str(one) for one in found)
+
+
+def test_a_key_that_others_can_read_is_named(config: PeerConfig) -> None:
+    if sys.platform == "win32":
+        pytest.skip("files have no such modes here")
+    key = config.credentials().key
+    told: list[str] = []
+    key.chmod(0o640)
+    try:
+        (found,) = problems(config, None)
+        transport_of(config, False, lambda event, **fields: told.append(fields["text"]))
+    finally:
+        key.chmod(0o600)
+    assert told == [found.text] == [f"{key} can be read by others (mode 640): chmod 600 {key}"]
+
+
+def test_what_a_peer_writes_is_its_owners_alone(
+    folder: Path, config: PeerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform == "win32":
+        pytest.skip("files have no such modes here")
+
+    def run_peer(one: Any, transport: Any, on_event: Any, begun: Any, serve: Any) -> Path:
+        with sole_writer(tmp_path / "own", lambda text: None) as lock:
+            lock.stays = True
+            begun(tmp_path / "own")
+            on_event("begins", round=1)
+            write_json(tmp_path / "own" / "status.json", {})
+        return tmp_path / "own"
+
+    monkeypatch.setattr(peer_run, "run_peer", run_peer)
+    before = os.umask(0o022)
+    try:
+        peer_run.run_participant(config.path, (), None, insecure=False)
+        assert os.umask(0o022) == 0o022, "the rest of the process writes as before"
+    finally:
+        os.umask(before)
+    found = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "own", *(tmp_path / "own").iterdir())}
+    assert all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in found.items()), found
+    assert {path.name for path in found} == {"own", ".lock", "log.jsonl", "status.json"}
 
 
 def test_a_port_that_is_taken(config: PeerConfig) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import FolderError
+from ..core.files import private
 from ..net.address import check_loopback
 from ..net.config import deadline_in, load
 from ..net.log import Log
@@ -30,7 +31,7 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
     # Where training is Python code, messages would wait for its turn of 5 ms: 132 MB/s became 204.
     sys.setswitchinterval(0.0005)
     try:
-        with _in_its_folder(config.path), metrics_at(config.metrics, on_event) as serve:
+        with private(), _in_its_folder(config.path), metrics_at(config.metrics, on_event) as serve:
             one = participant(config)
             folder = run_peer(one, transport_of(config, insecure, on_event), on_event, log.keep_in, serve)
     except KeyboardInterrupt:

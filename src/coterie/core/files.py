@@ -90,6 +90,16 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
+@contextmanager
+def private() -> Iterator[None]:
+    """Let nobody but this user read what is written meanwhile, by any thread of this process."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def create_folder(path: Path, write: Callable[[Path], object], option: str) -> None:
     """Create the folder ``path`` with what ``write`` writes into it, whole or not at all, unless it is there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

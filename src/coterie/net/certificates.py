@@ -3,6 +3,8 @@
 import ipaddress
 import os
 import re
+import stat
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ..core.errors import LONGEST, UserError
-from ..core.files import replace
+from ..core.files import disk, replace
 
 AUTHORITY, REVOKED, ISSUED = "authority", "revoked", "issued"  # names of files, which no member can have
 LONGEST_MEMBER = 63  # characters: TLS takes a member's name for that of a host, whose parts have no more
@@ -150,17 +152,25 @@ def read_key(path: Path, fix: str = "copy it again from whoever has made it") ->
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a private key that nobody but its owner can read, from the first byte on."""
     format = serialization.PrivateFormat.PKCS8
-    write_bytes(path, key.private_bytes(PEM, format, serialization.NoEncryption()), mode=0o600)
+    write_bytes(path, key.private_bytes(PEM, format, serialization.NoEncryption()))
 
 
-def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file, whole or not at all."""
+def key_problem(path: Path) -> str:
+    """Say that others than its owner can read a key, or nothing."""
+    mode = 0 if sys.platform == "win32" else stat.S_IMODE(path.stat().st_mode)  # Windows has no such modes
+    return f"{path} can be read by others (mode {mode:o}): chmod 600 {path}" if mode & 0o077 else ""
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all, in a folder that its owner alone can enter."""
 
     def write(temporary: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # Windows would change ends of lines
-        with open(os.open(temporary, flags, mode), "wb") as f:
+        with open(os.open(temporary, flags, 0o600), "wb") as f:
             f.write(content)
 
+    with disk(path, "--folder"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace(path, write, "--folder")
 
 

@@ -19,6 +19,7 @@ from ..models.model import Model
 from ..training.checks import check_model
 from .address import Address
 from .agreement import agreed, algorithm, differences, module
+from .certificates import key_problem
 from .config import PeerConfig
 from .metrics import MetricsServer
 from .own_data import own_data
@@ -78,7 +79,10 @@ def _tried(subject: str, look: Callable[[], str]) -> Finding:
 
 def certificate(config: PeerConfig) -> str:
     """Say until when the member's certificate is valid."""
-    standing = config.credentials().standing
+    credentials = config.credentials()
+    if problem := key_problem(credentials.key):
+        raise UserError(problem)
+    standing = credentials.standing
     left = counted(standing.days_left, "day")
     soon = ", so let it be renewed" if standing.days_left < SOON else ""
     certificates = config.certificates

@@ -11,6 +11,7 @@ from ..models.model import Model
 from ..training.checks import find_device
 from .address import LOOPBACK, Address
 from .agreement import agreed, algorithm, digest, module
+from .certificates import key_problem
 from .check import SOON
 from .config import PeerConfig
 from .mailbox import Mailbox
@@ -52,6 +53,8 @@ def participant(config: PeerConfig) -> Participant:
 def transport_of(config: PeerConfig, insecure: bool, on_event: Callable[..., None]) -> MakeTransport:
     """Return what makes the transport of a participant; ``insecure``: without TLS, which stays on this machine."""
     credentials = None if insecure else config.credentials(lambda text: on_event("warning", text=text))
+    if credentials is not None and (problem := key_problem(credentials.key)):
+        on_event("warning", text=problem)
 
     def make(mailbox: Mailbox, beat: Callable[[], Beat], hello: Callable[[], dict[str, Any]]) -> Transport:
         members, listen = config.members, config.listen
