@@ -221,6 +221,27 @@ def test_a_peer_follows_where_half_of_its_receivers_have_gone_on(
     assert network(tmp_path, **rounds).ahead(5, {"b", "c"}) == ahead
 
 
+def test_who_is_slow_on_purpose_does_not_raise_the_deadline_without_end() -> None:
+    deadline = Deadline()
+    for _ in range(30):
+        deadline.note(0.85 * deadline.seconds, 0.02, together=True)
+    assert (deadline.seconds, deadline.pace) == (60.0, 5.0)
+    slow = Deadline()  # where one's own training takes long, everything does
+    for _ in range(30):
+        slow.note(150.0, 100.0, together=True)
+    assert (slow.seconds, slow.pace) == (450.0, 150.0)
+
+
+def test_nobody_keeps_the_pace_for_ever_for_whoever_is_gone(tmp_path: Path) -> None:
+    peer = network(tmp_path, b=5, c=5)
+    peer.enter(5)
+    peer.transport.alive().pop("c")
+    peer.enter(55)
+    assert (peer.lost, peer.together) == ({"c"}, False)
+    peer.enter(56)
+    assert (peer.lost, peer.together) == (set(), True)
+
+
 def test_missing_weight_stays_where_the_formula_puts_it(tmp_path: Path) -> None:
     """Nobody answers: an average leaves a model as it is, and push-sum keeps all mass."""
     engine = Networked(SimpleNamespace(name="", map=0, scan=0, gradient=0), 0, network(tmp_path))  # type: ignore[arg-type]

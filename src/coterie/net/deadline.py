@@ -7,6 +7,7 @@ from statistics import median
 FACTOR = 3.0  # times as long as a round took lately
 LEAST = 5.0  # seconds: links have hiccups, however short a round is
 RECENT = 9  # rounds
+SLOWEST = 20.0  # seconds, or FACTOR times one's own training: no more is learned from rounds that others made slow
 
 
 @dataclass
@@ -18,10 +19,13 @@ class Deadline:
     _together: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def note(self, seconds: float, trained: float, together: bool) -> None:
-        """Learn how long a round took in which nobody was missing, or the training alone where somebody was."""
-        self._took.append(seconds if together else trained)
+        """Learn how long a round took in which nobody was missing, or the training alone where somebody was.
+
+        A member that always comes shortly before the deadline would otherwise raise it without end.
+        """
+        self._took.append(min(seconds, max(SLOWEST, FACTOR * trained)) if together else trained)
         if together:
-            self._together.append(seconds)
+            self._together.append(min(seconds, max(LEAST, FACTOR * trained)))
 
     @property
     def pace(self) -> float:

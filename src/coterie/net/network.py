@@ -14,6 +14,7 @@ from .outbox import Entry, Outbox, Portion
 from .transport import Beat, Transport
 
 GONE = "leaving"  # the state of a member that says goodbye
+ABSENT = 50  # rounds after which nobody keeps the pace any longer for a member that is gone, or was revoked
 
 
 class Network:
@@ -35,7 +36,7 @@ class Network:
         self.on_event = on_event
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
-        self._seen: set[str] = set()  # who was there at the beginning of any round
+        self._seen: dict[str, int] = {}  # who was there at the beginning of a round, and of which one last
         self._entered = monotonic()
         self._pending: Counter[str] = Counter()  # messages that nobody has settled, by receiver
         self._settled = Condition()
@@ -43,7 +44,8 @@ class Network:
     def enter(self, round: int) -> None:
         """Begin a round: its messages and those of the next one are taken from now on."""
         self.round, self.step, self.missed, self._entered = round, 0, set(), monotonic()
-        self._seen |= set(self.beats())
+        self._seen |= dict.fromkeys(self.beats(), round)
+        self._seen = {name: last for name, last in self._seen.items() if last >= round - ABSENT}
         self.mailbox.enter(round)
         self.transport.drop(round - 1)
 
@@ -53,12 +55,12 @@ class Network:
 
     @property
     def lost(self) -> set[str]:
-        """Those who were there, and are not."""
-        return self._seen - set(self.beats())
+        """Those who were there lately, and are not."""
+        return set(self._seen) - set(self.beats())
 
     @property
     def together(self) -> bool:
-        """Whether this round went on with everybody who has ever come."""
+        """Whether this round went on with everybody who was there lately."""
         return not self.lost and self.missed.isdisjoint(self._seen)
 
     def keep_pace(self) -> None:
