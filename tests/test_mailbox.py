@@ -194,6 +194,46 @@ def test_nobody_waits_for_whoever_is_gone(tmp_path: Path) -> None:
     thread.join()
 
 
+def test_a_message_that_is_arriving_is_waited_for(tmp_path: Path) -> None:
+    """Over a slow link a message takes longer than a deadline; one that was cut is not waited for."""
+    box = mailbox(tmp_path)
+    path = box.admit(NOW, 0)
+    message = b"".join(Outgoing(NOW, X).chunks())
+    patience = WaitFor(0.0, lambda: ["b"], longest=3600.0)
+
+    def rest() -> None:
+        path.write_bytes(message)
+        box.take(NOW, path)
+
+    thread = Thread(target=rest)
+    thread.start()
+    assert box.copies(["b"], 5, 0, patience).keys() == {"b"}
+    thread.join()
+    cut = box.admit(NOW._replace(sender="c"), 0)
+    assert box.copies(["c"], 5, 0, WaitFor(0.0, lambda: ["b"], longest=3600.0)) == {}  # it is not there any more
+    assert box.copies(["c"], 6, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}  # of another round
+    cut.unlink()
+    assert box.copies(["c"], 5, 0, WaitFor(0.0, lambda: ["c"], longest=3600.0)) == {}
+    assert (Deadline().longest, Deadline(7.0).longest) == (60.0, 7.0)
+
+
+def test_a_member_of_which_nothing_arrives_is_told_of_once(tmp_path: Path) -> None:
+    peer, told = network(tmp_path, b=5), list[str]()
+    peer.on_event = lambda event, **fields: told.append(fields["text"]) if event == "warning" else None
+    for round in range(5, 12):
+        peer.enter(round)
+        peer.copies(X, [], [1, 2])  # the second one does not even answer
+    (text,) = told
+    assert text.startswith("b answers, but 5 rounds have waited for it in vain")
+    deliver(peer.mailbox, NOW._replace(round=11))
+    peer.enter(11)
+    assert peer.copies(X, [], [1]).keys() == {1}
+    for round in range(12, 17):
+        peer.enter(round)
+        peer.copies(X, [], [1])
+    assert len(told) == 2
+
+
 def network(folder: Path, **rounds: int) -> Network:
     beats = {name: Beat(round, "training", 0.0, "digest") for name, round in rounds.items()}
     transport: Any = SimpleNamespace(alive=lambda: beats, drop=lambda round: None, post=lambda *_: None)

@@ -15,6 +15,7 @@ class Deadline:
     """The deadline of a round."""
 
     fixed: float | None = None  # seconds; None: it adapts
+    _slowest: float = SLOWEST
     _took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     _together: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
@@ -23,7 +24,8 @@ class Deadline:
 
         A member that always comes shortly before the deadline would otherwise raise it without end.
         """
-        self._took.append(min(seconds, max(SLOWEST, FACTOR * trained)) if together else trained)
+        self._slowest = max(SLOWEST, FACTOR * trained)
+        self._took.append(min(seconds, self._slowest) if together else trained)
         if together:
             self._together.append(min(seconds, max(LEAST, FACTOR * trained)))
 
@@ -31,6 +33,11 @@ class Deadline:
     def pace(self) -> float:
         """Seconds that a round takes while nobody is missing; 0 as long as there was none."""
         return median(self._together) if self._together else 0.0
+
+    @property
+    def longest(self) -> float:
+        """Seconds that an exchange waits for a message of which a part is there: over a slow link it takes a while."""
+        return FACTOR * self._slowest if self.fixed is None else self.fixed
 
     @property
     def seconds(self) -> float:

@@ -35,6 +35,7 @@ class WaitFor(NamedTuple):
 
     seconds: float
     alive: Callable[[], Collection[str]]  # nobody else is waited for
+    longest: float = 0.0  # seconds, while a message of them is arriving
 
 
 class Announcement(NamedTuple):
@@ -80,6 +81,9 @@ class Mailbox:
         self.changed = Condition()
         self._numbers = count()
         self._largest = [each.largest for each in announced]  # value of this peer's own latest message
+        self._arriving: dict[
+            str, tuple[tuple[int, int], Path]
+        ] = {}  # the latest of each sender, while its file is there
         self._copies: dict[tuple[int, int, str], Path] = {}
         self._transfers: dict[str, dict[tuple[int, int], Path]] = {}
         self._last = dict(applied)
@@ -116,7 +120,10 @@ class Mailbox:
         """Return where a message is to be written, or refuse it before it is read."""
         with self.changed:
             self._check(header, size)
-            return self.folder / f".{next(self._numbers)}.part"
+            path = self.folder / f".{next(self._numbers)}.part"
+            path.touch()
+            self._arriving[header.sender] = (header.round, header.step), path
+            return path
 
     def _check(self, header: Header, size: int) -> None:
         if header.federation != self.federation:
@@ -196,7 +203,7 @@ class Mailbox:
             return {sender for sender in wanted if (round, step, sender) in self._copies}
 
         with self.changed:
-            found = self._wait(here, frozenset(wanted), patience)
+            found = self._wait(here, frozenset(wanted), (round, step), patience)
             paths = {sender: self._copies[round, step, sender] for sender in sorted(found)}
         return {sender: self._arrived(path, step) for sender, path in paths.items()}
 
@@ -210,7 +217,7 @@ class Mailbox:
             return {sender for sender in wanted if self.has_transfer(sender, round, step)}
 
         with self.changed:
-            self._wait(here, frozenset(wanted), patience)
+            self._wait(here, frozenset(wanted), (round, step), patience)
             ready = []
             for sender, each in sorted(self._transfers.items()):
                 for at in sorted(at for at in each if at <= (round, step)):
@@ -223,14 +230,23 @@ class Mailbox:
         """Tell whether a sender's transfer of an exchange has come: they come in order."""
         return (round, step) <= self._last.get(sender, (-1, -1))
 
-    def _wait(self, here: Callable[[], set[str]], wanted: frozenset[str], patience: WaitFor) -> set[str]:
+    def _wait(
+        self, here: Callable[[], set[str]], wanted: frozenset[str], at: tuple[int, int], patience: WaitFor
+    ) -> set[str]:
         """Wait until all are here whom one can wait for, in short turns."""
-        until = time.monotonic() + patience.seconds
-        while (missing := wanted - here()) and (left := until - time.monotonic()) > 0:
-            if missing.isdisjoint(patience.alive()):
+        began = time.monotonic()
+        while missing := (wanted - here()) & set(patience.alive()):
+            longest = patience.longest if self._arrives(missing, at) else 0.0
+            left = began + max(patience.seconds, longest) - time.monotonic()
+            if left <= 0:
                 break
             self.changed.wait(min(left, TURN))
         return here()
+
+    def _arrives(self, senders: Collection[str], at: tuple[int, int]) -> bool:
+        """Tell whether a part of somebody's message of an exchange is here; a cut one is removed by who reads it."""
+        found = (self._arriving[sender] for sender in senders if sender in self._arriving)
+        return any(exchange == at and path.exists() for exchange, path in found)
 
     def saved(self) -> None:
         """Note that another state is on the disk, and remove the transfers that the one before it has, too."""

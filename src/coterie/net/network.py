@@ -14,6 +14,7 @@ from .outbox import Entry, Outbox, Portion
 from .transport import Beat, Transport
 
 GONE = "leaving"  # the state of a member that says goodbye
+IN_VAIN = 5  # rounds after which somebody is told that nothing of a member arrives
 ABSENT = 50  # rounds after which nobody keeps the pace any longer for a member that is gone, or was revoked
 
 
@@ -37,6 +38,7 @@ class Network:
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
         self._seen: dict[str, int] = {}  # who was there at the beginning of a round, and of which one last
+        self._in_vain: Counter[str] = Counter()  # rounds since a message of each member came in time
         self._entered = monotonic()
         self._pending: Counter[str] = Counter()  # messages that nobody has settled, by receiver
         self._settled = Condition()
@@ -114,8 +116,8 @@ class Network:
         for k in to:
             self._post(self.members[k], message)
         names = {self.members[j]: j for j in wanted}
-        found = self.mailbox.copies(names, self.round, self.step, WaitFor(self.deadline.seconds, self.alive))
-        self._note_missing(set(names) - set(found))
+        found = self.mailbox.copies(names, self.round, self.step, self._patience(self.deadline.seconds))
+        self._note_missing(names, set(names) - set(found))
         self.step += 1
         return {names[sender]: tensors for sender, tensors in found.items()}
 
@@ -131,8 +133,10 @@ class Network:
             self.mailbox.moved(-sum(share.mass for share in named.values()))
         self.resend(entry)
         names = [self.members[j] for j in wanted]
-        found = self.mailbox.transfers(names, self.round, self.step, WaitFor(until - monotonic(), self.alive))
-        self._note_missing({name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)})
+        found = self.mailbox.transfers(names, self.round, self.step, self._patience(until - monotonic()))
+        self._note_missing(
+            names, {name for name in names if not self.mailbox.has_transfer(name, self.round, self.step)}
+        )
         self.step += 1
         return Delivery(entry.tensors, {self.members.index(to): share for to, share in entry.shares.items()}, found)
 
@@ -157,7 +161,18 @@ class Network:
     def _header(self, kind: Kind) -> Header:
         return Header(self.mailbox.federation, self.digest, kind, self.round, self.step, self.me)
 
-    def _note_missing(self, missing: set[str]) -> None:
+    def _patience(self, seconds: float) -> WaitFor:
+        return WaitFor(seconds, self.alive, self.deadline.longest)
+
+    def _note_missing(self, wanted: Collection[str], missing: set[str]) -> None:
+        """Note who was not heard; warn once of a member that answers and of which nothing comes in time."""
+        for name in set(wanted) - missing:
+            self._in_vain.pop(name, None)
+        for name in missing & set(self.beats()) - self.missed:
+            self._in_vain[name] += 1
+            if self._in_vain[name] == IN_VAIN:
+                fix = "its link, or its training, may need a longer deadline (--deadline)"
+                self.on_event("warning", text=f"{name} answers, but {IN_VAIN} rounds have waited for it in vain: {fix}")
         self.missed |= missing
         if missing:
             self.on_event("missing", round=self.round + 1, step=self.step, members=sorted(missing))
