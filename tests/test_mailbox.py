@@ -140,6 +140,9 @@ def test_what_training_never_gives_is_refused(tmp_path: Path) -> None:
         assert refused.value.reason == "values"
     box.sent(0, {"w": torch.tensor([-3.0])})
     deliver(box, NOW, {"w": torch.tensor([0.0, -2100.0, 1.0])})
+    box.sent(0, {"w": torch.tensor([700.0])})  # it has mixed that in: the bound does not follow
+    with pytest.raises(Refused, match="not finite, or far too large"):
+        deliver(box, NOW._replace(sender="c"), {"w": torch.tensor([0.0, 1e5, 1.0])})
 
 
 def test_transfers_outlive_a_crash_until_a_state_has_them(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from coterie.algorithms.base import Round, Trained
+from coterie.core.errors import DivergedError
 from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
@@ -53,6 +55,22 @@ def test_three_peers_over_connections_have_them_as_well(row: str, tmp_path: Path
         return Transport(name, where, where[name], *tls, box, beat, hello, lambda *_, **__: None)
 
     check(row, "mlp", ragged("mlp").of_clients(np.arange(3)), tmp_path, transport)
+
+
+def test_who_diverges_after_a_mix_names_whose_models_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the others may be the cause, and then a lower lr is of no use."""
+
+    def diverges(trained: Trained, r: Round) -> None:
+        if r.index == 1:
+            raise DivergedError("the loss of a site is not finite any more in round 2: lower lr")
+
+    monkeypatch.setattr(Trained, "check_finite", diverges)
+    fed = ragged("mlp").of_clients(np.arange(3))
+    three = participants(lambda: Model(net("mlp"), cross_entropy), fed, build("dfedalt"), ROUNDS, tmp_path, wait=3.0)
+    with pytest.raises(
+        DivergedError, match=r"in round 2, after models of site-., site-. were mixed in: .* if not, lower lr"
+    ):
+        run_together(three)
 
 
 def check(row: str, kind: str, fed: Federation, folder: Path, transport: Any = None) -> None:

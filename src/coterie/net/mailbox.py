@@ -21,7 +21,7 @@ from ..core.tensors import Tensors
 from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message
 
 WAITING_ROUNDS = 3  # of one sender's transfers: a late one, that of this round and that of the next
-HUGE = 1000.0  # times the largest value of one's own message: nothing that training gives
+HUGE = 1000.0  # times the largest value of one's own first message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
 Arrived = Callable[[], Tensors]
 """A message that was taken: it is mapped into memory when it is called for, and no longer than somebody holds it."""
@@ -80,7 +80,8 @@ class Mailbox:
         self.mass = 0.0  # push-sum's, that this peer has and that waits here
         self.changed = Condition()
         self._numbers = count()
-        self._largest = [each.largest for each in announced]  # value of this peer's own latest message
+        self._largest = [each.largest for each in announced]  # value of this peer's own first message
+        self._sent: set[int] = set()  # exchanges of which this peer has sent a message
         self._arriving: dict[
             str, tuple[tuple[int, int], Path]
         ] = {}  # the latest of each sender, while its file is there
@@ -186,8 +187,13 @@ class Mailbox:
             self.mass += mass
 
     def sent(self, step: int, x: Tensors) -> None:
-        """Note what this peer has sent itself: others may differ from it, but not by orders of magnitude."""
-        self._largest[step] = largest(x)
+        """Note what this peer has sent itself: others may differ from it, but not by orders of magnitude.
+
+        The first one counts: what it sends later follows what others have sent, who could raise the bound every round.
+        """
+        if step not in self._sent:
+            self._sent.add(step)
+            self._largest[step] = largest(x)
 
     def enter(self, round: int) -> None:
         """Begin a round: copies of earlier ones are of no use any more."""

@@ -37,6 +37,7 @@ class Network:
         self.on_event = on_event
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
+        self.heard: set[str] = set()  # whose messages the latest round has mixed in
         self._seen: dict[str, int] = {}  # who was there at the beginning of a round, and of which one last
         self._in_vain: Counter[str] = Counter()  # rounds since a message of each member came in time
         self._entered = monotonic()
@@ -166,7 +167,9 @@ class Network:
 
     def _note_missing(self, wanted: Collection[str], missing: set[str]) -> None:
         """Note who was not heard; warn once of a member that answers and of which nothing comes in time."""
-        for name in set(wanted) - missing:
+        heard = set(wanted) - missing
+        self.heard = heard | (self.heard if self.step else set())
+        for name in heard:
             self._in_vain.pop(name, None)
         for name in missing & set(self.beats()) - self.missed:
             self._in_vain[name] += 1

@@ -24,6 +24,7 @@ from ..training.resampled import resampled
 from ..training.run import client_tensors
 from .check import hello
 from .deadline import Deadline
+from .diverged import check_finite
 from .engine import Networked
 from .mailbox import TURN, Mailbox
 from .network import GONE, Network
@@ -176,7 +177,7 @@ class Peer:
         r = e.round(self.round)
         with products(e.model.precision):
             trained = e.program.train(now.state, r)
-        trained.check_finite(r)
+        check_finite(trained, r, bool(self.history), self.network.heard)
         took = time.perf_counter() - began
         behind = self._catch_up()
         self.state = "exchanging"
