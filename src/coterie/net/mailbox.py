@@ -21,6 +21,7 @@ from ..core.tensors import Tensors
 from .message import LONGEST_HEADER, Announced, Header, Kind, Refused, map_message, open_message
 
 WAITING_ROUNDS = 3  # of one sender's transfers: a late one, that of this round and that of the next
+ROUNDING = 1e-9  # of a sum of many portions
 HUGE = 1000.0  # times the largest value of one's own first message: nothing that training gives
 TURN = 0.2  # seconds: a Ctrl-C between Python's last look and a wait would be lost, so nobody waits longer at once
 Arrived = Callable[[], Tensors]
@@ -177,7 +178,7 @@ class Mailbox:
         """Refuse what no division of a member's mass gives, and mass that the members together do not have."""
         if not (0 <= weight <= 1 and mass >= 0):
             raise Refused("values", f"it hands over {weight:g} of its numbers with a mass of {mass:g}")
-        if self.mass + mass > self.members:
+        if self.mass + mass > self.members * (1 + ROUNDING):
             more = f"with the {self.mass:g} here this is more than the {self.members} of all members"
             raise Refused("values", f"it hands over a mass of {mass:g}: {more}")
 
