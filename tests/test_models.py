@@ -305,13 +305,49 @@ class TestSplitLogistic:
             models.build("split-logreg", input_shape=(4,), **wrong)
 
 
-def test_a_head_that_shares_a_tensor_with_the_body_is_refused() -> None:
-    """Its weight would be averaged with the body's, under the body's name."""
-    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    net[2].weight = net[0].weight
-    with pytest.raises(ct.UserError, match=r"2\.weight .* is the same tensor as 0\.weight, .*: name the personal part"):
-        personal_names(net, "head")
-    assert personal_names(net, "2.*") == {"2.bias"}
+class TestTiedTensors:
+    """A tensor of two layers is shared or personal under both of its names."""
+
+    @staticmethod
+    def tied() -> nn.Sequential:
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        net[2].weight = net[0].weight
+        return net
+
+    @pytest.mark.parametrize(
+        ("pattern", "one", "other"),
+        [
+            ("head", "2", "0"),
+            ("2.*", "2", "0"),
+            ("2.weight", "2", "0"),
+            ("0.*", "0", "2"),
+            (["0.weight", "2.bias"], "0", "2"),
+        ],
+    )
+    def test_a_pattern_of_one_name_is_refused(self, pattern: str | list[str], one: str, other: str) -> None:
+        """Its weight would be averaged, or kept, with that of the other layer."""
+        refusal = rf"{one}\.weight .* is the same tensor as {other}\.weight, .*: name the personal part"
+        with pytest.raises(ct.UserError, match=refusal):
+            personal_names(self.tied(), pattern)
+
+    def test_patterns_of_both_names_or_of_neither_are_taken(self) -> None:
+        assert personal_names(self.tied(), "2.bias") == {"2.bias"}
+        assert personal_names(self.tied(), "*.weight, 2.bias") == {"0.weight", "2.bias"}
+        assert personal_names(self.tied(), "all") == {"0.weight", "0.bias", "2.bias"}
+
+    def test_a_buffer_of_two_layers_is_one_tensor_too(self) -> None:
+        net = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4))
+        net[1].running_mean = net[0].running_mean
+        with pytest.raises(ct.UserError, match=r"1\.running_mean .* is the same tensor as 0\.running_mean"):
+            personal_names(net, "1.*")
+
+    def test_a_layer_that_is_registered_twice_has_one_name(self) -> None:
+        """As ``self.net = nn.Sequential(self.body, self.head)`` does, beside the layers themselves."""
+        net = nn.Module()
+        net.body, net.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        net.net = nn.Sequential(net.body, net.head)
+        for pattern in ("head", "head.*"):
+            assert personal_names(net, pattern) == {"head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize("nothing", ["", " , ", []])

@@ -1,9 +1,9 @@
 """Which parameters are personal: the head, or whatever the given patterns match."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.annotations import shown
 from ..core.errors import UserError
@@ -32,26 +32,19 @@ def head(module: nn.Module) -> frozenset[str]:
     """
     layer = head_layer(module)
     prefix = layer + "." if layer else ""
-    own = {prefix + k: v for k, v in module.get_submodule(layer).named_parameters()}
-    names = {id(v): k for k, v in module.named_parameters()}
-    for name, tensor in own.items():
-        if (other := names[id(tensor)]) not in own:
-            raise UserError(
-                f"{name} of the last linear layer is the same tensor as {other}, which is not of the head: name the "
-                f"personal part by patterns of {', '.join(names.values())}"
-            )
-    return frozenset(own)
+    return frozenset(prefix + k for k, _ in module.get_submodule(layer).named_parameters())
 
 
 def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
     """The parameters (and buffers) that never leave a client.
 
-    ``patterns``: "head", "all", "none", or shell patterns over the names, as a list or separated by commas.
+    ``patterns``: "head", "all", "none", or shell patterns over the names, as a list or separated by commas. A tensor of
+    two layers has two names, of which both or neither must be chosen, and is returned by the first.
 
     >>> sorted(personal_names(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), "0.*, 1.bias"))
     ['0.bias', '0.weight', '1.bias']
     """
-    names = [k for k, _ in (*module.named_parameters(), *module.named_buffers())]
+    tensors = _tensors_by_name(module)
     given = patterns.split(",") if isinstance(patterns, str) else patterns
     wanted = [p for p in (p.strip() for p in given) if p]
     if not wanted:
@@ -60,11 +53,38 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
     for pattern in wanted:
         if pattern == "none":
             continue
-        matched = head(module) if pattern == "head" else _matches(names, pattern)
+        matched = head(module) if pattern == "head" else _matches(tuple(tensors), pattern)
         if not matched:
-            raise UserError(f"personal pattern {shown(pattern)} matches no parameter: choose among {', '.join(names)}")
+            raise UserError(
+                f"personal pattern {shown(pattern)} matches no parameter: choose among {', '.join(tensors)}"
+            )
         chosen |= matched
-    return frozenset(chosen)
+    return _whole_tensors(tensors, chosen)
+
+
+def _tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor by all of its names; a layer that is registered twice has its first name alone."""
+    found: dict[str, Tensor] = {}
+    for kind in (nn.Module.named_parameters, nn.Module.named_buffers):
+        for name, layer in module.named_modules():
+            prefix = name + "." if name else ""
+            found |= {prefix + k: v for k, v in kind(layer, recurse=False, remove_duplicate=False)}
+    return found
+
+
+def _whole_tensors(tensors: dict[str, Tensor], chosen: Collection[str]) -> frozenset[str]:
+    """Return the first names of the chosen tensors; refuse one that is chosen by some of its names only."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        names.setdefault(id(tensor), []).append(name)
+    for same in names.values():
+        inside, outside = ([k for k in same if (k in chosen) is part] for part in (True, False))
+        if inside and outside:  # it is one tensor: it would be shared, or kept, under both names
+            raise UserError(
+                f"{inside[0]} of the personal part is the same tensor as {outside[0]}, which is not of it: name the "
+                f"personal part by patterns that match both or neither of {', '.join(tensors)}"
+            )
+    return frozenset(same[0] for same in names.values() if same[0] in chosen)
 
 
 def _matches(names: Sequence[str], pattern: str) -> frozenset[str]:
