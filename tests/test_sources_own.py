@@ -145,6 +145,22 @@ def test_gray_images_have_one_channel_unless_one_is_colored(tmp_path: Path) -> N
     assert federate(f"image-folder:{tmp_path}", clients=2, partition="iid").input_shape == (3, 4, 4)
 
 
+@pytest.mark.parametrize(("kind", "suffix"), [(np.uint16, "png"), (np.int32, "tif"), (np.float32, "tif")])
+def test_images_of_more_than_bytes_are_refused_unless_their_values_are_bytes(
+    kind: type[np.generic], suffix: str, tmp_path: Path
+) -> None:
+    """Pillow makes 255 of all larger values, and 0 of all floating ones below 1."""
+    small = images(8, 4, 4).astype(kind)
+    for i, pixels in enumerate(small):
+        picture(tmp_path / "ab"[i % 2] / f"{i}.{suffix}", pixels)
+    fed = federate(f"image-folder:{tmp_path}", clients=2, partition="iid")
+    expected = small[[0, 2, 4, 1, 3, 5]].astype(np.uint8)
+    np.testing.assert_array_equal(fed.x, np.broadcast_to(expected[:, None], (6, 3, 4, 4)))
+    larger = np.linspace(0, 1, 16, dtype=kind) if kind is np.float32 else np.linspace(0, 4095, 16).astype(kind)
+    picture(tmp_path / "a" / f"9.{suffix}", larger.reshape(4, 4))
+    refuse(f"9.{suffix} has values that are no bytes", "save 8-bit images", source=f"image-folder:{tmp_path}")
+
+
 def test_a_folder_a_client(tmp_path: Path) -> None:
     pixels = write_folders(tmp_path, ("ann", "ben", "eva"))
     fed = federate(f"image-folder:{tmp_path},clients-by=folder", partition="natural")

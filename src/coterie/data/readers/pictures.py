@@ -18,6 +18,7 @@ from ...core.memory import check_fits
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _GRAY = ("1", "L")
+_WIDE = ("I", "F")  # modes of one channel with more than 8 bits: I, I;16, I;16B and F
 COPIES = 2  # once as they are read, once divided into training and test images
 
 
@@ -60,7 +61,8 @@ def decoded(paths: Sequence[Path | ImageBytes], color: bool = False) -> NDArray[
         images = np.empty((len(paths), channels, height, width), np.uint8)
 
         def fill(row: int) -> None:
-            pixels = _read(opened, paths[row], lambda image: np.asarray(image.convert(mode)))
+            pixels, exact = _read(opened, paths[row], lambda image: _as_bytes(image, mode))
+            _check_exact(paths[row], exact)
             images[row] = pixels.reshape(height, width, channels).transpose(2, 0, 1)
 
         shown = Console(stderr=True)
@@ -68,6 +70,21 @@ def decoded(paths: Sequence[Path | ImageBytes], color: bool = False) -> NDArray[
         for _ in track(work, "decoding images", len(paths), console=shown, disable=not shown.is_terminal):
             pass
     return images
+
+
+def _as_bytes(image: Any, mode: str) -> tuple[NDArray[np.uint8], bool]:
+    """Return an image's bytes, and whether they are its values: Pillow cuts off what is larger than a byte."""
+    pixels = np.asarray(image.convert(mode))
+    wide = image.mode.startswith(_WIDE)  # then the images are read in color, as others are that are not gray
+    return pixels, not wide or bool((pixels == np.asarray(image)[..., None]).all())
+
+
+def _check_exact(path: Path | ImageBytes, exact: bool) -> None:
+    if not exact:
+        raise UserError(
+            f"the image {path} has values that are no bytes, 0 to 255, as 16-bit and floating images have: scale all "
+            "of them alike and save 8-bit images, or save their numbers in an npz file"
+        )
 
 
 def _read(opened: Any, path: Path | ImageBytes, look: Callable[[Any], Any]) -> Any:
