@@ -216,3 +216,32 @@ def test_clients_without_test_samples_are_no_mistake(tmp_path: Path) -> None:
     )
     assert run.config["fingerprints"]["data"] == fed.fingerprint()
     assert ct.load(tmp_path / "a", model=nn.Linear(3, 3)).summary == run.summary
+
+
+class TestColumnsOfDataFrames:
+    """Columns mean what their names say, wherever they stand."""
+
+    AGES = pd.DataFrame({"age": [1.0, 2.0, 3.0], "dose": [7.0, 8.0, 9.0]})
+    OTHERS = AGES[["dose", "age"]]
+    LABELS = pd.Series([0, 1, 0])
+
+    def test_they_are_brought_into_one_order(self) -> None:
+        sites = [(self.AGES, self.LABELS), (self.OTHERS, self.LABELS)]
+        fed = ct.data.from_tensors(sites, sites[::-1])
+        expected = torch.tensor(self.AGES.to_numpy()).repeat(2, 1)
+        assert fed.x.equal(expected)
+        assert fed.test_x.equal(expected)
+        numbers = [(self.AGES, self.AGES), (self.AGES, self.OTHERS)]
+        assert ct.data.from_tensors(numbers, numbers).y.equal(expected)
+
+    @pytest.mark.parametrize(
+        "strange", [AGES.rename(columns={"dose": "weight"}), AGES[["age"]], AGES[["age", "dose", "dose"]]]
+    )
+    def test_other_names_are_refused(self, strange: pd.DataFrame) -> None:
+        mine, theirs = (self.AGES, self.LABELS), (strange, self.LABELS)
+        said = (
+            "the samples of {} of client 1 have the columns {}, and those of train of client 0 have age, dose: give all"
+        )
+        for kind, given in {"train": ([mine, theirs], [mine] * 2), "test": ([mine] * 2, [mine, theirs])}.items():
+            with pytest.raises(ct.UserError, match=said.format(kind, ", ".join(strange.columns))):
+                ct.data.from_tensors(*given)

@@ -46,6 +46,29 @@ def as_labels(what: str, array: Any) -> Tensor:
     return targets if targets.is_floating_point() else targets.long()
 
 
+class ColumnOrder:
+    """The columns of the first DataFrame, into whose order all others are brought; arrays have no names and stay."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, tuple[str, list[Any]]] = {}  # of samples and of targets: whose they are, and their names
+
+    def aligned(self, what: str, whose: str, array: Any) -> Any:
+        """Return an array with its columns in that order; ``what``: samples or targets, ``whose``: for sentences."""
+        if not hasattr(array, "columns"):
+            return array
+        own = list(array.columns)
+        origin, names = self.first.setdefault(what, (whose, own))
+        if own == names:
+            return array
+        if len(set(own)) < len(own) or set(own) != set(names):
+            here, there = (", ".join(map(str, each)) for each in (own, names))
+            raise UserError(
+                f"the {what} of {whose} have the columns {here}, and those of {origin} have {there}: give all of them "
+                "the same columns"
+            )
+        return array[names]
+
+
 def name_of(tensor: Tensor) -> str:
     """Return the name of a tensor's type, as NumPy and PyTorch have it."""
     return str(tensor.dtype).removeprefix("torch.")

@@ -17,7 +17,7 @@ from ..core.clients import client_name
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.tensors import as_bytes
-from .arrays import as_labels, as_tensor, name_of
+from .arrays import ColumnOrder, as_labels, as_tensor, name_of
 from .datasets import dataset_pair
 from .encoding import Columns
 from .transform import Masking, Transform
@@ -164,7 +164,8 @@ def from_tensors(
 ) -> Federation:
     """Make a federation of one pair (samples, targets) per client: tensors, arrays, DataFrames, lists of numbers.
 
-    A client may be a ``torch.utils.data.Dataset`` instead, whose items are pairs (sample, target).
+    A client may be a ``torch.utils.data.Dataset`` instead, whose items are pairs (sample, target). DataFrames have the
+    same columns, which are brought into the order of the first one.
 
     Samples and floating targets keep their dtype; integer targets are class labels and become int64. ``classes``
     is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
@@ -175,8 +176,9 @@ def from_tensors(
     >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
     ([4, 1], 3, torch.float64)
     """
-    x, y, parts = _concatenated("train", train, names)
-    test_x, test_y, test_parts = _concatenated("test", test, names)
+    order = ColumnOrder()
+    x, y, parts = _concatenated("train", train, names, order)
+    test_x, test_y, test_parts = _concatenated("test", test, names, order)
     if classes is None and not y.is_floating_point():
         largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
         classes = max(largest, default=0) + 1
@@ -194,7 +196,9 @@ def check_names(names: Sequence[str], clients: int) -> None:
         raise UserError(f"two clients are called {twice}: give every client a name of its own")
 
 
-def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def _concatenated(
+    kind: str, pairs: Sequence[Pair], names: Sequence[str], order: ColumnOrder
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """Return all pairs end to end, and the rows of each client."""
     if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
         raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
@@ -202,7 +206,7 @@ def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tup
         raise UserError(f"{kind} is empty: give one pair (samples, targets) per client")
     check_names(names, len(pairs))
     called = [client_name(names, client) for client in range(len(pairs))]
-    tensors = [_pair(kind, who, pair) for who, pair in zip(called, pairs, strict=True)]
+    tensors = [_pair(kind, who, pair, order) for who, pair in zip(called, pairs, strict=True)]
     for who, pair in zip(called, tensors, strict=True):
         for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
             _check_alike(f"{kind} {what} of {who}", mine, f"those of {called[0]}", first)
@@ -211,15 +215,15 @@ def _concatenated(kind: str, pairs: Sequence[Pair], names: Sequence[str]) -> tup
     return torch.cat(xs), torch.cat(ys), torch.split(rows, [len(x) for x in xs])
 
 
-def _pair(kind: str, who: str, pair: Pair) -> tuple[Tensor, Tensor]:
+def _pair(kind: str, who: str, pair: Pair, order: ColumnOrder) -> tuple[Tensor, Tensor]:
     if isinstance(pair, Dataset):
         pair = dataset_pair(f"{kind} of {who}", pair)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise UserError(
             f"{kind} of {who} must be a pair (samples, targets) or a torch Dataset, not a {type(pair).__name__}"
         )
-    x = as_tensor(f"the {kind} samples of {who}", pair[0])
-    y = as_labels(f"the {kind} targets of {who}", pair[1])
+    x = as_tensor(f"the {kind} samples of {who}", order.aligned("samples", f"{kind} of {who}", pair[0]))
+    y = as_labels(f"the {kind} targets of {who}", order.aligned("targets", f"{kind} of {who}", pair[1]))
     if not x.ndim or not y.ndim or len(x) != len(y):
         shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
         raise UserError(f"{kind} of {who} needs as many samples as targets, not shapes {shapes}")
