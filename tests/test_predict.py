@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.data import Federation
 from helpers_cli import SMALL, Cli, assert_same_run
+from test_export import scripted
 
 
 def byte_images(folder: Path) -> Federation:
@@ -72,6 +74,51 @@ def test_numbers_and_labels() -> None:
         mine, scores = run.clients[1], run.clients[1].module()(x.float())
         expected = scores if loss == "mse" else (scores > 0).long()
         assert mine.predict(x.numpy()).equal(expected.detach())  # double precision becomes the model's
+
+
+def patients() -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"site": ["a", "b"] * 40, "age": draw.normal(60, 10, 80), "ward": ["icu", "day", "er", "day"] * 20}
+    )
+    return frame.assign(dose=3 * frame.age + 50 * (frame.ward == "icu"), ill=np.where(frame.age > 60, "yes", "no"))
+
+
+@pytest.mark.parametrize(("target", "loss"), [("dose", "mse"), ("ill", None)])
+def test_rows_of_a_table_are_encoded_as_in_training(target: str, loss: str | None, tmp_path: Path) -> None:
+    """A DataFrame is answered as by the exported file; arrays are samples of the federation, as before."""
+    frame = patients()
+    way: dict[str, Any] = {"drop": "ill", "standardize": "all"} if loss else {"drop": "dose"}
+    fed = ct.data.from_frame(frame, target=target, client="site", test=frame, **way)
+    run = ct.fit(
+        ct.models.build("mlp:width=8", fed),
+        fed,
+        ct.algorithms.fedavg(participation=1.0, lr=0.1, epochs=1, batch_size=10),
+        rounds=2,
+        **({"loss": loss} if loss else {}),
+        out=tmp_path / "a",
+        progress=False,
+    )
+    mine = run.clients[0]
+    assert fed.columns is not None
+    expected = mine.predict(fed.test_x)
+    if loss:
+        scale = fed.columns.target_scales[0]
+        expected = expected * scale.std + scale.mean
+    for client in (mine, ct.load(tmp_path / "a").clients[0]):
+        torch.testing.assert_close(client.predict(frame), expected)
+        torch.testing.assert_close(client.predict(frame[["ward", "age"]].iloc[[7]]), expected[7:8])
+    raw = torch.tensor(np.stack([frame.age, *(frame.ward == ward for ward in ("day", "er", "icu"))], 1)).float()
+    answers = scripted(ct.export.save(run, 0, tmp_path / "a.pt"))(raw)
+    torch.testing.assert_close(answers if loss else answers.argmax(1), expected)
+    for wrong, told in {
+        "has no column 'ward' for predict": frame[["age"]],
+        "is a Series: give a DataFrame": frame.iloc[0],
+        "missing values in ward: fill them": frame.assign(ward=frame.ward.where(frame.index > 3)),
+        "column age of the frame holds texts, and numbers in the run": frame.assign(age="old"),
+    }.items():
+        with pytest.raises(ct.UserError, match=wrong):
+            mine.predict(told)
 
 
 @dataclass

@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from ..core.errors import UserError
 from ..core.schema import Config, TargetKind
+from ..core.schema_parts import SavedColumns
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of
+from ..data.encoding import Columns
+from ..data.frames import encoded_rows
 
 
 @dataclass(frozen=True)
@@ -19,16 +22,26 @@ class Answering:
     transform: Transform | None  # of images that are stored as bytes
     input_shape: tuple[int, ...] | None  # of one sample; not known of modules that Coterie did not build
     targets: TargetKind | None  # what they were trained to answer
+    columns: SavedColumns | None  # of a table whose rows are the samples
 
     @classmethod
     def of(cls, config: Config) -> "Answering":
         """Read it off a configuration."""
         made, shape = config["transform"], config["model"].get("input_shape")
         transform = None if made is None else Transform(made["mean"], made["std"])
-        return cls(transform, None if shape is None else tuple(shape), config.get("targets", "classes"))
+        targets, columns = config.get("targets", "classes"), config.get("columns")
+        table = columns if columns is not None and columns["features"] else None  # the images of a table have none
+        return cls(transform, None if shape is None else tuple(shape), targets, table)
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
-        """Return the answers of a module in evaluation mode to a batch of samples, or to one."""
+        """Return the answers of a module in evaluation mode to a batch of samples, or to one, or to rows of a table."""
+        if self.columns is not None and (hasattr(x, "columns") or hasattr(x, "iloc")):
+            rows = encoded_rows(x, Columns.of(self.columns))
+            return self._in_units(self._predict(module, torch.from_numpy(rows)), self.columns)
+        return self._predict(module, x)
+
+    def _predict(self, module: nn.Module, x: Any) -> Tensor:
+        """Return the answers to samples as the federation holds them."""
         samples = as_tensor("the samples", x)
         alone = self.input_shape is not None and samples.dim() == len(self.input_shape)
         batch = samples[None] if alone else samples
@@ -57,3 +70,9 @@ class Answering:
         if self.targets in ("classes", "tokens", "pixels", "probabilities"):
             return outputs.argmax(1)
         return (outputs > 0).long() if self.targets in ("labels", "masks") else outputs
+
+    def _in_units(self, answers: Tensor, columns: SavedColumns) -> Tensor:
+        """Return numbers as the table holds them; classes and labels stay."""
+        if not answers.is_floating_point():
+            return answers
+        return answers * answers.new_tensor(columns["target_std"]) + answers.new_tensor(columns["target_mean"])

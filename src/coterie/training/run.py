@@ -62,8 +62,9 @@ class Client:
         """Return the client's answers to samples as its federation holds them: a batch [B, ...], or one sample.
 
         Images of bytes are normalized, floating numbers take the type of the model, tokens stay. NumPy arrays and
-        tensors are taken alike. Answers are classes, 0 and 1 of labels, or numbers, by the loss that was minimized;
-        ``module()`` has the scores.
+        tensors are taken alike. A DataFrame has rows of the table that the run has learned from, if it has: they are
+        encoded as its rows were, and numbers are answered in its units. Answers are classes, 0 and 1 of labels, or
+        numbers, by the loss that was minimized; ``module()`` has the scores.
         """
         if self.answering is None:
             raise UserError("only a client of a run knows what its samples are: call module() on inputs of the model")
