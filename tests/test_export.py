@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -272,8 +273,14 @@ def test_a_module_of_your_own(tmp_path: Path) -> None:
     run = ct.fit(build, fed, ct.algorithms.local(epochs=1), rounds=1, progress=False, out=tmp_path / "a")
     saved = load_file(ct.export.save(run, CLIENT, tmp_path / "mine.safetensors"))
     assert torch.equal(saved["1.weight"], run.clients[CLIENT].personal["1.weight"])
-    with pytest.raises(ct.UserError, match="use safetensors"):
-        ct.export.save(run, CLIENT, tmp_path / "mine.pt")
+    x, _ = own_tests()
+    for known in (run, ct.load(tmp_path / "a", model=build)):
+        scores = scripted(ct.export.save(known, CLIENT, tmp_path / "mine.pt", force=True))(x)
+        assert scores.argmax(1).equal(known.clients[CLIENT].predict(x))
+    config = run.config.copy()
+    del config["sample_shape"]
+    with pytest.raises(ct.UserError, match=r"of old does not say which shape .*: use safetensors"):
+        ct.export.save(replace(run, config=config), CLIENT, tmp_path / "old.pt")
     with pytest.raises(ct.UserError, match=r"coterie.load\(path, model=...\)"):
         ct.export.save(tmp_path / "a", CLIENT, tmp_path / "again.safetensors")
 

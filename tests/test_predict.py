@@ -1,5 +1,6 @@
 """Clients asked in Python: answers to samples as the data set gives them, and a table of all clients."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,48 @@ def test_rows_of_a_table_are_encoded_as_in_training(target: str, loss: str | Non
     }.items():
         with pytest.raises(ct.UserError, match=wrong):
             mine.predict(told)
+
+
+class TestModulesOfOnesOwn:
+    """What they take is known from the data that they were trained on."""
+
+    PAIRS = ((torch.linspace(-1, 1, 120).reshape(20, 6), torch.arange(20) % 3),) * 3
+    METHOD = ct.algorithms.fedavg(participation=1.0, lr=0.05, batch_size=8, epochs=1)
+
+    def run(self, module: nn.Module, pairs: Any = PAIRS, **options: Any) -> ct.Run:
+        return ct.fit(module, ct.data.from_tensors(pairs, pairs), self.METHOD, rounds=1, progress=False, **options)
+
+    def test_one_sample_is_answered_alone(self, tmp_path: Path) -> None:
+        net, x = nn.Linear(6, 3), self.PAIRS[0][0]
+        run = self.run(net, out=tmp_path / "a")
+        for known in (run, ct.load(tmp_path / "a", model=net)):
+            mine = known.clients[0]
+            assert mine.predict(x[3]).equal(mine.predict(x)[3])
+            for wrong in (x[:, :5], x[0, :5], x[0, 0]):
+                with pytest.raises(ct.UserError, match=r": give a batch \[B, 6\], or one sample"):
+                    mine.predict(wrong)
+
+    def test_samples_of_another_shape_are_tried(self) -> None:
+        """A module that takes images of any size goes on to do so."""
+        images = [
+            (torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(i)), torch.arange(8) % 2) for i in (0, 1)
+        ]
+        net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        mine, larger = self.run(net, images).clients[0], torch.rand(2, 1, 7, 7)
+        assert mine.predict(larger).equal(mine.module()(larger).argmax(1))
+        assert mine.predict(larger[0]).shape == ()
+
+    def test_a_folder_of_old_goes_on_and_loads(self, tmp_path: Path) -> None:
+        """It does not say which shape its samples have."""
+        net, x = nn.Linear(6, 3), self.PAIRS[0][0]
+        run = self.run(net, out=tmp_path / "a")
+        file = tmp_path / "a" / "config.json"
+        config = json.loads(file.read_text())
+        assert config.pop("sample_shape") == [6]
+        file.write_text(json.dumps(config))
+        assert ct.load(tmp_path / "a", model=net).clients[0].predict(x).equal(run.clients[0].predict(x))
+        again = self.run(net, out=tmp_path / "a", resume=True)
+        assert again.clients[0].predict(x[3]).equal(run.clients[0].predict(x)[3])
 
 
 @dataclass

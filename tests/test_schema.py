@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
+from torch import nn
 
 import coterie as ct
 from coterie.core.schema import ClientSummary, Config, MeasureName, Row, Summary
@@ -20,7 +21,7 @@ SMALL = "transformer-mlm:layers=1,dim=8,heads=2,hidden=8"
 
 
 def runs(folder: Path) -> dict[str, Path]:
-    """A server on a table, peers, push-sum and, on text, layers of low rank with fine-tuning.
+    """A server on a table, peers, push-sum with a module of one's own and, on text, layers of low rank, fine-tuned.
 
     Together they record everything.
     """
@@ -40,8 +41,9 @@ def runs(folder: Path) -> dict[str, Path]:
     }
     for method, (source, model, settings, record) in asked.items():
         fed = ct.data.federate(source, clients=3, partition="natural" if "csv" in source else "iid", seed=0)
+        module = ct.models.build(model, fed)
         ct.fit(
-            ct.models.build(model, fed),
+            nn.Sequential(module) if method == "dfedpgp" else module,  # then it is one that Coterie did not build
             fed,
             ct.algorithms.build(method, **ONE, **settings),
             rounds=2,

@@ -280,6 +280,7 @@ class Config(Repeatable):
     fingerprints: Annotated[dict[str, str], Fingerprints]
     versions: dict[str, str]
     columns: NotRequired[SavedColumns]  # of a table
+    sample_shape: NotRequired[list[Count]]  # where the model is a module that Coterie did not build
     peer: NotRequired[PeerOrigin]  # of a participant's own folder
 
 

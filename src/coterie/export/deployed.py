@@ -24,6 +24,7 @@ from ..data import Transform
 from ..data.encoding import Columns
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
+from ..training.predict import Answering
 from ..training.run import Client, Modules, Run, client_of, finished, model_of
 
 Shape = tuple[int, ...]
@@ -71,7 +72,7 @@ class Deployed:
 
     module: nn.Module
     transform: Transform | None
-    input_shape: Shape | None  # of one sample; not known of modules that Coterie did not build
+    input_shape: Shape | None  # of one sample; not known in folders of old with a module of one's own
     known: dict[str, str]
     columns: SavedColumns | None = None  # of a table whose rows are the samples
 
@@ -114,7 +115,8 @@ class Deployed:
             plain = torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
             of = self.columns
             return plain if of is None else plain * torch.tensor(of["std"]) + torch.tensor(of["mean"])
-        most = 256 if self.transform is not None else int(self.known["classes"])
+        # Tokens of a module of one's own are the first two, because nobody says how many it knows.
+        most = 256 if self.transform is not None else int(self.known.get("classes", 2))
         return torch.randint(0, most, (count, *self._shape), generator=drawn, dtype=self.dtype)
 
     @property
@@ -134,7 +136,9 @@ class Deployed:
     @property
     def _shape(self) -> Shape:
         if self.input_shape is None:
-            raise UserError("the shape of a sample is not known of a module of your own: use safetensors for it")
+            raise UserError(
+                "this run of old does not say which shape its samples have: use safetensors, or repeat the run"
+            )
         return self.input_shape
 
 
@@ -210,13 +214,12 @@ class Opened:
         told = {"clients": clients, **self._origin(), **about, **known}
         # Metadata are texts in every format: a text stays, the rest is JSON; what is not known is left out.
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in told.items() if v is not None}
-        shape = self.config["model"].get("input_shape")
         module = recover(module) if low_rank and form == "recovered" else module
         columns = self.config.get("columns")
         table = None  # the images of a table are none
         if columns is not None and Columns.of(columns).features:
             table = columns
-        return Deployed(module.cpu(), transform, None if shape is None else tuple(shape), texts, table)
+        return Deployed(module.cpu(), transform, Answering.of(self.config).input_shape, texts, table)
 
     def _origin(self) -> dict[str, Any]:
         """Return what was trained, how and on what; all that is needed to build the module again."""

@@ -38,7 +38,8 @@ UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begu
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 
 # These may differ between a run and its continuation: they do not change what is computed.
-_FREE = ("versions", "engine", "engine_reason", "machine")
+# What may differ; folders of old have no shape of samples, and the fingerprint of the data says more.
+_FREE = ("versions", "engine", "engine_reason", "machine", "sample_shape")
 
 
 class RunFolder:

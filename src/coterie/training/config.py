@@ -63,6 +63,8 @@ def _with_parts(config: Config, experiment: Experiment) -> Config:
         config["holdout_clients"] = experiment.newcomers.clients
     if experiment.federation.columns is not None:
         config["columns"] = experiment.federation.columns.saved()
+    if "input_shape" not in config["model"]:
+        config["sample_shape"] = list(experiment.federation.input_shape)
     if experiment.metrics.task.kind != "classes":
         config["targets"] = experiment.metrics.task.kind
     if (measured := list(experiment.metrics.infos)) != [ACCURACY]:

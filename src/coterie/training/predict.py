@@ -20,18 +20,20 @@ class Answering:
     """What a run's samples are, and what the outputs of its models mean."""
 
     transform: Transform | None  # of images that are stored as bytes
-    input_shape: tuple[int, ...] | None  # of one sample; not known of modules that Coterie did not build
+    input_shape: tuple[int, ...] | None  # of one sample; not known in folders of old with a module of one's own
+    fixed: bool  # whether the model is known to take no other shape; a module of one's own may
     targets: TargetKind | None  # what they were trained to answer
     columns: SavedColumns | None  # of a table whose rows are the samples
 
     @classmethod
     def of(cls, config: Config) -> "Answering":
         """Read it off a configuration."""
-        made, shape = config["transform"], config["model"].get("input_shape")
+        made, built = config["transform"], config["model"].get("input_shape")
+        shape = config.get("sample_shape") if built is None else built
         transform = None if made is None else Transform(made["mean"], made["std"])
         targets, columns = config.get("targets", "classes"), config.get("columns")
         table = columns if columns is not None and columns["features"] else None  # the images of a table have none
-        return cls(transform, None if shape is None else tuple(shape), targets, table)
+        return cls(transform, None if shape is None else tuple(shape), built is not None, targets, table)
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers of a module in evaluation mode to a batch of samples, or to one, or to rows of a table."""
@@ -45,13 +47,23 @@ class Answering:
         samples = as_tensor("the samples", x)
         alone = self.input_shape is not None and samples.dim() == len(self.input_shape)
         batch = samples[None] if alone else samples
-        if self.input_shape is not None and tuple(batch.shape[1:]) != self.input_shape:
-            shape = ", ".join(map(str, self.input_shape))
-            given = tuple(samples.shape)
-            raise UserError(f"the samples have the shape {given}: give a batch [B, {shape}], or one sample")
-        with torch.no_grad():
-            found = self._answers(module(self._inputs(module, batch)))
+        fits = self.input_shape is None or tuple(batch.shape[1:]) == self.input_shape
+        if self.fixed and not fits:
+            raise self._misfit(samples)
+        inputs = self._inputs(module, batch)
+        try:
+            with torch.no_grad():
+                found = self._answers(module(inputs))
+        except Exception as error:  # a module of one's own fails in its own way
+            if fits:
+                raise
+            raise self._misfit(samples) from error
         return found[0] if alone else found
+
+    def _misfit(self, samples: Tensor) -> UserError:
+        """Return what is to be said of samples that the module does not take."""
+        shape = ", ".join(map(str, ("B", *(self.input_shape or ()))))
+        return UserError(f"the samples have the shape {tuple(samples.shape)}: give a batch [{shape}], or one sample")
 
     def _inputs(self, module: nn.Module, batch: Tensor) -> Tensor:
         """Return samples as the module takes them; floating numbers have the type of its parameters."""
