@@ -37,8 +37,8 @@ LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 SHARE = 0.05  # of the time may be spent on writing checkpoints
 
-# These may differ between a run and its continuation: they do not change what is computed.
-# What may differ; folders of old have no shape of samples, and the fingerprint of the data says more.
+# These may differ between a run and its continuation: they do not change what is computed. The fingerprint of the data
+# says more than the shape of a sample, which older folders do not have.
 _FREE = ("versions", "engine", "engine_reason", "machine", "sample_shape")
 
 
