@@ -418,6 +418,66 @@ def test_a_loss_that_weighs_classes_is_found_wherever_they_are_stored(rare: int)
         assert padding_matters(model, probe, torch.cat([same, torch.tensor([rare])])) is weighs
 
 
+class Beginning(nn.Module):
+    """Compares the samples of a batch, behind a gate or before a head; these may begin as zeros, which hides it."""
+
+    def __init__(self, layer: str, begins: float) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(16, 8), nn.Linear(8, 3)
+        self.gate = nn.Parameter(torch.ones(1))
+        for p in [self.gate] if layer == "gate" else self.head.parameters():
+            nn.init.constant_(p, begins)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.hidden(x.flatten(1)))
+        out: Tensor = self.head(h + self.gate * torch.softmax(h @ h.T, 1) @ h)
+        return out
+
+
+@pytest.mark.parametrize(("layer", "begins"), [("head", 0.0), ("gate", 0.0), ("gate", 1e-6)])
+def test_what_zeros_hide_at_the_beginning_is_found(layer: str, begins: float) -> None:
+    fed = ragged("mlp")
+    torch.manual_seed(0)
+    model = Model(Beginning(layer, begins).double(), cross_entropy)
+    assert padding_matters(model, Batch(fed.x[:8], fed.y[:8], None), fed.y)
+
+
+@pytest.mark.parametrize("weighs", [True, False])
+def test_a_head_of_zeros_hides_no_weights_of_classes(weighs: bool) -> None:
+    """All engines train alike, and nothing is left unpadded that need not be."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(16, 3, dtype=torch.float64))
+    for p in module.parameters():
+        nn.init.zeros_(p)
+    fed, alg = ragged("mlp"), ct.algorithms.local(lr=0.1, batch_size=4, epochs=2)
+    loss = nn.CrossEntropyLoss(torch.tensor([0.2, 3.0, 1.0], dtype=torch.float64) if weighs else None)
+    assert padding_matters(Model(module, loss), Batch(fed.x[:8], fed.y[:8], None), fed.y) is weighs
+    runs = [ct.fit(module, fed, alg, rounds=2, engine=e, loss=loss, progress=False) for e in ("serial", "vectorized")]
+    for one, other in zip(*(run.clients for run in runs), strict=True):
+        for k, v in one.personal.items():
+            torch.testing.assert_close(other.personal[k], v)
+
+
+class Rooted(nn.Module):
+    """A parameter that must be positive: other values give no number, or an error."""
+
+    def __init__(self, checked: bool) -> None:
+        super().__init__()
+        self.layer, self.checked = nn.Linear(16, 3, dtype=torch.float64), checked
+        self.scale = nn.Parameter(torch.full((16,), 1e-3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.checked and bool((self.scale < 0).any()):
+            raise ValueError("negative")
+        out: Tensor = self.layer(x.flatten(1) * self.scale.sqrt())
+        return out
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_weights_that_a_model_cannot_take_tell_nothing(checked: bool) -> None:
+    fed = ragged("mlp")
+    assert not padding_matters(Model(Rooted(checked), cross_entropy), Batch(fed.x[:8], fed.y[:8], None), fed.y)
+
+
 class TestChoice:
     """``auto`` decides by cost and says why."""
 

@@ -1,7 +1,9 @@
 """What a model does, found by trying it on a few samples."""
 
 import inspect
+import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from torch.func import functional_call
 
 from ..core.errors import UserError
 from ..core.rng import torch_draws
-from ..core.tensors import split
+from ..core.tensors import Tensors, split
 from ..data.batches import Batch
 from ..engines.base import StepInfo
 from ..engines.dropout import CounterDropout
@@ -19,6 +21,7 @@ from .model import Loss, Model, sample_losses
 
 SEARCHED = 4096  # targets of more than one number that are compared
 TARGETS, NUMBERS = 1024, 2**22  # that a loss is tried with at once, and the numbers of a model's answers to them
+STEP = 0.2  # of weights, times the deviation that keeps the size of what passes through a layer
 
 
 def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
@@ -27,8 +30,37 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
     A few trials tell. The loss is the mean over the samples, whichever of all ``targets`` they have, it does not depend
     on what the padding is, and what the model keeps in its buffers is what it keeps without padding. A loss that
     compares samples or weighs classes is found, and so are statistics of a batch, other than those of BatchNorm layers,
-    which leave the padding out.
+    which leave the padding out. A model may begin with a head or a gate of zeros, which hides all of it until the first
+    step, so that the same is tried with other weights, too.
     """
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=batch.x.device) as seed:
+        warnings.simplefilter("ignore")  # a loss may complain of a single sample
+        if not _padded_alike(model, model.start, batch, targets, seed):
+            return True
+        seed(0)
+        other = _moved(model)
+        try:
+            works = bool(model.objective(*split(other, model.parameters), batch)[0].isfinite())
+        except Exception:
+            works = False  # a model may take no weights like these: then its own have told what can be known
+        return works and not _padded_alike(model, other, batch, targets, seed)
+
+
+def _moved(model: Model) -> Tensors:
+    """Return the model's tensors, every parameter a random step away: a short one, beside weights as layers draw them.
+
+    No step is near zero, because a gate may be a single number.
+    """
+
+    def step(v: Tensor) -> Tensor:
+        draw = torch.randn_like(v)
+        return (draw + draw.sign()) * (STEP / math.sqrt(max(1, v.shape[1:].numel())))
+
+    return model.start | {k: model.start[k] + step(model.start[k]) for k in model.parameters}
+
+
+def _padded_alike(model: Model, tensors: Tensors, batch: Batch, targets: Tensor, seed: Callable[[int], object]) -> bool:
+    """Return whether these values of a model's tensors show no trace of padding."""
     x, y, key, few = batch.x, batch.y, batch.dropout, max(1, 2 * len(batch.x) // 3)
     used = torch.arange(len(x), device=x.device) < few
     first = torch.cat([torch.arange(few), torch.zeros(len(x) - few, dtype=torch.int64)]).to(x.device)
@@ -40,13 +72,9 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
         "few": Batch(x[:few], y[:few], None, key),
     }
     found: dict[str, StepInfo] = {}
-    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device) as seed:
-        warnings.simplefilter("ignore")  # a loss may complain of a single sample
-        for name, trial in trials.items():
-            seed(0)
-            found[name] = model.objective(*split(model.start, model.parameters), trial)[1]
-        if not _is_mean(model.loss, model.outputs(model.start, x), targets):
-            return True
+    for name, trial in trials.items():
+        seed(0)
+        found[name] = model.objective(*split(tensors, model.parameters), trial)[1]
 
     def same(one: str, other: str, *, losses: bool = True) -> bool:
         """Compare two trials; those of unequal length draw other numbers, and only their buffers can be compared."""
@@ -54,7 +82,8 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
         pairs = [(a.buffers[k], b.buffers[k]) for k in a.buffers] + [(a.loss, b.loss)] * losses
         return all(torch.allclose(v, w, rtol=1e-4, atol=1e-6) for v, w in pairs)
 
-    return not (same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False))
+    alike = same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False)
+    return alike and _is_mean(model.loss, model.outputs(tensors, x), targets)
 
 
 def _is_mean(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
