@@ -274,6 +274,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "numpy": (lambda: Applied(lambda m, x: m.hidden(x) * float(x.numpy().mean())), SERIAL),
     "written into a tensor": (lambda: Applied(written_into), SERIAL),
     "in place": (lambda: Applied(lambda m, x: F.relu_(m.hidden(x))), VECTORIZED),
+    "in place, of the samples": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)), SERIAL),
     "a function of one's own": (lambda: Applied(lambda m, x: OwnFunction.apply(m.hidden(x))), SERIAL),
     "a checkpoint of activations": (
         lambda: Applied(lambda m, x: checkpoint.checkpoint(m.hidden, x, use_reentrant=False)),

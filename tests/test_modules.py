@@ -15,7 +15,7 @@ from coterie.data import Federation
 from coterie.data.batches import Amount
 from coterie.engines import Serial
 from coterie.training.first_steps import first_steps
-from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Answering, Recurrent, Unused, two_layers
+from modules import REFUSED, SERIAL, TRAINED, WRAPPERS, Answering, Applied, Recurrent, Unused, two_layers
 from test_engines import graphed_for
 from toys import experiment, models, net, ragged
 
@@ -196,6 +196,32 @@ def test_a_personal_part_that_the_loss_does_not_reach_stays(engine: str) -> None
         found = client.shared | client.personal
         assert client.personal.keys() == extra
         assert {k for k, v in found.items() if torch.equal(v, start[k])} == extra
+
+
+def shifted(module: Applied, x: Tensor) -> Tensor:
+    """Write into the samples themselves, another time at every call."""
+    x -= 5
+    out: Tensor = module.hidden(x)
+    return out
+
+
+def relabeling(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Write into the targets themselves."""
+    targets += 1
+    targets %= 3
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("engine", ["auto", SERIAL])
+@pytest.mark.parametrize(("between", "loss"), [(shifted, None), (lambda m, x: m.hidden(x), relabeling)])
+def test_what_is_written_into_samples_stays_out_of_the_federation(
+    between: Callable[[Applied, Tensor], Tensor], loss: Callable[[Tensor, Tensor], Tensor] | None, engine: str
+) -> None:
+    """A plain loop may do so, because its batches are copies."""
+    fed, alone = federation(), ct.algorithms.local(epochs=1)
+    before = [v.clone() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
+    ct.fit(Applied(between), fed, alone, rounds=1, engine=engine, loss=loss, progress=False)
+    assert all(map(torch.equal, before, (fed.x, fed.y, fed.test_x, fed.test_y)))
 
 
 @pytest.mark.parametrize("answer", [lambda out: (out, out), lambda out: {"scores": out}, lambda out: out[:, 0]])

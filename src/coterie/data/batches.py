@@ -107,9 +107,9 @@ class Samples:
         return Batch(x, take(self.y, index), mask, dropout)
 
     def parts(self, size: int) -> Iterator[Batch]:
-        """Yield all samples in order, ``size`` at a time, as a model is evaluated on them."""
+        """Yield copies of all samples in order, ``size`` at a time, as a model is evaluated on them."""
         for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
-            yield Batch(x if self.transform is None else self.transform.plain(x), y, None)
+            yield Batch(x.clone() if self.transform is None else self.transform.plain(x), y, None)
 
 
 @dataclass(frozen=True)

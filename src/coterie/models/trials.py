@@ -40,7 +40,7 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
         seed(0)
         other = _moved(model)
         try:
-            works = bool(model.objective(*split(other, model.parameters), batch)[0].isfinite())
+            works = bool(model.objective(*split(other, model.parameters), _copy(batch))[0].isfinite())
         except Exception:
             works = False  # a model may take no weights like these: then its own have told what can be known
         return works and not _padded_alike(model, other, batch, targets, seed)
@@ -74,7 +74,7 @@ def _padded_alike(model: Model, tensors: Tensors, batch: Batch, targets: Tensor,
     found: dict[str, StepInfo] = {}
     for name, trial in trials.items():
         seed(0)
-        found[name] = model.objective(*split(tensors, model.parameters), trial)[1]
+        found[name] = model.objective(*split(tensors, model.parameters), _copy(trial))[1]
 
     def same(one: str, other: str, *, losses: bool = True) -> bool:
         """Compare two trials; those of unequal length draw other numbers, and only their buffers can be compared."""
@@ -83,7 +83,12 @@ def _padded_alike(model: Model, tensors: Tensors, batch: Batch, targets: Tensor,
         return all(torch.allclose(v, w, rtol=1e-4, atol=1e-6) for v, w in pairs)
 
     alike = same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False)
-    return alike and _is_mean(model.loss, model.outputs(tensors, x), targets)
+    return alike and _is_mean(model.loss, model.outputs(tensors, x.clone()), targets)
+
+
+def _copy(batch: Batch) -> Batch:
+    """Return a copy for one trial: a module or a loss may write into what it is given."""
+    return batch._replace(x=batch.x.clone(), y=batch.y.clone())
 
 
 def _is_mean(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
@@ -147,7 +152,7 @@ def check_stateless(model: Model, x: Tensor) -> None:
     for _ in range(2):
         tensors = {k: v.clone() for k, v in model.start.items()}
         with torch.no_grad(), torch_draws(0, x.device):
-            answers.append(functional_call(model.training, tensors, (x,)))
+            answers.append(functional_call(model.training, tensors, (x.clone(),)))  # which it may write into
     for name in model.parameters:
         if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
             raise UserError(
@@ -171,7 +176,7 @@ def draws_randomness(model: Model, batch: Batch) -> bool:
     watch = WatchDraws()
     with torch.no_grad(), torch_draws(device=batch.x.device), watch:
         for objective in (model.objective, model.eval_objective):
-            objective(*split(model.start, model.parameters), batch)
+            objective(*split(model.start, model.parameters), _copy(batch))
     return watch.drawn
 
 

@@ -201,7 +201,7 @@ def check_model(model: Model, federation: Federation) -> None:
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_stateless(model, federation.sample(PROBE))
-    _check_loss(model.loss, outputs, federation.y[:2])
+    _check_loss(model.loss, outputs, federation.y[:2].clone())
 
 
 def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:

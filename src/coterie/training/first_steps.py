@@ -99,7 +99,7 @@ def check_corrections(e: Experiment) -> None:
 def check_reached(model: Model, federation: Federation) -> None:
     """Refuse a loss that depends on no parameter; an error of autograd would say so without a way out."""
     x = {k: model.start[k].detach().requires_grad_() for k in model.parameters}
-    batch = Batch(federation.sample(2), federation.y[:2], None)
+    batch = Batch(federation.sample(2), federation.y[:2].clone(), None)
     with torch_draws(device=batch.x.device):
         loss, _ = model.objective(x, split(model.start, model.buffers)[0], batch)
     if not loss.requires_grad:

@@ -121,7 +121,7 @@ class Candidate:
     @cached_property
     def price(self) -> Cost:
         """The cost of one sample."""
-        return cost(self.model.evaluation, self.probe.x[:2])
+        return cost(self.model.evaluation, self.probe.x[:2].clone())
 
     @cached_property
     def exact(self) -> bool:
