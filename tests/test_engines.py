@@ -28,7 +28,7 @@ from coterie.training.checks import find_device
 from coterie.training.experiment import Experiment
 from coterie.training.select_engine import Work, choose
 from laws import FIRST, LAWS, METHODS, build, kind_like, kinds
-from toys import ZOO, candidate, experiment, in_place, models, net, ragged, traced
+from toys import FEDAVG, ZOO, candidate, experiment, in_place, models, net, ragged, traced
 
 # By hand: every case with every kind of model in both precisions, on every engine. Otherwise the first case of every
 # method meets every kind once, and elsewhere the kinds take turns: others in single precision than in double.
@@ -370,6 +370,31 @@ def test_the_surrounding_random_state_is_left_alone() -> None:
     models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Vectorized(5)), 1)
     models(experiment(net("mlp"), ragged("mlp"), build("dfedalt"), Serial()), 1)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+class Noisy(nn.Linear):
+    """Draws in training and in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1) + torch.randn(len(x), 16, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorized", "auto"])
+def test_a_run_leaves_the_random_state_alone_where_a_module_or_a_loss_draws(engine: str) -> None:
+    """Trials, training and evaluation draw, and nothing depends on what was drawn before."""
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs + 0.1 * torch.randn_like(outputs), targets)
+
+    fed, found = ragged("mlp"), []
+    module = Noisy(16, 3, dtype=torch.float64)
+    for _ in range(2):
+        before = torch.random.get_rng_state()
+        run = ct.fit(module, fed, FEDAVG, rounds=2, engine=engine, loss=loss, progress=False)
+        assert torch.equal(before, torch.random.get_rng_state())
+        found.append([row["train_loss"] for row in run.history])
+        torch.rand(3)
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("kind", ZOO)

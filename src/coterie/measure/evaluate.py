@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ..core.errors import UserError
 from ..core.process_wide import ProcessWide
+from ..core.rng import torch_draws
 from ..core.tensors import Tensors, floating, pick, replicate, split
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
@@ -192,7 +193,7 @@ def metrics_for(model: Model, x: Tensor, y: Tensor, given: Sequence[MetricLike])
     Those that do not fit are refused. Without any given it is the one that suits the task and the loss, or none.
     """
     device = next(iter(model.start.values())).device  # also where there are shapes alone
-    with plain_inference(model):
+    with plain_inference(model), torch_draws(device=device):
         outputs = model.outputs(model.start, x.to(device))
     task = task_of(outputs, y, model.loss)
     return Metrics.of(given or natural(task, model.loss), task, outputs, y[: len(x)].to(device))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
+from ..core.rng import torch_draws
 from ..engines.watch import Watch
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -63,7 +64,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     hooks = [m.register_forward_hook(count) for m in leaves]
     was_training = module.training
     try:
-        with torch.no_grad(), products:
+        with torch.no_grad(), torch_draws(device=samples.device), products:
             module.eval()(samples)
     finally:
         module.train(was_training)

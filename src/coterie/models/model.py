@@ -14,6 +14,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.rng import torch_draws
 from ..core.schema import Precision
 from ..core.tensors import SIMD_WIDTH, Tensors
 from ..data.batches import Batch
@@ -199,7 +200,7 @@ class Model:
     def answers_alone(self, x: Tensor) -> bool:
         """Try once whether the answer to a sample is independent of the other samples, in evaluation mode."""
         if "alone" not in self._found:
-            with torch.no_grad():
+            with torch.no_grad(), torch_draws(device=x.device):
                 others = x[:1].repeat_interleave(len(x), 0)  # before a module may write into x
                 company = self.outputs(self.start, x), self.outputs(self.start, others)
             self._found["alone"] = torch.allclose(company[0][:1], company[1][:1], rtol=1e-4, atol=1e-5)

@@ -15,6 +15,7 @@ from ..core import memory
 from ..core.clients import client_list, client_name
 from ..core.errors import UserError, noted
 from ..core.memory import check_fits
+from ..core.rng import torch_draws
 from ..core.tensors import size_in_bytes
 from ..data import Federation
 from ..data.arrays import name_of
@@ -211,7 +212,7 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     try:
         if loss is cross_entropy and targets.is_floating_point() and not _probabilities(targets):
             raise ValueError("numbers are no probabilities of classes")
-        with torch.no_grad(), noted("It happened with the first samples."):
+        with torch.no_grad(), torch_draws(device=targets.device), noted("It happened with the first samples."):
             found = loss(outputs, targets)
     except UserError:
         raise
@@ -241,7 +242,7 @@ def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) 
     """Return what the model answers to the first samples; refuse it with both shapes where it cannot take them."""
     have = tuple(federation.input_shape)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch_draws(device=federation.x.device):
             return model.evaluation(federation.sample(2))
     except (RuntimeError, IndexError) as error:
         takes = f"fails ({str(error).splitlines()[0]})"
