@@ -198,6 +198,22 @@ def test_a_personal_part_that_the_loss_does_not_reach_stays(engine: str) -> None
         assert {k for k, v in found.items() if torch.equal(v, start[k])} == extra
 
 
+def with_own_attributes() -> nn.Module:
+    """Two layers with attributes whose names mean something else on Coterie's models, or where they are functions."""
+    module = two_layers()
+    module.origin, module.penalty = "Mayo", 0.01
+    return module
+
+
+@pytest.mark.parametrize("method", ["local", "fedlmt", "drawn"])
+def test_attributes_of_ones_own_may_have_any_name(method: str) -> None:
+    given: Any = (with_own_attributes, "per-client") if method == "drawn" else (built(with_own_attributes), "common")
+    alg = ct.algorithms.fedlmt(keep_layers=1, epochs=1) if "fedlmt" in method else ct.algorithms.local(epochs=1)
+    run = ct.fit(given[0], federation(), alg, rounds=1, init=given[1], progress=False)
+    assert run.config["model"] == {"module": "Sequential"}
+    assert run.clients[0].module().origin == "Mayo"
+
+
 def shifted(module: Applied, x: Tensor) -> Tensor:
     """Write into the samples themselves, another time at every call."""
     x -= 5

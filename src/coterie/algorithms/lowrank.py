@@ -9,6 +9,7 @@ from .. import topology as topologies
 from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Model
+from ..models.parts import origin_of
 from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize, penalty
 from ..topology import TopologyLike
 from .base import Problem, Program
@@ -39,7 +40,7 @@ def low_rank(
     model: Model, rank_ratio: float, keep_layers: int | str, init: FactorInit, regularizer: str, rank_mode: RankMode
 ) -> Model:
     """Return the model with its layers as products, and the regularizer in its loss."""
-    seed = getattr(model.module, "origin", {}).get("seed", 0)
+    seed = origin_of(model.module).get("seed", 0)
     module = factorize(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
     return regularized(module, model, regularizer)
 

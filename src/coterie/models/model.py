@@ -138,8 +138,8 @@ class Model:
 
     @cached_property
     def penalties(self) -> tuple[Callable[[Tensors], Tensor], ...]:
-        """The terms that are added to the loss: the method's and the module's own."""
-        return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if p is not None)
+        """The terms that are added to the loss: the method's and the module's own, unless that is no function."""
+        return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if callable(p))
 
     def _objective(self, answer: Callable[[Tensors, Tensor], Tensor], keyed: bool) -> Objective:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:

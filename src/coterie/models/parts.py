@@ -1,8 +1,8 @@
-"""Parts of several models: widths that scale, and group normalization that fits them."""
+"""Parts of several models: widths that scale, group normalization that fits them, and where a model comes from."""
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from torch import nn
 
@@ -20,6 +20,18 @@ def scaled_width(width: int, rate: float) -> int:
     (16, 3, 7)
     """
     return math.ceil(rate * width - 1e-9)  # 0.07 * 100 is a little more than 7
+
+
+def origin_of(module: nn.Module) -> dict[str, Any]:
+    """Return the description of a model that Coterie built; a module of one's own may call something else its origin.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> layer.origin = "Mayo"
+    >>> origin_of(layer)
+    {}
+    """
+    found = getattr(module, "origin", None)
+    return found if isinstance(found, dict) else {}
 
 
 def group_norm(groups: int, channels: int) -> nn.Module:

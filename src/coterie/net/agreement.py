@@ -22,6 +22,7 @@ from ..data import Federation, Transform
 from ..data.arrays import name_of
 from ..models.losses import loss_named, name_of_loss
 from ..models.model import Model
+from ..models.parts import origin_of
 from ..training.config import fingerprint
 from .config import PeerConfig
 from .own_data import own_data
@@ -86,7 +87,7 @@ def agreed(config: PeerConfig, own: Federation | None = None) -> dict[str, Any]:
     shared = config.federation
     own = own_data(config) if own is None else own
     loss, method, built = loss_named(shared.loss), algorithm(config), module(config, own)
-    origin: dict[str, Any] = dict(getattr(built, "origin", {}))
+    origin: dict[str, Any] = origin_of(built)
     named = {"module": shared.model.partition(",")[0]} if "module" in origin else {}
     columns = read_columns(config.located(shared.columns)) if own.columns is not None else None
     found = {

@@ -20,6 +20,7 @@ from ..core import rng
 from ..core.arguments import checked
 from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors
+from ..models.parts import origin_of
 from .factors import TERMS, LowRank, LowRankConv2d, LowRankEmbedding, LowRankLinear, matrices, product, spectral
 
 # Exactly these classes: a subclass means something of its own, as attention's output layer, whose weight is read
@@ -203,7 +204,8 @@ def penalty(pairs: Sequence[Pair], coefficients: Mapping[str, float]) -> Callabl
 def replace_layers(module: nn.Module, new: dict[int, nn.Module]) -> nn.Module:
     """Return a copy of a module with new layers in place of those with these ids."""
     changed = copy.deepcopy(module, dict(new))  # deepcopy takes from its memo what it finds there
-    changed.__dict__.pop("origin", None)  # models.build would make another module of it
+    if origin_of(changed):
+        del changed.origin  # models.build would make another module of it
     return changed
 
 

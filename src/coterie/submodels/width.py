@@ -18,7 +18,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from .. import models
 from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.tensors import Tensors
-from ..models.parts import WidthRate
+from ..models.parts import WidthRate, origin_of
 
 Shapes = Mapping[str, torch.Size]
 Key = int | str
@@ -148,7 +148,7 @@ def narrow(module: nn.Module, rate: WidthRate) -> nn.Module:
     >>> narrow(models.build("mlp", classes=10, input_shape=(64,)), 0.25)[3]
     Linear(in_features=16, out_features=16, bias=True)
     """
-    origin: dict[str, Any] = getattr(module, "origin", {})
+    origin = origin_of(module)
     own: Callable[[float], nn.Module] | None = getattr(module, "at_width", None)
     if rate == 1:
         return copy.deepcopy(module)

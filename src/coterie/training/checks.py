@@ -21,6 +21,7 @@ from ..data import Federation
 from ..data.arrays import name_of
 from ..data.batches import Amount, Batches
 from ..models.model import Loss, Model, cross_entropy
+from ..models.parts import origin_of
 from ..models.trials import check_stateless, needs_company
 from ..store import flatten
 from ..topology import Topology
@@ -189,7 +190,7 @@ def find_device(name: str | torch.device) -> torch.device:
 
 def check_model(model: Model, federation: Federation) -> None:
     """Refuse a model that cannot take the data, or has no score for some of their classes."""
-    origin = getattr(model.module, "origin", {})
+    origin = origin_of(model.module)
     classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
     _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
     outputs = _outputs(model, federation, origin.get("input_shape"))

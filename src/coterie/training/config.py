@@ -23,6 +23,7 @@ from ..data import Federation
 from ..measure.metric import BUILT_IN
 from ..models.losses import LOSSES, name_of_loss
 from ..models.model import Model
+from ..models.parts import origin_of
 from ..topology import Topology
 from .experiment import Experiment
 from .first import COMMON, PER_CLIENT
@@ -31,7 +32,7 @@ from .first import COMMON, PER_CLIENT
 def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
     """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
-    origin = getattr(model.module, "origin", {"module": type(model.module).__qualname__})
+    origin = origin_of(model.module) or {"module": type(model.module).__qualname__}
     config: Config = {
         "method": algorithm.name,
         "settings": {k: _as_json(v) for k, v in algorithm.settings.items()},

@@ -1,7 +1,7 @@
 """The first model of every client, where each draws its own instead of all starting from one."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import get_args
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from ..core.tensors import Tensors, replicate, stack
 from ..data.batches import Integers
 from ..models.accept import accepted
 from ..models.model import Model
+from ..models.parts import origin_of
 
 INITS: tuple[Init, ...] = get_args(Init)
 COMMON, PER_CLIENT = INITS
@@ -56,8 +57,8 @@ def everybodys(first: First | None, common: Tensors, clients: Integers) -> Tenso
 
 def _built_again(given: Model) -> Callable[[int], nn.Module]:
     """Return a function that builds a model by its name again, with another seed."""
-    origin: Mapping[str, Any] | None = getattr(given.module, "origin", None)
-    if origin is None:
+    origin = origin_of(given.module)
+    if not origin:
         raise UserError(
             f"init={PER_CLIENT} cannot draw a {type(given.module).__name__} anew: give fit a function that builds it, "
             "as in fit(lambda: Net(), ...), or a model of coterie.models.build"
@@ -72,7 +73,8 @@ def _built_again(given: Model) -> Callable[[int], nn.Module]:
 def _drawn_again(model: Callable[[], nn.Module]) -> Callable[[int], nn.Module]:
     def make(key: int) -> nn.Module:
         module = drawn(model, key)
-        module.origin = {**getattr(module, "origin", {}), "seed": key}  # type: ignore[assignment]  # a method may draw more
+        if isinstance(getattr(module, "origin", {}), dict):  # something else is the module's own
+            module.origin = {**origin_of(module), "seed": key}  # type: ignore[assignment]  # a method may draw more
         return module
 
     return make
