@@ -111,6 +111,14 @@ def test_npz_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert npz(str(unread)).x.shape == (3, 2)
 
 
+def test_npz_with_an_endless_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", BOMB) + b" " * BOMB)
+    with little_memory(monkeypatch):
+        assert f"its header has {BOMB} bytes" in refused(read_npz, path, ["x"])
+
+
 def test_npz_whose_directory_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory says 16 bytes of data, as the array does; what is packed has 48 million more."""
     whole = npy((4,), data=bytes(BOMB))
@@ -262,6 +270,16 @@ def test_a_pickle_makes_no_array_of_its_own(name: str, monkeypatch: pytest.Monke
     content = pickle.dumps({b"data": PICKLES[name], b"labels": [0]}, protocol=2)
     with little_memory(monkeypatch):
         assert "is damaged" in refused(cifar._batch, "test_batch", content, b"labels")
+
+
+def test_a_pickle_of_lists_that_hold_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hundred bytes, of which an array would be a billion numbers."""
+    nested: list[Any] = [0, 0]
+    for _ in range(30):
+        nested = [nested, nested]
+    with little_memory(monkeypatch):
+        said = refused(cifar._batch, "x", pickle.dumps({b"data": nested, b"labels": [0]}), b"labels")
+    assert "x is damaged (ValueError)" in said
 
 
 def test_a_pickle_reserves_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

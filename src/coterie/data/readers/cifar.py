@@ -103,7 +103,7 @@ def _batch(where: str, content: bytes, key: bytes) -> Labeled:
     """Return the images and labels of one pickle."""
     try:
         values = ArraysOnly(content, where).load()
-        x, y = (v.array if isinstance(v, PickledArray) else np.asarray(v) for v in (values[b"data"], values[key]))
+        x, y = (_numbers(values[name]) for name in (b"data", key))
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -112,6 +112,15 @@ def _batch(where: str, content: bytes, key: bytes) -> Labeled:
         shapes = f"{x.dtype} {x.shape} and {y.dtype} {y.shape}"
         raise UserError(f"{where} holds {shapes}, not uint8 (N, {PIXELS}) and N labels: put the original file there")
     return Labeled(x.reshape(-1, 3, 32, 32), y.astype(np.int64))
+
+
+def _numbers(value: object) -> NDArray[Any]:
+    """Return an array, or a plain list of whole numbers as one: lists of lists may hold each other, without end."""
+    if isinstance(value, PickledArray):
+        return value.array
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise ValueError("neither an array nor a list of numbers")
+    return np.array(value, dtype=np.int64)
 
 
 class ArraysOnly(pickle._Unpickler):

@@ -4,7 +4,7 @@ import zipfile
 from collections.abc import Collection
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -17,6 +17,7 @@ from .packed import exactly, opened
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _COPIES = 3  # as it is stored, in the type of a federation, and divided into training and test samples
 _ENCRYPTED = 1  # the bit of a member's flags
+_LONGEST_HEADER = 10_000  # bytes, as for NumPy
 
 
 class _Header(NamedTuple):
@@ -60,7 +61,7 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{member.filename} is packed as NumPy does not")
     with archive.open(member) as file:
-        header = _Header(*_HEADERS[npy.read_magic(file)](file))
+        header = _announced(file)
         if header.dtype.hasobject:
             raise ValueError(f"{member.filename} holds objects")
         have = member.file_size - file.tell()
@@ -69,8 +70,19 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Header:
     return header
 
 
+def _announced(file: IO[bytes]) -> _Header:
+    """Read what an array says of itself; NumPy would read all of a header, however long, before it refuses it."""
+    version = npy.read_magic(file)
+    begin = file.tell()
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"its header has {length} bytes")
+    file.seek(begin)
+    return _Header(*_HEADERS[version](file))
+
+
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
-        header = _Header(*_HEADERS[npy.read_magic(file)](file))
+        header = _announced(file)
         content = exactly(file, header.size)
     return np.ndarray(header.shape, header.dtype, content.data, order="F" if header.fortran else "C")
