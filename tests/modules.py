@@ -372,6 +372,19 @@ def holding(thing: Any) -> nn.Module:
 
 
 # What is refused, and what the sentence says.
+class Masked(nn.Linear):
+    """Hides three of its outputs behind a buffer."""
+
+    mask: torch.Tensor
+
+    def __init__(self, hidden: float) -> None:
+        super().__init__(6, 6)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, hidden, hidden, hidden]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x) + self.mask).softmax(-1)[:, :3]
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), r"0\.weight has no values yet: call the model"),
     "lazy statistics": (
@@ -385,6 +398,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "on the meta device": (on_meta, "weight is on the meta device and has no values: build"),
     "not finite": (lambda: nn.Linear(6, 3).apply(nan_weight), "weight is not finite before any training: look"),
+    "an infinite mask": (lambda: Masked(float("-inf")), "buffer mask is not finite.*: if it is a mask .* hold -1e9"),
     "complex": (lambda: Rotating(frozen=False), "turn is complex: hold its real and its imaginary part"),
     "frozen": (lambda: nn.Linear(6, 3).requires_grad_(False), "no parameter that can be trained: set requires_grad"),
     "without parameters": (nn.Flatten, "no parameter that can be trained: .* give a model with parameters"),

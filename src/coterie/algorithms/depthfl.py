@@ -83,8 +83,9 @@ def depthfl(
     weight ``teaching`` at temperature ``tau``, and ``feature_l2`` times the squared distance of what the heads' linear
     layers see from what the last one's sees is added; "none": every head by itself
 
-    A client deploys its own stages and heads; the global model is as deep as the deepest client of the round: heads
-    that nobody has trained do not answer.
+    With "mutual" the form that a client trains has one buffer more, ``listening``: how much its heads learn from each
+    other in the round. A client deploys its own stages and heads; the global model is as deep as the deepest client of
+    the round: heads that nobody has trained do not answer.
 
     Args:
         capacities: Depths by client, "b4-b3-b2" (4, 3 and 2 stages, for a network of four), "3-1" or "b4x15-b2x5"; or

@@ -157,7 +157,10 @@ def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
 
 
 def check_stateless(model: Model, x: Tensor) -> None:
-    """Refuse a model that keeps something of a call elsewhere than in its buffers: all clients would share it."""
+    """Refuse a model that keeps something of a call elsewhere than in its buffers: all clients would share it.
+
+    Also one with buffers that stay infinite, as some masks of attention are: an average of them is no number.
+    """
     answers = []
     for _ in range(2):
         tensors = {k: v.clone() for k, v in model.start.items()}
@@ -168,6 +171,12 @@ def check_stateless(model: Model, x: Tensor) -> None:
             raise UserError(
                 f"the model writes into its parameter {name} while it computes, as nn.Embedding(max_norm=...) does: "
                 "let it compute with a changed copy instead, as in nn.utils.parametrize"
+            )
+    for name in model.buffers:
+        if not tensors[name].isfinite().all():
+            raise UserError(
+                f"the buffer {name} is not finite, and averages of it would be no numbers: if it is a mask of "
+                "attention, let it be of booleans, or hold -1e9 in place of -inf"
             )
     first, second = answers
     if isinstance(first, Tensor) and not torch.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True):
