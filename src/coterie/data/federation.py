@@ -104,10 +104,7 @@ class Federation:
         return self.y.shape[1:].numel() if self.classes is None else self.classes
 
     def sample(self, which: int | Tensor) -> Tensor:
-        """Return training samples as a model sees them in evaluation: the first ones, or those in some rows.
-
-        They are a copy, because a module may write into what it is given, as nn.ReLU(inplace=True) does.
-        """
+        """Return copies of training samples as a model sees them in evaluation: the first ones, or some rows."""
         x = self.x[:which].clone() if isinstance(which, int) else self.x[which]
         return x if self.transform is None else self.transform.plain(x)
 

@@ -194,8 +194,7 @@ class Experiment:
 
     def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
         """Run round ``t`` of the local clients, and measure it."""
-        r = self.round(t)
-        began = self._now()
+        r, began = self.round(t), self._now()
         with products(self.model.precision):  # mixing has all digits
             trained = self.program.train(before.state, r) if len(r.cohort) else self._nobody_trains(before.state, r)
         trained.check_finite(r)
@@ -246,7 +245,8 @@ class Experiment:
         Where not everybody takes part in this round and the next one, each is measured in its own: its trained model is
         gone afterwards. But not who trains again before anybody asks.
         """
-        everybody = len(r.global_cohort) == len(self.train.owned) == len(self.schedule.cohort(r.index + 1))
+        rounds = (r.global_cohort, self.schedule.cohort(r.index + 1)) if self.offline else (r.global_cohort,)
+        everybody = all(len(cohort) == len(self.train.owned) for cohort in rounds)
         if not self.measurable or (everybody and not evaluate):
             return known
         latest = np.isin(r.cohort, r.cohort if everybody else self.schedule.final(r.index))

@@ -12,9 +12,9 @@ from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.schema import Row, number
 from ..core.spec import parse_seconds
-from ..core.tensors import Tensors
 
 if TYPE_CHECKING:
+    from ..core.tensors import Tensors
     from ..store import Writer
     from .schedule import Schedule
 
@@ -97,7 +97,7 @@ class LimitedRun:
         """
         self.limit.check(WRITING, self.save + (self.evaluation if tuned else 0.0))
 
-    def written(self, models: Sequence[Tensors]) -> Iterator[Tensors]:
+    def written(self, models: "Sequence[Tensors]") -> "Iterator[Tensors]":
         """Yield the clients' models that are to be written, as long as there is time for all that are left.
 
         What one takes is learned from those before it: a small checkpoint says little about many files.

@@ -115,7 +115,7 @@ def _batch(where: str, content: bytes, key: bytes) -> Labeled:
 
 
 def _numbers(value: object) -> NDArray[Any]:
-    """Return an array, or a plain list of whole numbers as one: lists of lists may hold each other, without end."""
+    """Return an array, or a plain list of integers as one: lists of lists may hold each other, without end."""
     if isinstance(value, PickledArray):
         return value.array
     if not isinstance(value, list) or not all(type(number) is int for number in value):
