@@ -15,7 +15,6 @@ from .transport import Beat, Transport
 
 GONE = "leaving"  # the state of a member that says goodbye
 IN_VAIN = 5  # rounds after which somebody is told that nothing of a member arrives
-ABSENT = 50  # rounds after which nobody keeps the pace any longer for a member that is gone, or was revoked
 
 
 class Network:
@@ -38,7 +37,7 @@ class Network:
         self.round, self.step = 0, 0
         self.missed: set[str] = set()  # whom this round has waited for in vain
         self.heard: set[str] = set()  # whose messages the latest round has mixed in
-        self._seen: dict[str, int] = {}  # who was there at the beginning of a round, and of which one last
+        self._seen: set[str] = set()  # who was there at the beginning of any round
         self._in_vain: Counter[str] = Counter()  # rounds since a message of each member came in time
         self._entered = monotonic()
         self._pending: Counter[str] = Counter()  # messages that nobody has settled, by receiver
@@ -47,8 +46,7 @@ class Network:
     def enter(self, round: int) -> None:
         """Begin a round: its messages and those of the next one are taken from now on."""
         self.round, self.step, self.missed, self._entered = round, 0, set(), monotonic()
-        self._seen |= dict.fromkeys(self.beats(), round)
-        self._seen = {name: last for name, last in self._seen.items() if last >= round - ABSENT}
+        self._seen |= set(self.beats())
         self.mailbox.enter(round)
         self.transport.drop(round - 1)
 
@@ -58,12 +56,12 @@ class Network:
 
     @property
     def lost(self) -> set[str]:
-        """Those who were there lately, and are not."""
-        return set(self._seen) - set(self.beats())
+        """Those who were there, and are not."""
+        return self._seen - set(self.beats())
 
     @property
     def together(self) -> bool:
-        """Whether this round went on with everybody who was there lately."""
+        """Whether this round went on with everybody who has ever come."""
         return not self.lost and self.missed.isdisjoint(self._seen)
 
     def keep_pace(self) -> None:
