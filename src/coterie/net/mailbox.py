@@ -83,9 +83,7 @@ class Mailbox:
         self._numbers = count()
         self._largest = [each.largest for each in announced]  # value of this peer's own first message
         self._sent: set[int] = set()  # exchanges of which this peer has sent a message
-        self._arriving: dict[
-            str, tuple[tuple[int, int], Path]
-        ] = {}  # the latest of each sender, while its file is there
+        self._arriving: dict[str, tuple[tuple[int, int], Path]] = {}  # what each sends now, while its file is there
         self._copies: dict[tuple[int, int, str], Path] = {}
         self._transfers: dict[str, dict[tuple[int, int], Path]] = {}
         self._last = dict(applied)
