@@ -246,7 +246,7 @@ class Metrics:
         if self.silent:
             return torch.full((len(sizes), len(self.each)), torch.nan, dtype=torch.float64)
         exact, columns = statistics.to(torch.float64), []
-        owner = torch.repeat_interleave(torch.from_numpy(sizes))
+        owner = torch.from_numpy(np.arange(len(sizes)).repeat(sizes))
         for m, kept in zip(self.each, torch.split(exact, list(self.widths), 1), strict=True):
             if m.additive:
                 sums = torch.zeros(len(sizes), kept.shape[1], dtype=torch.float64).index_add_(0, owner, kept)

@@ -155,8 +155,8 @@ def _metric_columns(
     sizes = {protocol: np.array([len(own) for own in each], np.int64) for protocol, each in owned.items()}
     common = [(p.local_clients, p.common) for p in parts if p.common is not None]
     each = whole([(clients, one.each) for clients, one in common])
-    order = torch.cat([one.places for _, one in common]).argsort()
-    together = metrics.value(torch.cat([one.statistics for _, one in common])[order])
+    order = torch.cat([one.places for _, one in common]).argsort().numpy()
+    together = metrics.value(torch.from_numpy(torch.cat([one.statistics for _, one in common]).numpy()[order]))
     found: Columns = {}
     for i, info in enumerate(metrics.infos):
         for protocol, of_clients in values.items():
