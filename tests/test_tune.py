@@ -163,6 +163,17 @@ WRONG = {
 }
 
 
+def test_what_a_file_sets_is_not_tuned_as_well(cli: Cli, tmp_path: Path) -> None:
+    """The file would have been passed over in silence; a table of another method is in nobody's way."""
+    file = tmp_path / "own.toml"
+    file.write_text("[dfedavg]\nlr = 0.1\n\n[local]\nmomentum = 0.5\n")
+    both = ("own.toml and --grid both have lr", "leave it out of one of them")
+    cli.refuse("tune", "dfedavg", "--grid", "lr=0.1,0.2", "--settings", "own.toml", cwd=tmp_path, names=both)
+    asked = ("compare", "dfedavg", "local", "--tune", "lr=0.1,0.2", "--settings", "own.toml", "--out", "c")
+    cli.refuse(*asked, cwd=tmp_path, names=("own.toml and --tune both have lr",))
+    assert contents(tmp_path) == {"own.toml": file.read_bytes()}
+
+
 @pytest.mark.parametrize("typed", WRONG)
 def test_a_wrong_request_names_the_fix(cli: Cli, tmp_path: Path, typed: str) -> None:
     cli.refuse("tune", "dfedavg", *typed.split(), cwd=tmp_path, names=WRONG[typed])

@@ -21,7 +21,7 @@ from ..track import Tracker
 from ..training.run import Run
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
 from .options import VALIDATION, Output, RunOptions
-from .request import RunPlan
+from .request import RunPlan, settings_from_file
 from .trial_watcher import EndedEarly, Watcher, known_config
 from .variations import variation
 
@@ -51,6 +51,8 @@ def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], option
             raise UserError(f"{option} {item} has a value twice: leave one out")
         if any(typed.partition("=")[0].strip().rpartition(".")[2] == key for typed in options.set):
             raise UserError(f"--set and {option} both have {key}: leave one of them out")
+        if options.settings and any(key in own for own in settings_from_file(options, methods).values()):
+            raise UserError(f"{options.settings.path} and {option} both have {key}: leave it out of one of them")
         found[key] = values
     return found
 
