@@ -98,7 +98,7 @@ def site_sentences(tests: Sequence[SiteTests], seeds: int, anew: str) -> list[st
     """Say what the test is, then the best method against every other; ``anew``: where seeds have other clients."""
     clients = len(tests[0].each)
     number = "One client is" if clients == 1 else f"{clients} clients are"
-    few = f"{number} too few for a test over clients: the test samples of each decide, on its last model"
+    few = f"{number} too few for a test over clients: the test samples of each decide, on the model that it ends with"
     if tests[0].each[0].p is None:
         how = f"intervals of {100 * SURE:g} % by drawing them again, not corrected for the number of clients"
     else:
