@@ -90,6 +90,38 @@ def test_a_step_of_linear_regression(engine: str) -> None:
         np.testing.assert_allclose(run.clients[client].personal["1.weight"], expected, atol=1e-6)
 
 
+SPREAD: dict[str, Any] = {
+    "torch's": nn.MSELoss(),
+    "a function": F.smooth_l1_loss,
+    "one's own": lambda outputs, targets: (outputs - targets).abs().mean(),
+}
+ALIGNED: dict[str, Any] = {
+    "mse": "mse",
+    "flattened": lambda outputs, targets: F.mse_loss(outputs.flatten(), targets.flatten()),
+    "one column": lambda outputs, targets: F.mse_loss(outputs[:, 0], targets),
+    "over columns": lambda outputs, targets: (outputs.mean(-1) - targets).square().mean(),
+}
+
+
+@pytest.mark.parametrize("loss", SPREAD.values(), ids=SPREAD)
+@pytest.mark.parametrize("upright", [False, True], ids=["[B, 1] and [B]", "[B] and [B, 1]"])
+def test_a_loss_that_spreads_answers_and_targets_is_refused(loss: Any, upright: bool) -> None:
+    """Torch would compare all answers with all targets, warn at most, and the model would learn their mean."""
+    pairs = [(torch.randn(6, 3), torch.randn(6, 1) if upright else torch.randn(6)) for _ in range(4)]
+    fed = ct.data.from_tensors(pairs[:2], pairs[2:])
+    model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)) if upright else nn.Linear(3, 1)
+    said = "every answer with every target: give targets of the shape of the answers"
+    with pytest.raises(UserError, match=said):
+        ct.fit(model, fed, ct.algorithms.local(epochs=1), rounds=1, loss=loss, progress=False, device="cpu")
+
+
+@pytest.mark.parametrize("loss", ALIGNED.values(), ids=ALIGNED)
+def test_a_loss_that_aligns_them_itself_is_taken(loss: Any) -> None:
+    pairs = [(torch.randn(6, 3), torch.randn(6)) for _ in range(4)]
+    fed, method = ct.data.from_tensors(pairs[:2], pairs[2:]), ct.algorithms.local(epochs=1)
+    ct.fit(nn.Linear(3, 1), fed, method, rounds=1, loss=loss, progress=False, device="cpu")
+
+
 def test_arrays_in_a_file(tmp_path: Path) -> None:
     x, rng = np.zeros((24, 1, 4, 4), np.float32), np.random.default_rng(0)
     owner, numbers = np.repeat([*"abc"], 8), rng.normal(size=(24, 2))

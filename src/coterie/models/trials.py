@@ -217,3 +217,23 @@ def is_known_code(part: object) -> bool:
     """
     module: str | None = (part if inspect.isroutine(part) else type(part)).__module__
     return module is not None and module.split(".")[0] in ("torch", "coterie")
+
+
+def spreads_out(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether a loss compares every answer with every target, because torch spreads [B, 1] and [B] to [B, B].
+
+    It does if both shapes give the same value, as long as answers and targets have the same one, and as they are they
+    give another.
+    """
+    if not targets.is_floating_point() or {outputs.shape[1:], targets.shape[1:]} != {(), (1,)}:
+        return False
+    one, other = outputs.new_tensor([0.2, 0.9]), targets.new_tensor([0.6, 0.1])
+    as_they_are = one.view(-1, *outputs.shape[1:]), other.view(-1, *targets.shape[1:])
+    pairs = as_they_are, (one, other), (one[:, None], other[:, None])
+    try:
+        with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=targets.device):
+            warnings.simplefilter("ignore")  # torch's own losses warn of it, and go on
+            found, flat, upright = (torch.as_tensor(loss(*pair)) for pair in pairs)
+    except Exception:
+        return False  # it takes one shape alone
+    return torch.allclose(flat, upright) and not torch.allclose(flat, found)

@@ -22,7 +22,7 @@ from ..data.arrays import name_of
 from ..data.batches import Amount, Batches
 from ..models.model import Loss, Model, cross_entropy
 from ..models.parts import origin_of
-from ..models.trials import check_stateless, needs_company
+from ..models.trials import check_stateless, needs_company, spreads_out
 from ..store import flatten
 from ..topology import Topology
 from ..topology.sparse import entries
@@ -210,6 +210,13 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     """Refuse a loss that is not one number for a batch; what it raises itself passes as it is."""
     if inspect.isclass(loss):
         raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
+    if isinstance(outputs, Tensor) and spreads_out(loss, outputs, targets):
+        answers, wanted = ("[samples, 1]" if v.dim() > 1 else "[samples]" for v in (outputs, targets))
+        raise UserError(
+            f"the model answers with {answers} and the targets are {wanted}, so that the loss compares every answer "
+            "with every target: give targets of the shape of the answers (y[:, None], y[:, 0]), or loss=mse, which "
+            "takes both"
+        )
     try:
         if loss is cross_entropy and targets.is_floating_point() and not _probabilities(targets):
             raise ValueError("numbers are no probabilities of classes")
