@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, median
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import cifar10_small
@@ -265,17 +267,22 @@ def _printed(table: Table, claim: Claim, lows: Sequence[str]) -> str:
 
 
 def drawn(runs: Mapping[Table, Runs]) -> Figure:
-    """Accuracy over rounds, each method where the paper measures it, and dots where the paper says that it ends."""
-    figure = Figure(figsize=(8, 4.5 * len(runs)), layout="constrained")
+    """Accuracy over rounds, each method where the paper measures it, and dots where the paper says that it ends.
+
+    A method has one color, and another kind of line for each of its set-ups.
+    """
+    figure = Figure(figsize=(11, 4.5 * len(runs)), layout="constrained")
     axes = figure.subplots(len(runs), squeeze=False)[:, 0]
     for axis, (table, rows) in zip(axes, runs.items(), strict=True):
-        printed = table.published(table.metric)
-        for row, run in rows.items():
-            where = f", {POINTS[run['point']]}" if table.curve is None else ""
-            (line,) = axis.plot(*zip(*table.points(run), strict=True), label=f"{row}{where}", linewidth=1.2)
-            axis.plot(
-                [1.016 * table.rounds], [printed[method_of(row)]], marker="o", color=line.get_color(), clip_on=False
-            )
+        printed, methods = table.published(table.metric), list(dict.fromkeys(map(method_of, rows)))
+        for method in methods:
+            color = f"C{methods.index(method)}"
+            own = {row: run for row, run in rows.items() if method_of(row) == method}
+            for kind, (row, run) in zip(cycle(("-", "--", ":", "-.")), own.items(), strict=False):
+                where = f", {POINTS[run['point']]}" if table.curve is None else ""
+                label = fill(f"{row}{where}", 38, subsequent_indent="   ", break_on_hyphens=False)
+                axis.plot(*zip(*table.points(run), strict=True), kind, color=color, label=label, linewidth=1.2)
+            axis.plot([1.016 * table.rounds], [printed[method]], marker="o", color=color, clip_on=False)
         if table in FASTER:
             axis.axhline(100 * TARGET, color="gray", linewidth=0.8)
         axis.set(
@@ -284,7 +291,7 @@ def drawn(runs: Mapping[Table, Runs]) -> Figure:
             title=f"CIFAR-10, 100 clients, {table.title} ({table.recipe})",
             xlim=(0, 1.02 * table.rounds),
         )
-        axis.legend(fontsize=8, loc="lower right")
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.03, 1.0))
         axis.grid(alpha=0.3)
     return figure
 
