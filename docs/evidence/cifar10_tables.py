@@ -315,5 +315,6 @@ def page(runs: Mapping[Table, Runs]) -> str:
     parts += [CLAIMED.format(rule=verdicts.RULE), markdown(heads, found)]
     candidates = markdown(("detail", "here", "elsewhere", "what it could do"), CANDIDATES)
     heads = ("method", "model", "rounds", "set-up", "personal", "global")
-    small, peers = (markdown(heads, cifar10_small.lines(tried, table.recipe)) for table in (PERSONAL, CONSENSUS))
-    return "".join([*parts, DIFFERS.format(candidates=candidates, small=small, peers=peers)])
+    ways = {"small": PERSONAL, "capacities": CAPACITY, "peers": CONSENSUS}
+    details = {name: markdown(heads, cifar10_small.lines(tried, table.recipe)) for name, table in ways.items()}
+    return "".join([*parts, DIFFERS.format(candidates=candidates, **details)])
