@@ -203,6 +203,7 @@ def check_model(model: Model, federation: Federation) -> None:
         )
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_stateless(model, federation.sample(PROBE))
+    _check_pairs(model.loss, outputs, federation.y)  # first, because torch's own losses warn of such shapes
     _check_loss(model.loss, outputs, federation.y[:2].clone())
 
 
@@ -210,13 +211,6 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
     """Refuse a loss that is not one number for a batch; what it raises itself passes as it is."""
     if inspect.isclass(loss):
         raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
-    if isinstance(outputs, Tensor) and spreads_out(loss, outputs, targets):
-        answers, wanted = ("[samples, 1]" if v.dim() > 1 else "[samples]" for v in (outputs, targets))
-        raise UserError(
-            f"the model answers with {answers} and the targets are {wanted}, so that the loss compares every answer "
-            "with every target: give targets of the shape of the answers (y[:, None], y[:, 0]), or loss=mse, which "
-            "takes both"
-        )
     try:
         if loss is cross_entropy and targets.is_floating_point() and not _probabilities(targets):
             raise ValueError("numbers are no probabilities of classes")
@@ -238,6 +232,17 @@ def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
         raise UserError(
             f"the loss returns a tensor of shape {tuple(found.shape)} for {len(targets)} samples: return their mean, "
             'as reduction="mean" does'
+        )
+
+
+def _check_pairs(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss that compares every answer with every target, because their shapes differ by a dimension of 1."""
+    if isinstance(outputs, Tensor) and spreads_out(loss, outputs, targets):
+        answers, wanted = ("[samples, 1]" if v.dim() > 1 else "[samples]" for v in (outputs, targets))
+        raise UserError(
+            f"the model answers with {answers} and the targets are {wanted}, so that the loss compares every answer "
+            "with every target: give targets of the shape of the answers (y[:, None], y[:, 0]), or loss=mse, which "
+            "takes both"
         )
 
 
