@@ -78,6 +78,7 @@ class Table(NamedTuple):
         return played(run) >= SETTLED * self.rounds
 
 
+SCRIPT = "lr_decay=0.998, momentum=0.0"  # the rate of DisPFL's script, in the name of a row
 SERVER = ("fedavg", "fedper", "fedrep", "fedbabu", "fedrod", "ditto")
 NARROW = ("feddropout", "heterofl", "fedhm", "fedrolex", "depthfl", "flanc")
 PERSONAL = Table(
@@ -212,6 +213,18 @@ def rounds(table: Table, runs: Runs) -> Iterable[Sequence[str]]:
         )
 
 
+def readings(table: Table, runs: Runs) -> Iterable[Sequence[str]]:
+    """Rounds to the target and accuracy of the methods that ran at both rates: published, the script's, the texts'."""
+    reached = {row: (said, ours) for row, said, ours in rounds(table, runs)}
+    for row in (row for row in runs if SCRIPT in row):
+        method, both = method_of(row), (row, method_of(row))
+        accuracies = (number(table.accuracy(runs[each])) for each in both)
+        yield (
+            *(method, reached[row][0], *(reached[each][1] for each in both)),
+            *(number(table.published(table.metric)[method]), *accuracies),
+        )
+
+
 def unchanged(runs: Runs, method: str) -> dict[int, Run]:
     """The runs of a method by seed, without those that were set otherwise than in the recipe."""
     mine = {row.partition(", ")[2]: run for row, run in runs.items() if method_of(row) == method}
@@ -317,4 +330,6 @@ def page(runs: Mapping[Table, Runs]) -> str:
     heads = ("method", "model", "rounds", "set-up", "personal", "global")
     ways = {"small": PERSONAL, "capacities": CAPACITY, "peers": CONSENSUS}
     details = {name: markdown(heads, cifar10_small.lines(tried, table.recipe)) for name, table in ways.items()}
-    return "".join([*parts, DIFFERS.format(candidates=candidates, **details)])
+    columns = ("method", "rounds to 80 %, published", "script", "texts", "accuracy, published", "script", "texts")
+    script = markdown(columns, readings(PERSONAL, runs[PERSONAL]))
+    return "".join([*parts, DIFFERS.format(candidates=candidates, script=script, **details)])
