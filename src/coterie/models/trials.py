@@ -162,7 +162,7 @@ def check_stateless(model: Model, x: Tensor) -> None:
     Also one with buffers that stay infinite, as some masks of attention are: an average of them is no number.
     """
     answers = []
-    for _ in range(2):
+    for _ in range(3):  # two numbers drawn elsewhere may be nearly equal: once in 500 times, three in some 100,000
         tensors = {k: v.clone() for k, v in model.start.items()}
         with torch.no_grad(), torch_draws(0, x.device):
             answers.append(functional_call(model.training, tensors, (x.clone(),)))  # which it may write into
@@ -178,8 +178,10 @@ def check_stateless(model: Model, x: Tensor) -> None:
                 f"the buffer {name} is not finite, and averages of it would be no numbers: if it is a mask of "
                 "attention, let it be of booleans, or hold -1e9 in place of -inf"
             )
-    first, second = answers
-    if isinstance(first, Tensor) and not torch.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True):
+    first, *others = answers
+    if isinstance(first, Tensor) and not all(
+        torch.allclose(first, other, rtol=1e-3, atol=1e-5, equal_nan=True) for other in others
+    ):
         raise UserError(
             "the model answers the same samples in another way when it is called again, so it keeps something that all "
             "clients would share, or draws elsewhere than from torch: keep it in a buffer (register_buffer), and draw "
