@@ -45,6 +45,14 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
         ("model", {"name": "resnet18-bn"}),
     ):
         assert list(reproduce.cells(table, {**config, key: {**config[key], **changed}}, 500)) == [], changed
+    run = json.loads((reproduce.EVIDENCE / "cifar10.json").read_text(encoding="utf-8"))["fedavg"]
+    config = run["config"]
+    assert "finetune_epochs" not in config["settings"]  # the run is older than this setting, so it tuned nothing
+    assert list(reproduce.cells(table, config, 500)) == [("cifar10 dirichlet:0.3", "fedavg")]
+    tuned = table.settings("fedavg-ft")
+    assert list(reproduce.cells(table, {**config, "settings": tuned}, 500)) == [("cifar10 dirichlet:0.3", "fedavg-ft")]
+    for changed in ({**config["settings"], "quantize": 8}, {**config["settings"], "no_longer_a_setting": 1}):
+        assert list(reproduce.cells(table, {**config, "settings": changed}, 500)) == [], changed
     trained, counted = recipes.load("fedlmt-t2-image"), recipes.load("fedlmt-t1")  # of the same clients and model
     data = {"source": "cifar10", "partition": "dirichlet-by-class:0.5", "clients": 100}
     of_both = {
@@ -52,8 +60,10 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
         "settings": trained.settings("fedlmt"),
         "data": data,
         "model": {"name": "resnet18-bn"},
+        "transform": trained.case(1).transform,
     }
     assert list(reproduce.cells(trained, of_both, 2000)) == [("cifar10 dirichlet-by-class:0.5", "fedlmt")]
+    assert list(reproduce.cells(trained, {**of_both, "transform": None}, 2000)) == []
     assert list(reproduce.cells(counted, of_both, 2000)) == []
     words = {row[0]: row[5] for row in LINES["dfedalt"]}
     assert words["Table 1"].startswith("[in part: ")

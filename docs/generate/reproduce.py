@@ -7,12 +7,15 @@ evidence; ``make times`` does so after it has taken over new speeds from the evi
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from posixpath import normpath
 from typing import Any
 
 import tried
 from coterie import recipes
+from coterie.algorithms import build
 from coterie.core.spec import scaled
+from coterie.data import Transform
 from coterie.recipes import Recipe
 from coterie.recipes.costs import cost
 from coterie.recipes.speeds import Platform
@@ -22,6 +25,7 @@ PAGE = EVIDENCE.parent / "reproduce.md"
 BEGIN, END = "<!-- made by docs/generate/reproduce.py -->\n", "\n<!-- end -->"
 H200 = Platform("NVIDIA H200", "bf16")
 COMPLETE = 0.98  # of the rounds: a run of which hardly any is missing counts
+_IMAGE_DEFAULTS = {field.name: field.default for field in fields(Transform)}
 # How many tables and figures each paper has, and those that show no experiment.
 PRINTED = {
     "dfedalt": {"Table": 6, "Figure": 7},
@@ -81,17 +85,25 @@ def cells(recipe: Recipe, config: Mapping[str, Any], played: int) -> Iterator[tu
     data, images = config["data"], config.get("transform") or config.get("preparation") or {}
     size = data["source"], data["partition"], data["clients"], config["model"]["name"]
     for case in recipe.cases:
-        same = size == (case.data, case.partition, case.clients, case.model) and _agree(images, case.transform or {})
+        same = size == (case.data, case.partition, case.clients, case.model) and _agree(
+            images, case.transform or {}, _IMAGE_DEFAULTS
+        )
         if same and case.rounds and played >= COMPLETE * case.rounds:  # without rounds nothing is trained
             for method in case.methods:
-                settings = recipe.settings(method, case)
-                if recipe.entry(method).builder == config["method"] and _agree(config["settings"], settings):
+                settings, builder = recipe.settings(method, case), recipe.entry(method).builder
+                if builder == config["method"] and _agree(config["settings"], settings, build(builder).settings):
                     yield case.label, method
 
 
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two have the same values; runs of older versions lack settings that came later."""
-    return all(one[k] == other[k] for k in one.keys() & other.keys())
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
+    """Return whether two have the same values; a run of an older version had the defaults of later settings.
+
+    >>> _agree({"lr": 0.1}, {"lr": 0.1, "robust": None}, {"lr": 0.5, "robust": None})
+    True
+    >>> _agree({"lr": 0.1}, {"lr": 0.1, "finetune_epochs": 5}, {"lr": 0.5, "finetune_epochs": 0})
+    False
+    """
+    return {**defaults, **one} == {**defaults, **other}
 
 
 def run_yet(name: str, done: Mapping[str, Any]) -> str:
