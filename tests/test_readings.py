@@ -10,7 +10,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.data import Transform
 from coterie.recipes import READINGS, Case, Protocol, Reading, Recipe, Statement, load, names
-from coterie.recipes.reading import merge
+from coterie.recipes.reading import ReadingName, merge
 
 RECIPES = [load(name) for name in names()]
 SILENT = ("not stated", "not released", "not public")
@@ -138,6 +138,16 @@ def test_what_the_papers_print() -> None:
     assert [clients.settings("dfedpgp", n)["topology"] for n in clients.find()] == [
         f"random-push:{k}" for k in (4, 9, 10, 10, 10, 10)
     ]
+
+
+@pytest.mark.parametrize("name", ["fedlmt-t1", "fedlmt-t2-image", "fedlmt-t3", "fedlmt-f1"])
+@pytest.mark.parametrize("reading", [None, *READINGS])
+def test_flanc_has_the_weight_decay_of_its_own_release(name: str, reading: ReadingName | None) -> None:
+    """The paper refers to the settings of that release; the release of FedLMT has another value for its methods."""
+    recipe = load(name).read(reading)
+    cells = [(case, method) for case in recipe.cases for method in case.methods]
+    assert {recipe.settings(m, case)["weight_decay"] for case, m in cells if m == "flanc"} == {0.0001}
+    assert {recipe.settings(m, case)["weight_decay"] for case, m in cells if m != "flanc"} == {0.0005}
 
 
 def test_images_are_prepared_as_a_reading_says() -> None:
