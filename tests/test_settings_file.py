@@ -107,3 +107,58 @@ def test_the_commands(cli: Cli, tmp_path: Path, two: Path) -> None:
     cli.refuse("run", "a", "--settings", "two.toml", cwd=tmp_path, names=("--settings", "saved configuration"))
     two.write_text(TWO)
     assert contents(tmp_path) == before
+
+
+@pytest.fixture
+def drop(tmp_path: Path) -> Path:
+    """A folder that somebody sent: settings that name a graph, and the module of it, which writes a file."""
+    (tmp_path / "drop.py").write_text(
+        "from pathlib import Path\nPath('IMPORTED').touch()\nimport torch\ndef graph(n):\n    return torch.eye(n)\n"
+    )
+    (tmp_path / "theirs.toml").write_text('[dfedavg]\nlr = 0.1\ntopology = "./drop.py:graph"\n')
+    small = 'data = "synthetic:size=60,classes=3"\nclients = 3\nrounds = 1\nquiet = true\nsettings = "theirs.toml"\n'
+    (tmp_path / "exp.toml").write_text(f'method = "dfedavg"\n{small}')
+    return tmp_path
+
+
+NAMED = ("theirs.toml would run ./drop.py:graph", "does not decide what code", "add --trust ./drop.py:graph")
+
+
+def test_a_file_of_settings_does_not_decide_what_code_runs(cli: Cli, drop: Path) -> None:
+    """Whatever command reads it; the module is imported once a person types what the file names."""
+    small = ("--data", "synthetic:size=60,classes=3", "--clients", "3", "--rounds", "1", "--settings", "theirs.toml")
+    before = contents(drop)
+    for command in (
+        ("run", "dfedavg", *small),
+        ("run", "dfedavg", *small, "--dry-run"),
+        ("run", "dfedavg", *small, "--trust", "drop:graph"),  # another name, and so perhaps another module
+        ("compare", "dfedavg", "local", *small),
+        ("tune", "dfedavg", "--grid", "lr=0.1,0.2", *small),
+        ("run", "exp.toml"),
+        ("compare", "exp.toml"),
+    ):
+        cli.refuse(*command, cwd=drop, names=NAMED)
+    with pytest.raises(UserError, match="does not decide"):
+        ct.algorithms.load_settings(drop / "theirs.toml")
+    assert contents(drop) == before
+    trusted = ("--trust", "./drop.py:graph")
+    cli.refuse("run", "exp.toml", *trusted, "--trust", "os:abort", cwd=drop, names=("os:abort", "leave it out"))
+    assert ct.algorithms.load_settings(drop / "theirs.toml", trust=["./drop.py:graph"])["dfedavg"]["lr"] == 0.1
+    assert contents(drop) == before
+    cli.succeed("run", "exp.toml", *trusted, "--out", "a", cwd=drop)
+    assert (drop / "IMPORTED").exists()
+    assert json.loads((drop / "a" / "config.json").read_text())["settings"]["topology"] == "./drop.py:graph"
+
+
+@pytest.mark.parametrize("line", ['topology = " mine:f,n=1"', 'clip = ["ring", "mine:f"]', 'lr = "./a@b/mine.py:f"'])
+def test_code_is_found_in_every_value(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.toml").write_text(f"[fedavg]\n{line}")
+    with pytest.raises(UserError, match=r"mine(\.py)?:f, and a file does not decide"):
+        ct.algorithms.load_settings(tmp_path / "a.toml")
+
+
+@pytest.mark.parametrize("line", ["model = 'csv:f'", "method = 'ring:f'", "method = './a@b/mine.py:f'"])
+def test_nor_does_an_experiment_file_by_a_name_that_something_else_has(cli: Cli, tmp_path: Path, line: str) -> None:
+    method = "" if "method" in line else 'method = "fedavg"\n'
+    (tmp_path / "exp.toml").write_text(f"{method}{line}\n")
+    cli.refuse("run", "exp.toml", cwd=tmp_path, names=("a file does not decide what code runs here",))

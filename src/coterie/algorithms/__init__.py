@@ -1,13 +1,13 @@
 """The methods. Each is a value composed from the parts; this table, one line per method, is all the registration."""
 # ruff: noqa: I001 - the order of the table is the one in which people read about the methods
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.arguments import checked
 from ..core.errors import UserError, did_you_mean, unknown
-from ..core.custom import display_name, is_own, own_name
+from ..core.custom import check_named, display_name, is_own, own_name
 from ..core.settings_file import SettingsFile, read_settings
 from .custom import custom_builder
 from .settings import file_settings
@@ -101,8 +101,10 @@ def build(name: str, **settings: Any) -> Algorithm:
 
 
 @checked("function")
-def load_settings(path: str | Path) -> dict[str, dict[str, Any]]:
+def load_settings(path: str | Path, trust: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Return the settings in a TOML file, one table per method; what no method could have is refused.
+
+    ``trust``: the code that the file names and that may run here, such as ["mine:teams"] of ``topology``.
 
     ``build(name, **load_settings("settings.toml")[name])`` is the method with them. The table of a method of your own
     is returned as it is written, because a file runs no code.
@@ -113,11 +115,17 @@ def load_settings(path: str | Path) -> dict[str, dict[str, Any]]:
     ...     load_settings(Path(folder, "a.toml"))
     {'fedavg': {'lr': 0.05, 'clip': None}}
     """
-    return settings_in(read_settings(path))
+    return settings_in(read_settings(path), trusted=trust)
 
 
-def settings_in(file: SettingsFile, own: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return what a file sets, by method, all of it checked; ``own``: methods of one's own that may be imported."""
+def settings_in(
+    file: SettingsFile, own: Collection[str] = (), trusted: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return what a file sets, by method, all of it checked; ``own``: methods of one's own that may be imported.
+
+    ``trusted``: the code that the values may name.
+    """
+    check_named(file.own_code, trusted, str(file.path))
     for name in file.tables:
         if not is_method(name) and not is_own(name):
             near = did_you_mean(name, BUILDERS) or "see `coterie list` for the methods there are"

@@ -10,18 +10,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from .. import data, models, topology
+from .. import data
 from ..algorithms.settings import settings_of
 from ..core.annotations import shown
-from ..core.custom import display_name, is_own
+from ..core.custom import display_name, own_name
 from ..core.errors import UserError, did_you_mean
 from ..core.settings_file import read_toml
+from ..core.spec import parse, spelled
 from .variations import builder_of, variation
 
 SUFFIX = ".toml"
 SET, SWEEP = "set", "sweep"  # tables that are for all methods
 TYPED = (SET, "help", "resume", "trust")  # options that a file has not, or has as a table
-BUILT_IN = {*data.SOURCES, *data.PARTITIONS, *models.BUILDERS, *topology.BUILDERS}
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ class ExperimentFile:
         text = text.lower() if isinstance(value, bool) else text
         if isinstance(value, dict) or not text.strip():
             raise UserError(f"{self.path}: {key}={shown(value)} cannot be typed: give a number or a string")
-        name = text.partition(",")[0].partition("@")[0]
-        if isinstance(value, str) and is_own(name) and name.partition(":")[0] not in BUILT_IN:
+        name = own_name(text) or own_name(text.partition("@")[0])  # of a method, with settings behind it
+        built_in = key == "data" and parse(spelled(text, data.SOURCES)).name in data.SOURCES  # as csv:patients is
+        if isinstance(value, str) and name is not None and not built_in:
             raise UserError(
                 f"{self.path} names {name}, and a file does not decide what code runs here: type it beside the file"
             )

@@ -44,6 +44,14 @@ Settings = Annotated[
         show_default="those of the preset, see coterie list METHOD",
     ),
 ]
+Trust = Annotated[
+    list[str],
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Code of your own that a saved config.json or a file of --settings names and may run; repeat for more.",
+        show_default="none",
+    ),
+]
 RowsFormat = Annotated[str, typer.Option(help="table, or json or csv, which stand alone on the standard output.")]
 ResultFormat = Annotated[
     str, typer.Option(help="table, markdown, latex, json or csv, on the standard output; progress goes elsewhere.")
@@ -146,6 +154,7 @@ class RunOptions(TrainingOptions):
         metavar="FILE",
         shows="none",
     )
+    trust: Trust = field(default_factory=list)
     holdout_clients: float | None = option(
         "How many clients come only after training, such as 0.2 or 3: what they get is measured then.",
         min=0,

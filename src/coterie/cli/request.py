@@ -239,6 +239,11 @@ def check_settings(methods: Sequence[str], options: RunOptions) -> None:
     builders = {variation(m).method: builder_of(m) for m in methods}
     known = [settings_of(builder) for builder in builders.values()]
     parse_settings(options.set, builders)
+    if options.settings is None and options.trust:
+        raise UserError(
+            f"--trust {options.trust[0]} is for code that a saved configuration or a file of settings names, and "
+            f"{', '.join(methods)} is typed already: leave it out"
+        )
     if options.settings is not None and not any(settings_from_file(options, methods).values()):
         tables = ", ".join(options.settings.tables)
         raise UserError(
@@ -255,7 +260,8 @@ def settings_from_file(options: RunOptions, methods: Sequence[str]) -> dict[str,
     if options.settings is None:
         return {m: {} for m in methods}
     names = {m: variation(m).method for m in methods}
-    found = algorithms.settings_in(options.settings, own=[name for name in names.values() if is_own(name)])
+    own = [name for name in names.values() if is_own(name)]
+    found = algorithms.settings_in(options.settings, own, options.trust)
     return {m: found.get(name, {}) for m, name in names.items()}
 
 

@@ -28,12 +28,6 @@ def run(
     ],
     options: RunOptions,
     output: Output,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Code of your own that a saved config.json names and may run: module:function.", show_default="none"
-        ),
-    ] = None,
     format: ResultFormat = "table",
     dry_run: DryRun = False,
 ) -> None:
@@ -46,7 +40,7 @@ def run(
     if dry_run:
         show_costs([method], options, format)
     else:
-        run_method(method, options, trust or [], TableStyle(format.lower()), output)
+        run_method(method, options, TableStyle(format.lower()), output)
 
 
 @with_options

@@ -33,7 +33,7 @@ SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", 
 # Those that it leaves out where they are as usual.
 USUAL: dict[str, Any] = {"validation": 0.0, "holdout_clients": 0, "select": LAST, "patience": None}
 # What may be typed beside it: where things are, for how long, and what is to be different.
-APART = {"data_dir", "out", "resume", "for_", "ray_address", "workers", "gpus_per_worker", "engine"}
+APART = {"data_dir", "out", "resume", "trust", "for_", "ray_address", "workers", "gpus_per_worker", "engine"}
 CHANGES = {"set", "rounds", "seed", "device", "precision", "evaluate_every", *FLAGS}
 
 
@@ -51,10 +51,10 @@ def saved_config(text: str) -> Path | None:
     return None
 
 
-def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], output: Output) -> tuple[Run, Path]:
-    """Run a saved configuration, or go on with its run; ``trusted``: the code that it may run."""
-    config = _asked_for(config_path, options, trusted)
-    module, federation, algorithm = rebuild(config, trusted, options.data_dir, str(config_path))
+def run_again(config_path: Path, options: RunOptions, output: Output) -> tuple[Run, Path]:
+    """Run a saved configuration, or go on with its run."""
+    config = _asked_for(config_path, options)
+    module, federation, algorithm = rebuild(config, options.trust, options.data_dir, str(config_path))
     again = config_path.parent if options.resume else fresh_folder(f"{folder_name(algorithm.name)}-again")
     folder, trackers = options.out or again, [*output.trackers(), ChosenEngine()]
     longer = options.resume and options.rounds is not None
@@ -81,7 +81,7 @@ def run_again(config_path: Path, options: RunOptions, trusted: Sequence[str], ou
     return run, folder
 
 
-def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str]) -> Config:
+def _asked_for(config_path: Path, options: RunOptions) -> Config:
     """Return what is to be run: as it was saved, with changes, or with more rounds."""
     config = read_json(config_path, Config)
     if "peer" in config:
@@ -91,10 +91,10 @@ def _asked_for(config_path: Path, options: RunOptions, trusted: Sequence[str]) -
         )
     _check_beside(options, config)
     if not options.resume:
-        return _changed(config, options, trusted)
+        return _changed(config, options)
     if options.rounds is None:
         return config
-    return _with_more_rounds(RunFolder(options.out or config_path.parent), options.rounds, trusted)
+    return _with_more_rounds(RunFolder(options.out or config_path.parent), options.rounds, options.trust)
 
 
 def _check_beside(options: RunOptions, config: Config) -> None:
@@ -108,7 +108,7 @@ def _check_beside(options: RunOptions, config: Config) -> None:
         )
 
 
-def _changed(config: Config, options: RunOptions, trusted: Sequence[str]) -> Config:
+def _changed(config: Config, options: RunOptions) -> Config:
     """Return a configuration with what is typed in the place of what it says; the seed draws everything anew."""
     typed = {k: v for k in CHANGES - {"set", *FLAGS} if (v := getattr(options, k)) is not None}
     changed: dict[str, Any] = {**config, **typed}
@@ -116,7 +116,7 @@ def _changed(config: Config, options: RunOptions, trusted: Sequence[str]) -> Con
         changed |= {part: {**changed[part], "seed": options.seed} for part in ("data", "model")}
     asked = [*options.set, *(f"{k}={v}" for k in FLAGS if (v := getattr(options, k)) is not None)]
     if asked:
-        check_trusted(config, trusted)
+        check_trusted(config, options.trust)
         method = config["method"]
         settings = parse_settings(asked, {method: algorithms.builder(method)})[method]
         kept = {k: v for k, v in config["settings"].items() if not displaced(k, settings)}

@@ -34,13 +34,11 @@ from .several import fresh_folder
 from .variations import variation
 
 
-def run_method(method: str, options: RunOptions, trusted: Sequence[str], style: TableStyle, output: Output) -> None:
-    """Train one method, from its name or from a saved configuration; ``trusted``: the code that one may run."""
+def run_method(method: str, options: RunOptions, style: TableStyle, output: Output) -> None:
+    """Train one method, from its name or from a saved configuration."""
     saved = saved_config(method)
     if saved is not None:
-        run, folder = run_again(saved, options, trusted, output)
-    elif trusted:
-        raise UserError(f"--trust {trusted[0]} is for a saved configuration: {method} is typed already")
+        run, folder = run_again(saved, options, output)
     else:
         run, folder = _run_new(variation(method).typed, options, output)
     show_comparison(Comparison([MethodRuns(run.summary["method"], [without_models(run)])]), folder, style.format)

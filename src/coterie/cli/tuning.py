@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import stdev
 
 from ..core.arguments import accept
-from ..core.custom import display_name, folder_name
+from ..core.custom import display_name, folder_name, trust_words
 from ..core.errors import UserError
 from ..core.schema_several import SavedTuning
-from ..core.settings_file import write_settings
+from ..core.settings_file import named_code, write_settings
 from ..measure.selection import BEST_VALIDATION, LAST
 from ..report.library import compressed_library
 from ..report.tuning import write_tuning
@@ -90,7 +90,9 @@ def _leave(tuning: Tuning, found: SavedTuning, output: Output) -> None:
     except UserError as error:
         output.say(f"no page: {error}")
     print(f"settings: {file}")
-    output.say(f"to use them: {shlex.join(['coterie', 'run', tuning.method, '--settings', str(file)])}")
+    trusting = trust_words([name for value in asked.values() for name in named_code(value)])
+    words = ["coterie", "run", tuning.method, "--settings", str(file), *trusting]
+    output.say(f"to use them: {shlex.join(words)}")
 
 
 def said_metric(found: SavedTuning) -> str:

@@ -157,17 +157,26 @@ def trust_options(config: Mapping[str, Any]) -> list[str]:
     >>> trust_options({"method": "mine:fedfoo", "model": {"name": "mlp"}})
     ['--trust', 'mine:fedfoo']
     """
-    return [word for name in dict.fromkeys(own_code(config)) for word in ("--trust", name)]
+    return trust_words(own_code(config))
+
+
+def trust_words(named: Sequence[str]) -> list[str]:
+    """Return the words that allow code of one's own that a file names."""
+    return [word for name in dict.fromkeys(named) for word in ("--trust", name)]
 
 
 def check_trusted(config: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse to run code that only a file names, and trust that nothing needs."""
-    named = own_code(config)
+    """Refuse to run code that only a configuration names, and trust that nothing needs."""
+    check_named(own_code(config), trusted, "this configuration")
+
+
+def check_named(named: Sequence[str], trusted: Collection[str], file: str) -> None:
+    """Refuse to run code that only a file names, and trust that nothing needs; ``file``: what names the code."""
     if not set(named) <= set(trusted):
         raise UserError(
-            f"this configuration would run {' and '.join(named)}, and a file does not decide what code runs here: if "
-            f"you know that code, add {shlex.join(trust_options(config))}"
+            f"{file} would run {' and '.join(dict.fromkeys(named))}, and a file does not decide what code runs here: "
+            f"if you know that code, add {shlex.join(trust_words(named))}"
         )
     for name in trusted:
         if name not in named:
-            raise UserError(f"--trust {name} is not what this configuration runs: leave it out")
+            raise UserError(f"--trust {name} is not what {file} runs: leave it out")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .annotations import shown
+from .custom import own_name
 from .errors import UserError
 from .files import user_path, write_text
 
@@ -19,6 +20,11 @@ class SettingsFile(NamedTuple):
 
     path: Path
     tables: Mapping[str, Mapping[str, Any]]  # by method, as it is written there
+
+    @property
+    def own_code(self) -> list[str]:
+        """The functions of one's own that the values name, such as a topology."""
+        return [name for table in self.tables.values() for value in table.values() for name in named_code(value)]
 
 
 def read_settings(path: str | Path) -> SettingsFile:
@@ -50,6 +56,18 @@ def read_toml(
         raise UserError(f"{file} is no text in UTF-8: write the settings in that encoding") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{file} is not TOML ({error}): {example}") from error
+
+
+def named_code(value: Any) -> list[str]:
+    """Return the functions of one's own that a setting names.
+
+    >>> named_code("mine:teams,size=3"), named_code(["ring", "mine:net"]), named_code(0.1)
+    (['mine:teams'], ['mine:net'], [])
+    """
+    if isinstance(value, list | tuple):
+        return [name for one in value for name in named_code(one)]
+    name = own_name(value)
+    return [] if name is None else [name]
 
 
 def _plain(value: Any) -> bool:

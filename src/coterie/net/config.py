@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from .. import data, models, topology
 from ..core.annotations import Positive, PositiveInt, shown
-from ..core.custom import check_trusted, own_name
+from ..core.custom import check_named, own_name
 from ..core.errors import UserError, did_you_mean
 from ..core.files import user_path
 from ..core.settings_file import read_toml
@@ -287,8 +287,4 @@ def _check(config: PeerConfig) -> None:
 
 def _check_trusted(config: PeerConfig, trusted: Collection[str]) -> None:
     """Refuse code that only the file names: what all members have alike may have come from another one."""
-    named = [*config.shared_code, *filter(None, [config.own_loader])]
-    try:
-        check_trusted({"metrics": [{"name": name} for name in named]}, trusted)  # wherever a configuration has it
-    except UserError as error:
-        raise UserError(str(error).replace("this configuration", str(config.path), 1)) from error
+    check_named([*config.shared_code, *filter(None, [config.own_loader])], trusted, str(config.path))
