@@ -17,7 +17,7 @@ from coterie.engines import Vectorized
 from coterie.store import flatten
 from laws import COMMON
 from test_oracles import ENGINES, K_U, b, close, plain, s
-from toys import Quadratic, experiment, golden, mean_output, models, net, play, ragged, scattered
+from toys import A, B, C, D, Quadratic, experiment, golden, mean_output, models, net, play, ragged, scattered
 
 alg = ct.algorithms
 
@@ -32,18 +32,32 @@ class TestFedBABU:
         close(state.state.v["v"], [1, 1, 1, 1])
 
     @ENGINES
-    def test_one_round_in_closed_form(self, engine: Any) -> None:
+    @pytest.mark.parametrize(
+        "optimizer",
+        [
+            {},
+            {"finetune_momentum": 0.9},
+            {"finetune_momentum": 0.5, "finetune_weight_decay": 0.3, "finetune_clip": 0.4},
+        ],
+        ids=["of training", "momentum", "all"],
+    )
+    def test_one_round_in_closed_form(self, engine: Any, optimizer: dict[str, float]) -> None:
         settings = {"personal": "v", "participation": 1.0, "finetune_epochs": 3, "finetune_lr": 0.05}
-        e = experiment(Quadratic(), golden(), plain("fedbabu", **settings), engine)
+        e = experiment(Quadratic(), golden(), plain("fedbabu", **settings, **optimizer), engine)
         state = play(e, 1).state
         close(state.u["u"], float((b + s * (0.5 - b)).mean()))
-        (tuned,) = e.program.finetune(state, e.round(0))  # momentum 0.9 on F_i = a/2 (u - b)^2
-        a = torch.tensor([1.0, 2, 3, 4], dtype=torch.float64)
-        u, buffer = state.u["u"].expand(4), torch.zeros(4, dtype=torch.float64)
-        for _ in range(3):
-            buffer = 0.9 * buffer + a * (u - b)
-            u = u - 0.05 * buffer
-        close(tuned.models["u"], u)
+        (tuned,) = e.program.finetune(state, e.round(0))
+        for i in range(4):
+            u, v = (x[i].clone().requires_grad_() for x in (state.u["u"].expand(4), state.v["v"]))
+            momentum, decay = optimizer.get("finetune_momentum", 0.0), optimizer.get("finetune_weight_decay", 0.0)
+            sgd = torch.optim.SGD([u, v], lr=0.05, momentum=momentum, weight_decay=decay)
+            for _ in range(3):
+                sgd.zero_grad()
+                (A[i] / 2 * (u - B[i]) ** 2 + C[i] / 2 * (v - D[i]) ** 2).backward()
+                torch.nn.utils.clip_grad_norm_([u, v], optimizer.get("finetune_clip", float("inf")))
+                sgd.step()
+            close(tuned.models["u"][i], u.detach())
+            close(tuned.models["v"][i], v.detach())
 
     def test_the_head_never_moves(self) -> None:
         settings = {**COMMON, "participation": 3, "weight_decay": 0.1, "momentum": 0.9}

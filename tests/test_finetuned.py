@@ -36,10 +36,10 @@ def descended(x: torch.Tensor, slope: torch.Tensor, middle: torch.Tensor, lr: fl
 @pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
 @pytest.mark.parametrize("method", ["fedavg", "fedavg-ft", "fedper", "dfedalt", "dfedpgp", "scaffold", "ditto"])
 def test_in_closed_form(method: str, engine: Any) -> None:
-    """From each client's own model after aggregation, whatever the method made of it; lr where no other is given."""
+    """From each client's own model after aggregation; lr where no other rate is given, a momentum of its own."""
     own = {"topology": "ring"} if method.startswith("d") and method != "ditto" else {"participation": 1.0}
     own |= {"personal": "v"} if method in ("fedper", "dfedalt", "dfedpgp") else {}
-    algorithm = alg.build(method, **PLAIN, **own, lr=0.02, epochs=1, finetune_epochs=3)
+    algorithm = alg.build(method, **PLAIN, **own, lr=0.02, epochs=1, finetune_epochs=3, finetune_momentum=0.9)
     e = experiment(Quadratic(), golden(), algorithm, engine)
     state = play(e, 2).state
     mixed = e.program.models(state)

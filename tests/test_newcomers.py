@@ -102,7 +102,7 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
         ("fedper", {"participation": 1.0}, ("5.weight", "5.bias")),
         ("dfedalt", {"topology": "ring", "personal_epochs": 2, "personal_lr": 0.3}, ("5.weight", "5.bias")),
         ("fedavg", {"participation": 1.0}, None),
-        ("fedbabu", {"participation": 1.0, "finetune_epochs": 4, "finetune_lr": 0.02}, None),
+        ("fedbabu", {"participation": 1.0, "finetune_epochs": 4, "finetune_lr": 0.02, "finetune_momentum": 0.9}, None),
     ],
 )
 def test_beside_a_plain_loop(method: str, settings: dict[str, Any], trains: tuple[str, ...] | None) -> None:

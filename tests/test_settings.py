@@ -78,6 +78,8 @@ OTHER: dict[str, Any] = {
     "gamma": 0.5,
     "finetune_epochs": 2,
     "finetune_lr": 0.05,
+    "finetune_momentum": 0.5,
+    "finetune_clip": 0.01,
     "rank_ratio": 0.9,
     "keep_layers": 2,
     "rank_mode": "definition",

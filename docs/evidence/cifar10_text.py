@@ -129,7 +129,8 @@ of that script, read without local training; one seed, and a reading that no tex
 **FedBABU's difference comes from rate and momentum.** With `momentum=0 lr_decay=0.998`, as in DisPFL's script and
 against both texts, it ends at 85.1 % instead of 75.7 % (published 83.3), and passes 80 % between rounds 251 and 300
 (published 270). Its body alone learns before fine-tuning, and the mean model has 71 % in round 300, where it has 54 %
-with ours. Which of the two settings does it was not tried at this size.
+with ours. Which of the two settings does it was not tried at this size. Fine-tuning had momentum 0.9 in all these runs
+(`finetune_momentum=0.9`).
 
 **Ditto's printed number is that of DisPFL's script**: with its epochs, lambda and pull *and* its rate and momentum our
 run ends at 73.3 % (published 73.5), and its curve still rises by 0.3 points in ten rounds. As the papers describe it,

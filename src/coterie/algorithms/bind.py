@@ -10,11 +10,10 @@ from torch.func import vmap
 
 from ..core.errors import UserError, unknown
 from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_map, zeros_like
-from ..data.batches import Amount
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
 from .beside import second_names
-from .options import Training, refuse_robust
+from .options import refuse_robust
 from .traffic import Traffic
 from .update import LocalUpdate, chunks, model_groups
 
@@ -84,26 +83,26 @@ def attended(program: Program[Any]) -> Program[Any]:
 def finetuned(program: Program[Any], problem: Problem) -> Program[Any]:
     """Wrap a method so that every client also tunes a copy of its own model, in its own form, to be measured.
 
-    z_i <- x_i;   z_i <- z_i - lr m,  m <- 0.9 m + grad F_i(z_i),  finetune_epochs times through the client's data
+    z_i <- x_i;   z_i <- z_i - lr m,  m <- momentum m + grad F_i(z_i),  finetune_epochs times through the client's data
 
-    All parameters of the form are tuned, with momentum 0.9, without weight decay and clipping, at ``finetune_lr``, or
-    ``lr`` where that is not given, in batches of ``batch_size``. The state stays as it is: the federation goes on as
-    if no client had tuned anything.
+    All parameters of the form are tuned, in batches of ``batch_size``. Rate and momentum are ``finetune_lr`` and
+    ``finetune_momentum``, or ``lr`` and ``momentum`` where these are not given; weight decay and clipping are
+    ``finetune_weight_decay`` and ``finetune_clip`` alone. The state stays as it is: the federation goes on as if no
+    client had tuned anything.
 
     >>> from coterie.algorithms import fedavg
     >>> fedavg(finetune_epochs=5).settings["finetune_epochs"]
     5
 
-    Reference: Oh, Kim, Yun, "FedBABU", 2022, for the optimizer; the code released with DisPFL tunes FedAvg's model so.
+    Reference: Oh, Kim, Yun, "FedBABU", 2022, for an optimizer without decay; the code released with DisPFL tunes
+    FedAvg's model with that of training.
     """
-    t = program.training
-    lr = t.lr if t.finetune_lr is None else t.finetune_lr
-    tuning = Training(lr=lr, lr_decay=1.0, momentum=0.9, weight_decay=0.0, clip=None, batch_size=t.batch_size)
+    tuning = program.training.tuning
 
     def finetune(s: Any, r: Round) -> Iterator[ModelGroup]:
         for group in model_groups(problem.model, program.submodels, program.models(s), r):
             own = replace(problem, model=group.model, submodels=None)
-            phase = Phase(own.parameters, Amount(epochs=t.finetune_epochs), lr, stream=FINETUNE_STREAM)
+            phase = Phase(own.parameters, tuning.amount, tuning.lr, stream=FINETUNE_STREAM)
             # Some at a time: a server's model is one, but the tuned models are as many as there are clients.
             for some in chunks(group.places, group.model):
                 part = replace(r, cohort=r.cohort[group.places[some]])

@@ -28,7 +28,8 @@ def fedavg_ft(
 
     Reference: Collins, Hassani, Mokhtari, Shakkottai, "FedAvg with Fine Tuning: Local Updates Lead to Representation
     Learning", 2022; Cheng, Chadha, Duchi, "Fine-tuning is Fine in Federated Learning", 2021.
-    Differs from the paper in: the fine-tuning, which has momentum 0.9, 5 epochs and the rate of training unless told
-    otherwise, as in the code released with DisPFL, and the local steps, which are those of ``fedavg``.
+    Differs from the paper in: the fine-tuning, which has 5 epochs and the rate and momentum of training unless told
+    otherwise, as in the code released with DisPFL, and no weight decay or clipping unless these are given for it
+    (``finetune_weight_decay``, ``finetune_clip``); and the local steps, which are those of ``fedavg``.
     """
     return federated(p, [Phase(p.parameters, t.amount, t.lr)], t, p.names, participation, weighting)

@@ -23,7 +23,8 @@ def fedbabu(
     u_i <- local(u; v_0 frozen) for i in S;   u <- sum_S q_i u_i;   measured: local((u, v_0)) over finetune_epochs
 
     The accuracies after aggregation and after local training are those of the untrained head; the one after
-    fine-tuning, 5 epochs at 0.001 unless told otherwise, is the method's. ``run.clients`` are the fine-tuned models.
+    fine-tuning, 5 epochs at 0.001 unless told otherwise, is the method's. It has the momentum of training, 0.9 as in
+    the released code, unless ``finetune_momentum`` is given. ``run.clients`` are the fine-tuned models.
 
     Args:
         personal: The head, which stays as it was drawn: "head" or name patterns.

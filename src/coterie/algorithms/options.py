@@ -51,6 +51,9 @@ class Options(TypedDict, total=False):
         robust: What takes the place of averages where members may lie: "trimmed", "median" or "clip"; none: nothing.
         finetune_epochs: Passes in which everybody tunes a copy of its model before it is measured and returned.
         finetune_lr: The rate of that tuning; none: lr.
+        finetune_momentum: The momentum of that tuning; none: momentum.
+        finetune_weight_decay: The L2 decay of that tuning, which does not follow weight_decay.
+        finetune_clip: The largest norm of a gradient in that tuning, which does not follow clip; none: no clipping.
     """
 
     lr: Rate
@@ -69,6 +72,9 @@ class Options(TypedDict, total=False):
     robust: Robust | None
     finetune_epochs: Count
     finetune_lr: Rate | None
+    finetune_momentum: Fraction | None
+    finetune_weight_decay: Rate
+    finetune_clip: Rate | None
 
 
 # Settings of which the first takes the place of the second.
@@ -100,6 +106,9 @@ class Training(NamedTuple):
     robust: Robust | None = None
     finetune_epochs: int = 0
     finetune_lr: float | None = None
+    finetune_momentum: float | None = None
+    finetune_weight_decay: float = 0.0
+    finetune_clip: float | None = None
 
     def with_options(self, options: Options) -> "Training":
         """Return these values with ``options`` in their place.
@@ -135,6 +144,23 @@ class Training(NamedTuple):
     def amount(self) -> Amount:
         """The length of the main phase."""
         return Amount(self.epochs, self.steps)
+
+    @property
+    def tuning(self) -> "Training":
+        """The same for the fine-tuning, whose rate is constant; rate and momentum are those of training unless given.
+
+        >>> Training(momentum=0.5, clip=1.0).tuning.momentum, Training(clip=1.0).tuning.clip
+        (0.5, None)
+        """
+        return Training(
+            lr=self.lr if self.finetune_lr is None else self.finetune_lr,
+            lr_decay=1.0,
+            momentum=self.momentum if self.finetune_momentum is None else self.finetune_momentum,
+            weight_decay=self.finetune_weight_decay,
+            clip=self.finetune_clip,
+            batch_size=self.batch_size,
+            epochs=self.finetune_epochs,
+        )
 
     def sgd(self, phase: Phase, t: int, rounds: int) -> Sgd:
         """Return the optimizer of a phase in round ``t`` of ``rounds``."""

@@ -46,6 +46,7 @@ def _between_peers(s: Settings) -> bool:
 
 
 PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")
+TUNING = ("finetune_lr", "finetune_momentum", "finetune_weight_decay", "finetune_clip")
 SENT = ("gossip_steps", "tau", "quantize", "robust")
 NO_SERVER = "with a topology everybody takes part and no server weighs them"
 RULES = (
@@ -55,7 +56,7 @@ RULES = (
     Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
     Rule(("participation", "weighting"), _between_peers, NO_SERVER, "leave the topology out"),
     Rule(("weighting", "robust"), _one_member, "one client a round has nobody beside it", "raise participation"),
-    Rule(("finetune_lr",), _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
+    Rule(TUNING, _is("finetune_epochs", 0), "finetune_epochs=0 tunes nothing", "give finetune_epochs"),
     Rule(("prox", "alpha", "sigma"), _is("lam", 0), "lam=0 pulls nowhere", "give lam"),
     Rule(("prune_rate", "regrow"), _is("density", 1), "density=1 leaves no place to move to", "lower density"),
     Rule(("regrow",), _is("prune_rate", 0), "prune_rate=0 moves nothing", "give prune_rate"),
