@@ -128,7 +128,7 @@ def test_what_nobody_states_is_said_to_be_assumed() -> None:
             assert "the number of seeds is not stated: 1" in recipe.assumed, recipe.name
 
 
-FEDAVG_P = [recipe for recipe in RECIPES if recipe.paper == "fedavg-p"]
+FEDAVG_P = [r.read(reading) for r in RECIPES if r.paper == "fedavg-p" for reading in (None, "paper")]
 
 
 def test_step_sizes_are_those_of_the_theorems() -> None:
@@ -166,6 +166,34 @@ def test_figures_on_fedavg_p_stand_where_their_claims_can_show() -> None:
             s = recipe.settings(case.methods[0], case)
             assert (case.partition, case.model) == ("pathological:1", "split-logreg:rho=1")
             assert case.rounds * s["steps"] * s["lr"] * s["outer_lr"] > 7.9
+
+
+def panel(recipe: Recipe) -> list[tuple[float, int, float, str]]:
+    """gamma, K, participation and data of each case of a figure on FedAvg-P."""
+    settings = [(recipe.settings(case.methods[0], case), case.data) for case in recipe.cases]
+    return [(round(s["lr"] * s["outer_lr"], 8), s["steps"], s["participation"], data) for s, data in settings]
+
+
+def test_the_reading_of_the_paper_has_the_numbers_that_it_prints() -> None:
+    """ "gamma = 0.001, m = 9, K = 25", but for what the panel varies; our departures from it stand under changed."""
+    gammas, counts, steps = (0.001, 0.005, 0.01), (0.3, 0.6, 0.9), (5, 10, 25)
+    printed = {
+        "a": [(gamma, 25, 0.9, "mnist-halves") for gamma in gammas],
+        "b": [(0.001, 25, m, "mnist-halves") for m in counts],
+        "c": [(0.001, K, 0.9, "mnist-halves") for K in steps],
+        "d": [(0.001, K, 1.0, "mnist-halves") for K in steps],
+    }
+    for recipe in (r for r in RECIPES if r.paper == "fedavg-p"):
+        assert panel(recipe.read("paper")) == printed[recipe.name[-1]]
+        assert recipe.read("paper").changed == ()
+        assert recipe.read("code").changed == recipe.changed  # which is not public
+        ours = panel(recipe)
+        assert bool(recipe.changed) is (ours != printed[recipe.name[-1]])
+        changed, assumed = " ".join(recipe.changed), " ".join(recipe.assumed)
+        names = ("gamma = ", "K = ", "m = ", "images")
+        for here, there, name in zip(ours[0], printed[recipe.name[-1]][0], names, strict=True):
+            assert (name in changed) is (here != there), (recipe.name, name)
+            assert here == there or f"{name}{here}" not in assumed, (recipe.name, name)
 
 
 def test_every_published_number_has_a_place_or_a_reason() -> None:

@@ -23,7 +23,9 @@ def test_list_and_show_need_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
-    for text in ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?", "time, NVIDIA H200 in"):
+    facts = ("dfedalt-t1", "Table 1, Figure 3", "88.85", "weight_decay=0.005", "85.30?", "time, NVIDIA H200 in")
+    changed = ("Changed, so that a claim can show; --reading paper undoes it", "* gamma = 0.005 instead of 0.001")
+    for text in (*facts, *changed):
         assert text in done.stdout
 
 
@@ -89,6 +91,19 @@ def test_settings_measures_and_the_rhythm_can_be_asked_for(cli: Cli, tmp_path: P
         assert first.get("gradient_norm_shared") is None
         assert second["gradient_norm_shared"] > 0
     cli.refuse(*command, "--out", "a", "--resume", "--set", "lr=0.1", cwd=tmp_path, names=("lr",))
+
+
+def test_what_is_changed_so_that_a_claim_shows_is_said_beside_the_numbers(cli: Cli, tmp_path: Path) -> None:
+    few = ("--data", "synthetic:size=400,classes=2", "--partition", "iid", "--rounds", "2", "--seeds", "1")
+    command = ("recipe", "run", "fedavg-p-f1c", "--case", "K=5", *few)
+    ours = cli.succeed(*command, "--out", "ours", cwd=tmp_path)
+    assert "changed: gamma = 0.005 instead of 0.001" in ours.out
+    paper = cli.succeed(*command, "--reading", "paper", "--out", "paper", cwd=tmp_path)
+    assert "changed:" not in paper.out
+    assert "in our choice:" in paper.err
+    assert "2 of 2400 rounds" in paper.out
+    settings = json.loads((tmp_path / "paper/case1-fedavg-p-seed0/config.json").read_text())["settings"]
+    assert settings["lr"] * settings["outer_lr"] == pytest.approx(0.001)
 
 
 WRONG = {

@@ -179,7 +179,8 @@ def _announce(plan: RecipePlan, output: Output) -> None:
     reading = plan.options.reading or f"our choice between {' and '.join(READINGS)} (see coterie recipe show)"
     output.say(
         f"{recipe.name}, {recipe.where}: cases {len(numbers)}, methods {len(methods)}, seeds {plan.seeds}; "
-        f"reading: {reading}\n{'at its published size' if other else 'all of it'}: {scaled(spent.flops, 'FLOP')}, "
+        f"reading: {reading}\n{'at its published size' if other else 'all of it'}"
+        f"{', in our choice' if options.reading else ''}: {scaled(spent.flops, 'FLOP')}, "
         f"{scaled(spent.bytes, 'B')} sent; {tell_time(spent, platform)}"
     )
     for number, method in plan.cells:

@@ -80,6 +80,7 @@ def show_recipe(name: str) -> None:
         for row in recipe.readings:
             differing.add_row(row.what, row.paper, row.code, row.chosen, row.why, row.switches())
         console.print(differing)
+    _sentences(console, "Changed, so that a claim can show; --reading paper undoes it", recipe.changed)
     _sentences(console, "Assumed, because nobody states it", recipe.assumed)
     apart = [f"{k}: {entry.differs}" for k, entry in recipe.methods.items() if entry.differs]
     _sentences(console, "Differs from what was published", [*recipe.differs, *apart])
@@ -260,6 +261,8 @@ def show_results(
     apart = [
         f"{m}: {d}" for m in dict.fromkeys(r.method for r in results if r.method) if (d := recipe.entry(m).differs)
     ]
+    for sentence in recipe.changed:
+        console.print(f"changed: {sentence}", style="dim")
     for sentence in (*recipe.differs, *apart):
         console.print(f"differs: {sentence}", style="dim")
     read = f"reading: {reading or 'our choice'}"

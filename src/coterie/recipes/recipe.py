@@ -91,6 +91,7 @@ class Recipe:
     differs: Sequence[str]  # what cannot be run as it was published
     claims: Sequence[str]  # what the paper concludes
     published: Sequence[str]  # the tables of numbers that belong to it
+    changed: Sequence[str] = ()  # what we run otherwise than the paper prints, so that a claim can show
     draws: str = ""  # what the paper draws and no single run shows: splits, grid, landscape, exchanges
 
     @property
@@ -136,6 +137,7 @@ class Recipe:
         """Return the recipe as the paper or the released code has it; None: our choice between them.
 
         Where a reading says nothing, our choice stays; where it says something, that also replaces what a case varies.
+        The paper's reading undoes all that we changed.
 
         >>> load("dfedalt-t1").read("paper").settings("dfedalt")["weight_decay"]
         0.005
@@ -148,7 +150,8 @@ class Recipe:
         for statement in (s for row in self.readings for s in row.says.get(reading, ())):
             cases = [self._apply(statement, c) if statement.applies_to_case(c.label) else c for c in cases]
             protocol = protocol._replace(**statement.protocol)
-        return replace(self, cases=tuple(cases), protocol=protocol, readings=())
+        changed = () if reading == "paper" else self.changed
+        return replace(self, cases=tuple(cases), protocol=protocol, readings=(), changed=changed)
 
     def _apply(self, statement: Statement, case: Case) -> Case:
         settings = dict(case.settings)
