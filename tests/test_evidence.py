@@ -3,8 +3,10 @@
 import ast
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 from typing import Any
 
@@ -102,6 +104,52 @@ def test_capacities_say_what_their_runs_say(tmp_path: Path) -> None:
     (tmp_path / "capacities.json").write_bytes((EVIDENCE / "capacities.json").read_bytes())
     script("capacities").rewritten(tmp_path)
     assert (tmp_path / "capacities-tables.md").read_text(encoding="utf-8") == text("capacities-tables")
+
+
+def test_the_text_on_capacities_quotes_the_tables() -> None:
+    """Means with a deviation, all of them, and those at equal communication method by method."""
+    page, tables = " ".join(text("capacities").split()), text("capacities-tables")
+    quoted = re.findall(r"\d+\.\d ± \d+\.\d", page)
+    assert len(quoted) == 8
+    assert all(pair in tables for pair in quoted)
+    rows = tables.partition("at equal communication")[2].splitlines()
+    for method in ("fedlmt", "fedhm", "fedavg", "heterofl", "fedrolex"):
+        spread = next(row for row in rows if row.startswith(f"| {method} |")).split(" | ")[4]
+        assert (f"it has {spread}" if method == "fedlmt" else f"{method} {spread}") in page
+
+
+def test_texts_on_overlap_say_what_its_runs_say() -> None:
+    """The page, the index and the table of measured performance."""
+    overlap, works = script("overlap"), numbers("overlap")["found"]
+    assert overlap.page(works) == text("overlap")
+    shares = [overlap.costs(work) for work in works]
+    assert f"evaluating costs {100 * shares[0]['evaluating']:.1f} % with five local epochs" in text("index")
+    rows = (EVIDENCE.parent / "performance.md").read_text(encoding="utf-8").partition("| work | evaluated |")[2]
+    for share, row in zip(shares, rows.splitlines()[2:], strict=False):
+        both, beside = (f"{100 * share[part]:.1f} %" for part in ("both", "all that a round has beside them"))
+        assert row.replace(" of the training's time", "").endswith(f"| {both} | {beside} |")
+
+
+def test_the_index_tells_both_radii_of_the_gap() -> None:
+    """One of them alone would say that SAM does not help, or that it does."""
+    tables, old = script("fashion_tables"), numbers("fashion-gap")
+    claims = {(c["low"], c["high"], c["measure"]): c for c in old["claims"]}
+    small, large = (claims[arm, "dfedavg", "gap"] for arm in ("dfedsam", "dfedsam, rho = 0.1"))
+    larger = f"{-fmean(small['differences']):.1f} points larger with rho = 0.01, in all seeds ({small['verdict']})"
+    spread = tables.spread(large["differences"])
+    smaller = f"{spread} points smaller with rho = 0.1, in all seeds too ({large['verdict']})"
+    assert larger in text("index")
+    assert smaller in text("index")
+    assert max(small["differences"]) < 0 < min(large["differences"])
+
+
+def test_the_index_quotes_its_pages() -> None:
+    """Every decimal number of a row stands on a page that the row links, with as many digits or more."""
+    for row in (line for line in text("index").splitlines() if line.startswith("| [")):
+        linked = " ".join(map(text, re.findall(r"\]\(([\w-]+)\.md\)", row)))
+        for number in re.findall(r"\d+\.\d+", row.rpartition(" | ")[2]):
+            digits = len(number.partition(".")[2])
+            assert number in {f"{float(told):.{digits}f}" for told in re.findall(r"\d+\.\d+", linked)}, row
 
 
 def test_gradient_norms_say_what_their_runs_say() -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import reproduce
+import tried
 from coterie import recipes
 
 LINES = {paper: reproduce.lines(paper) for paper in recipes.papers()}
@@ -31,6 +32,14 @@ def test_every_recipe_and_every_published_number_has_a_line() -> None:
 def test_the_page_is_up_to_date() -> None:
     page = reproduce.PAGE.read_text(encoding="utf-8")
     assert reproduce.written(page) == page, "run `make times`"
+
+
+def test_a_recipe_tried_at_its_size_has_a_run_of_its_size() -> None:
+    """With the data, the clients, the model and the settings of the paper, after any number of rounds."""
+    attempts = tried.load_attempts()
+    for recipe in map(recipes.load, recipes.names()):
+        if recipe.trains and recipe.paper != "fedavg-p" and tried.state(recipe.name, attempts) == tried.FULL:
+            assert any(list(reproduce.cells(recipe, run["config"], 10**9)) for run in reproduce.all_runs()), recipe.name
 
 
 def test_a_run_counts_where_it_is_what_was_published() -> None:

@@ -198,25 +198,34 @@ def spread(shares: Sequence[float]) -> str:
     return f"{middle} % ({low} to {high})"
 
 
-def verdict(each: Mapping[str, Any]) -> str:
-    """What training waits for, and what comes after the rounds."""
-    m, w = each["modes"], each["work"]
-    waiting = {mode: median(m[mode]["waiting"]) for mode in m}
-    costs = {
+def costs(each: Mapping[str, Any]) -> dict[str, float]:
+    """What training waits for, as shares of its own time."""
+    waiting = {mode: median(m["waiting"]) for mode, m in each["modes"].items()}
+    return {
         "evaluating": waiting[EVALUATED] - waiting[NEITHER],
         "saving": waiting[SAVED] - waiting[EVALUATED],
         "both": waiting[SAVED] - waiting[NEITHER],
         "all that a round has beside them": waiting[NEITHER],
     }
-    said = ", ".join(f"{what} {100 * share:.1f} %" for what, share in costs.items())
+
+
+def verdict(each: Mapping[str, Any]) -> str:
+    """What training waits for, and what comes after the rounds."""
+    m, w, shares = each["modes"], each["work"], costs(each)
+    said = ", ".join(f"{part} {100 * share:.1f} %" for part, share in shares.items())
     cpu, state = spread(m[SAVED]["more_cpu"][EVALUATED]), each["state"] / 2**20
-    kept = "kept" if waiting[SAVED] - waiting[NEITHER] <= LIMIT else "**not kept**"
+    kept = "kept" if shares["both"] <= LIMIT else "**not kept**"
     return (
         f"* {w['model']}, {w['epochs']} epochs, evaluated every {each['every']} rounds, a state of {state:.1f} MiB: "
         f"training waits for {said} of its own time; "
         f"the limit of {100 * LIMIT:.0f} % is {kept}. Saving takes {cpu} more of the CPU. After the last round: "
         f"{m[SAVED]['end']:.2f} s with the last checkpoint and the clients' files, {m[NEITHER]['end']:.2f} s without."
     )
+
+
+def page(found: Sequence[Mapping[str, Any]]) -> str:
+    """The page of all works."""
+    return f"{ABOUT}\n{table(found)}\n\n" + "\n".join(map(verdict, found)) + "\n"
 
 
 def typed_work(typed: argparse.Namespace) -> Work:
@@ -249,7 +258,7 @@ def main() -> None:
     options = {} if typed.precision is None else {"precision": typed.precision}
     works = [typed_work(typed)] if typed.model else [w._replace(repeats=typed.repeats or w.repeats) for w in WORKS]
     found = [measured(w, options) for w in works]
-    text = f"{ABOUT}\n{table(found)}\n\n" + "\n".join(map(verdict, found)) + "\n"
+    text = page(found)
     print(text)
     out = typed.out or (None if typed.model else Path(__file__).parent)
     if out is not None:

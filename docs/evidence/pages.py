@@ -10,6 +10,7 @@ from pathlib import Path
 import capacities  # the scripts beside this one
 import digits
 import fashion_tables
+import overlap
 from fashion_studies import STUDIES
 
 HERE = Path(__file__).parent
@@ -25,6 +26,7 @@ def main() -> None:
         fashion_tables.rewritten(HERE, study)
     digits.pages(json.loads((HERE / "digits.json").read_text()))
     capacities.rewritten(HERE)
+    (HERE / "overlap.md").write_text(overlap.page(json.loads((HERE / "overlap.json").read_text())["found"]))
     (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
     (HERE / "004_recipes.md").write_text(recipes.page(json.loads((HERE / "004_recipes.json").read_text())))
 

@@ -73,11 +73,14 @@ def runs_of(recipe: Recipe) -> int:
     if recipe.paper == "fedavg-p":
         studied = json.loads((EVIDENCE / "004_recipes.json").read_text(encoding="utf-8"))
         return len({(r["case"], r["seed"]) for r in studied if recipe.name == f"fedavg-p-f{r['figure']}"})
+    counted = ((run["config"]["seed"], cells(recipe, run["config"], len(run["global"]))) for run in all_runs())
+    return len({(*cell, seed) for seed, matching in counted for cell in matching})
+
+
+def all_runs() -> list[dict[str, Any]]:
+    """Return all our runs on CIFAR-10."""
     files = (EVIDENCE / "cifar10.json", *EVIDENCE.glob("cifar10-*-t*.json"))
-    runs = [run for file in files for run in json.loads(file.read_text(encoding="utf-8")).values()]
-    return len(
-        {(*cell, run["config"]["seed"]) for run in runs for cell in cells(recipe, run["config"], len(run["global"]))}
-    )
+    return [run for file in files for run in json.loads(file.read_text(encoding="utf-8")).values()]
 
 
 def cells(recipe: Recipe, config: Mapping[str, Any], played: int) -> Iterator[tuple[str, str]]:
