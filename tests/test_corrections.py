@@ -170,6 +170,16 @@ def test_a_correction_that_is_given_nothing_is_refused_when_bound(family: str, n
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("corrections", "kind"),
+    [((proximal(1.0),), "tuple of tuple"), (sam(0.1)[0], "Sam"), ([*sam(0.1)], "list"), ((Correction,), "of type")],
+)
+def test_what_is_no_tuple_of_corrections_is_refused_where_a_phase_is_made(corrections: Any, kind: str) -> None:
+    with pytest.raises(UserError, match=rf"{kind}: write sam\(rho\)") as refused:
+        Phase(frozenset("u"), T.amount, T.lr, corrections)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_reference_needs_no_giver() -> None:
     """It is the model that a client begins the round with."""
     end = next(played(between_peers(("proximal",)), Serial())).x["u"]

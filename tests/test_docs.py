@@ -1,6 +1,9 @@
 """The code in the documents runs, and the tables in them are complete."""
 
+import inspect
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import coterie as ct
 import methods
 from coterie.engines import Serial, Vectorized
+from coterie.method import decentralized, federated, push_sum
 from toys import experiment, models, net, ragged
 
 ROOT = Path(__file__).parent.parent
@@ -93,3 +97,17 @@ def test_a_method_of_your_own() -> None:
     e = experiment(net("mlp"), ragged("mlp"), dfedpgp_sam(**common, quantize=8))
     sent = e.program.traffic(e.start().state, e.round(0))
     assert sent.totals.bytes < sent.totals.parameters * 2  # of 8 bytes each
+
+
+def test_the_table_of_the_families_has_their_arguments() -> None:
+    """Every argument of every family in its order, with its default, and none that a family does not have."""
+    page = (ROOT / "docs/your-own-method.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| .+ \|$", page, flags=re.MULTILINE)
+    for column, family in enumerate((federated, decentralized, push_sum), start=1):
+        printed = [(row[0], row[column].strip("`")) for row in rows if row[column] != "-"]
+        arguments = inspect.signature(family).parameters.values()
+        assert printed == [(v.name, "required" if v.default is v.empty else shown(v.default)) for v in arguments]
+
+
+def shown(default: object) -> str:
+    return json.dumps(default) if isinstance(default, str | Mapping) else repr(default)

@@ -1,5 +1,6 @@
 """FedAvg-P: joint steps on a shared and a personal part, with a server."""
 
+from dataclasses import replace
 from typing import Unpack
 
 from ..core.errors import UserError
@@ -80,4 +81,4 @@ def joint_phase(p: Problem, t: Training, personal: Patterns, personal_lr: float,
             "empty: choose other patterns, or leave exact_personal out"
         )
     assert t.batch_size is not None
-    return phase._replace(full_batch=True, corrections=few_samples(p.parameters - v, t.batch_size))
+    return replace(phase, full_batch=True, corrections=few_samples(p.parameters - v, t.batch_size))

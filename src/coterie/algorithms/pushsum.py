@@ -4,6 +4,7 @@ z_i = u_i / mu_i;   u_i <- local(u_i) with every gradient at z_i;   u_i <- sum_j
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ def push_sum(
     refuse_robust(training, "push-sum adds up shares of mass, where what is left out would be lost to everybody")
     graph = topologies.build(topology, problem.clients, problem.seed)
     values: AuxOf = {REFERENCE: lambda s, r: models_of(s.x, s.mu, shared), WEIGHT: lambda s, r: s.mu, **aux}
-    at_ratio = [phase._replace(corrections=(*phase.corrections, *debiased(shared))) for phase in phases]
+    at_ratio = [replace(phase, corrections=(*phase.corrections, *debiased(shared))) for phase in phases]
     work = LocalUpdate(problem, at_ratio, training, frozenset(values))
     message = message_of(shared)
 

@@ -1,5 +1,6 @@
 """Scaffold-P: control variates on the shared part of partly personal models."""
 
+from dataclasses import replace
 from typing import Literal, Unpack
 
 from ..local.corrections import control_variate
@@ -47,6 +48,6 @@ def scaffold_p(
     refused, as in scaffold.
     """
     phase = joint_phase(p, t, personal, personal_lr, exact_personal)
-    phase = phase._replace(corrections=phase.corrections + control_variate())
+    phase = replace(phase, corrections=phase.corrections + control_variate())
     shared = p.names - p.personal(personal)
     return controlled(p, phase, t, shared, participation, outer_lr, personal_outer_lr, c_init)

@@ -120,7 +120,7 @@ class LocalUpdate:
         mine, index = to_device((torch.from_numpy(a.places), a.index), device)
         problem = replace(self.problem, model=submodel.model, submodels=None)
         everything = self.problem.parameters
-        phases = [p._replace(trains=problem.parameters) if p.trains == everything else p for p in self.phases]
+        phases = [replace(p, trains=problem.parameters) if p.trains == everything else p for p in self.phases]
         work, members = replace(self, problem=problem, phases=phases), replace(r, cohort=r.cohort[a.places])
         done = work.run(members, extracted(submodel, models, mine, a.index), None, rows(dict(aux), mine))
         one = equal_rows(a.index)

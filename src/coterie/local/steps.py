@@ -6,10 +6,12 @@ Everything here is written for ONE client.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
 from ..data.batches import Amount, Batch, Batches
 from ..engines.base import Grad
@@ -93,7 +95,8 @@ class Correction:
         return x
 
 
-class Phase(NamedTuple):
+@dataclass(frozen=True)
+class Phase:
     """A stretch of local work that trains one part of the model."""
 
     trains: frozenset[str]  # everything else is frozen: no step, no decay, no share in any norm
@@ -103,6 +106,15 @@ class Phase(NamedTuple):
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
     group: ParamGroup | None = None  # of what is trained: this has another rate
     full_batch: bool = False  # every step sees all samples of the client
+
+    def __post_init__(self) -> None:
+        given: object = self.corrections
+        if not isinstance(given, tuple) or not all(isinstance(c, Correction) for c in given):
+            inside = f" of {', '.join(type(c).__name__ for c in given)}" if isinstance(given, tuple) else ""
+            raise UserError(
+                f"the corrections of a phase are one tuple of corrections, not a {type(given).__name__}{inside}: write "
+                "sam(rho), sam(rho) + proximal(mu), or sam(rho) + (Mine(),) for one of your own"
+            )
 
     @property
     def needs(self) -> frozenset[str]:

@@ -105,7 +105,7 @@ def personal_phase(program: Program[Any], parameters: tuple[str, ...], epochs: i
         apart = found.group is not None and bool(found.group.names & own)
         lr = float(found.group.lr) if apart and found.group is not None else found.lr
         main = Phase(own, found.amount, lr, stream=found.stream, full_batch=found.full_batch)
-    return main if epochs is None else main._replace(amount=Amount(epochs=epochs))
+    return main if epochs is None else replace(main, amount=Amount(epochs=epochs))
 
 
 def own_names(program: Program[Any], names: Iterable[str], epochs: int | None = None) -> frozenset[str]:
