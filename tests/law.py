@@ -87,6 +87,12 @@ def mean(x: Floats) -> Floats:
     return np.full(4, x.mean())
 
 
+def adaptive(x: Floats, slope: Floats, lowest: Floats, rho: float, eta: float = 0.0) -> Floats:
+    """The gradient where adaptive SAM looks in one dimension: rho (|x| + eta) uphill."""
+    gradient: Floats = slope * (x + rho * (np.abs(x) + eta) * np.sign(x - lowest) - lowest)
+    return gradient
+
+
 def sharp(u: Floats, v: Floats, rho: float) -> tuple[Floats, Floats]:
     """Two steps along the gradients at rho away, uphill; the length is that of both together."""
     for _ in range(STEPS):

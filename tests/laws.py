@@ -20,6 +20,7 @@ from law import (
     Law,
     Reduction,
     a,
+    adaptive,
     b,
     c,
     d,
@@ -215,18 +216,18 @@ LAWS = (
         "dfedsalt",
         {
             "dfedsalt": {**RINGED, "epochs": 2, "rho": 0.1},
-            "dfedsalt, both": {**RINGED, "epochs": 1, "rho": 0.1, "sam_on": "both"},
+            "dfedsalt, both": {**RINGED, "epochs": 1, "rho": 0.1, "sam_on": "both", "sam": "plain"},
         },
         ClosedForm(
             {**RINGED, **OWN, "rho": 0.1, "steps": 1},
-            each_round(lambda u, v: (RING @ (u - LR * a * (u + 0.1 * np.sign(u - b) - b)), down_v(v, 0.2, 1))),
+            each_round(lambda u, v: (RING @ (u - LR * adaptive(u, a, b, 0.1)), down_v(v, 0.2, 1))),
         ),
         (
             identity("at rho 0 is dfedalt", {**RINGED, "rho": 0.0, "sam_on": "both"}, ("dfedalt", RINGED)),
             identity(
                 "with nothing personal is dfedsam",
                 {**RINGED, "rho": 0.1, "personal": "none"},
-                ("dfedsam", {**RINGED, "rho": 0.1}),
+                ("dfedsam", {**RINGED, "rho": 0.1, "sam": "adaptive"}),
             ),
         ),
     ),
@@ -239,7 +240,7 @@ LAWS = (
             Reduction("on the full graph is fedsam", {**FULL, "rho": 0.1}, ("fedsam", {**EQUAL, "rho": 0.1}), 1e-6),
             identity(
                 "without neighbors is dfedsalt without neighbors",
-                {"topology": "none", "rho": 0.1},
+                {"topology": "none", "rho": 0.1, "sam": "adaptive"},
                 ("dfedsalt", {"topology": "none", "rho": 0.1, "personal": "none"}),
             ),
         ),
@@ -247,7 +248,7 @@ LAWS = (
     Law(
         "dfedsam-mgs",
         {
-            "dfedsam-mgs": {**RINGED, "epochs": 1, "rho": 0.1},
+            "dfedsam-mgs": {**RINGED, "epochs": 1, "rho": 0.1, "sam": "adaptive", "sam_eta": 0.01},
             "dfedsam-mgs, fresh": {
                 "topology": "random-pull:2",
                 "epochs": 1,

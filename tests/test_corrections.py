@@ -1,4 +1,4 @@
-"""Corrections compose by name: every pair of four, in both orders, in closed form on the quadratic, to 1e-12."""
+"""Corrections compose by name: every pair of five, in both orders, in closed form on the quadratic, to 1e-12."""
 
 from collections.abc import Callable, Sequence
 from itertools import permutations
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.algorithms import build
 from coterie.algorithms.base import Algorithm, Problem, Program
 from coterie.algorithms.options import Training
 from coterie.algorithms.peers import decentralized
@@ -20,18 +21,19 @@ from coterie.local.steps import Correction, Phase
 from law import PUSH, RING, Floats, a, b, descend
 from test_engines import graphed_for
 from test_oracles_papers import shared_only
-from toys import PLAIN, experiment, golden
+from toys import PLAIN, experiment, golden, net, ragged
 
 ENGINES = pytest.mark.parametrize(
     "engine", [Serial(), Vectorized(3), graphed_for(3)], ids=["serial", "vectorized", "graphed"]
 )
-RHO, LAM, LR, STEPS = 0.1, 0.5, 0.05, 3
+RHO, ETA, LAM, LR, STEPS = 0.1, 0.2, 0.5, 0.05, 3
 CONTROL = np.array([0.3, -30.0, 0.4, -0.1])  # the second outweighs its gradient
 MU = np.array([0.8, 1.25, 0.5, 2.0])
 START = np.array([8.0, 9.0, 10.0, 9.0])  # far from b: nobody crosses its minimum on the way
 
 CORRECTIONS: dict[str, tuple[Correction, ...]] = {
     "sam": sam(RHO),
+    "adaptive": sam(RHO, "adaptive", ETA),
     "proximal": proximal(LAM),
     "control": control_variate(),
     "push-sum": debiased(frozenset("u")),
@@ -54,6 +56,35 @@ WAYS: dict[tuple[str, ...], Way] = {
     ("push-sum", "proximal"): lambda up, r, mu: (a / mu + LAM, (a * b + LAM * r) / (a / mu + LAM)),
     ("control", "push-sum"): lambda up, r, mu: (a / mu, mu * (b - CONTROL / a)),
     ("push-sum", "control"): lambda up, r, mu: (a / mu, mu * (b - CONTROL / a)),
+    # in one dimension the adaptive form evaluates what is inside of it at (1 + rho up) u + rho eta up, for u > 0
+    ("adaptive", "proximal"): lambda up, r, mu: (
+        a * (1 + RHO * up) + LAM,
+        (a * (b - RHO * ETA * up) + LAM * r) / (a * (1 + RHO * up) + LAM),
+    ),
+    ("proximal", "adaptive"): lambda up, r, mu: (
+        (a + LAM) * (1 + RHO * up),
+        ((a * b + LAM * r) / (a + LAM) - RHO * ETA * up) / (1 + RHO * up),
+    ),
+    **dict.fromkeys(
+        (("adaptive", "control"), ("control", "adaptive")),
+        lambda up, r, mu: (a * (1 + RHO * up), (b - CONTROL / a - RHO * ETA * up) / (1 + RHO * up)),
+    ),
+    ("adaptive", "push-sum"): lambda up, r, mu: (
+        a * (1 + RHO * up) / mu,
+        mu * (b - RHO * ETA * up) / (1 + RHO * up),
+    ),
+    ("push-sum", "adaptive"): lambda up, r, mu: (
+        a * (1 + RHO * up) / mu,
+        (mu * b - RHO * ETA * up) / (1 + RHO * up),
+    ),
+    ("sam", "adaptive"): lambda up, r, mu: (
+        a * (1 + RHO * up),
+        (b - RHO * up - RHO * ETA * up) / (1 + RHO * up),
+    ),
+    ("adaptive", "sam"): lambda up, r, mu: (
+        a * (1 + RHO * up),
+        (b - RHO * ETA * up) / (1 + RHO * up) - RHO * up,
+    ),
     ("sam", "proximal", "control", "push-sum"): lambda up, r, mu: (
         (a + LAM) / mu,
         mu * (a * b + LAM * r - CONTROL - a * RHO * up) / (a + LAM),
@@ -63,6 +94,7 @@ CLIMBS: dict[tuple[str, ...], Callable[[Floats, Floats], Floats]] = {
     ("proximal", "sam"): lambda u, r: a * (u - b) + LAM * (u - r),
     ("control", "sam"): lambda u, r: a * (u - b) + CONTROL,
 }
+CLIMBS |= {(first, "adaptive"): CLIMBS[first, "sam"] for first in ("proximal", "control")}
 
 
 def local(order: tuple[str, ...], u: Floats, r: Floats, mu: Floats) -> Floats:
@@ -70,7 +102,7 @@ def local(order: tuple[str, ...], u: Floats, r: Floats, mu: Floats) -> Floats:
     climbs = CLIMBS.get(order, lambda u, r: u / mu - b)
     up = np.sign(climbs(u, r))
     end = descend(u, *WAYS[order](up, r, mu), LR, STEPS)
-    assert "sam" not in order or (np.sign(climbs(end, r)) == up).all()  # else there is no closed form
+    assert not {"sam", "adaptive"} & set(order) or (np.sign(climbs(end, r)) == up).all()  # else there is no closed form
     return end
 
 
@@ -121,6 +153,8 @@ def test_every_pair_is_there_in_both_orders() -> None:
         ("sam", "proximal", True),
         ("sam", "control", True),
         ("sam", "push-sum", True),
+        ("adaptive", "proximal", True),
+        ("adaptive", "push-sum", True),
         ("proximal", "push-sum", True),
         ("proximal", "control", False),
         ("control", "push-sum", False),
@@ -132,7 +166,9 @@ def test_the_order_matters_where_it_should(first: str, second: str, matters: boo
 
 
 @ENGINES
-@pytest.mark.parametrize("inner", [("sam",), ("proximal",), ("control",), ("sam", "proximal", "control")], ids=" ".join)
+@pytest.mark.parametrize(
+    "inner", [("sam",), ("adaptive",), ("proximal",), ("control",), ("sam", "proximal", "control")], ids=" ".join
+)
 def test_push_sum_takes_whatever_is_followed_at_its_ratio(inner: tuple[str, ...], engine: Any) -> None:
     """With weights that move along the graph; the reference is the ratio that a client begins with."""
 
@@ -184,3 +220,72 @@ def test_a_reference_needs_no_giver() -> None:
     """It is the model that a client begins the round with."""
     end = next(played(between_peers(("proximal",)), Serial())).x["u"]
     close(end, RING @ descend(START, a + LAM, (a * b + LAM * START) / (a + LAM), LR, STEPS))
+
+
+class ReleasedSam(torch.optim.Optimizer):
+    """SAM as its usual code for torch has it: an ascent that keeps the old weights, then a step of SGD from there."""
+
+    def __init__(self, parameters: Any, rho: float, adaptive: bool, eta: float, **sgd: Any) -> None:
+        super().__init__(parameters, {"rho": rho, "adaptive": adaptive, "eta": eta, **sgd})
+        self.base = torch.optim.SGD(self.param_groups, **sgd)
+
+    @torch.no_grad()
+    def step(self, closure: Any) -> None:  # type: ignore[override]
+        """Take one step; ``closure`` fills the gradients."""
+        group = self.param_groups[0]
+        scales = [p.abs() + group["eta"] if group["adaptive"] else torch.ones_like(p) for p in group["params"]]
+        closure()
+        norms = [(t * p.grad).norm() for p, t in zip(group["params"], scales, strict=True)]
+        length = group["rho"] / (torch.stack(norms).norm() + 1e-12)
+        old = [p.clone() for p in group["params"]]
+        for p, t in zip(group["params"], scales, strict=True):
+            p.add_(t**2 * p.grad * length)
+        closure()
+        for p, before in zip(group["params"], old, strict=True):
+            p.copy_(before)
+        self.base.step()
+
+
+@ENGINES
+@pytest.mark.parametrize(("form", "eta"), [("plain", 0.0), ("adaptive", 0.0), ("adaptive", 0.01)])
+def test_sam_is_the_optimizer_of_its_usual_code_step_by_step(form: str, eta: float, engine: Any) -> None:
+    options = {"momentum": 0.9, "weight_decay": 0.01}
+    settings = {**PLAIN, **options, "lr": LR, "steps": STEPS, "rho": 0.7, "sam": form, "sam_eta": eta}
+    federation = ragged("mlp")
+    e = experiment(net("mlp"), federation, build("dfedsam", topology="none", **settings), engine)
+    now, _ = e.run_round(e.start(), 0, evaluate=False)
+    for client in range(2):
+        module, rows = net("mlp"), federation.train[client]
+
+        def closure(module: torch.nn.Module = module, rows: torch.Tensor = rows) -> None:
+            with torch.enable_grad():
+                module.zero_grad()
+                torch.nn.functional.cross_entropy(module(federation.x[rows]), federation.y[rows]).backward()
+
+        optimizer = ReleasedSam(module.parameters(), 0.7, form == "adaptive", eta, lr=LR, **options)
+        for _ in range(STEPS):
+            optimizer.step(closure)
+        for name, parameter in module.named_parameters():
+            torch.testing.assert_close(now.state.x[name][client], parameter.detach(), rtol=0, atol=1e-12)
+
+
+def test_an_adaptive_ascent_leaves_dead_entries_where_they_are() -> None:
+    """A masked weight is 0, so it has no share in the norm either: T g = (12, 0), and the climb is rho (3, 0)."""
+    points = []
+
+    def grad(x: Any, frozen: Any, batch: Any) -> Any:
+        points.append(x["u"])
+        return {"u": torch.tensor([4.0, 100.0])}, None
+
+    probe = type("Batch", (), {"x": torch.zeros(1)})()
+    sam(0.7, "adaptive")[0].direction(grad, {})({"u": torch.tensor([3.0, 0.0])}, {}, probe)
+    assert (points[1] - points[0]).tolist() == pytest.approx([2.1, 0.0])
+
+
+def test_both_forms_of_sam_cost_the_same() -> None:
+    costs = {}
+    for form in ("plain", "adaptive"):
+        algorithm = build("fedsam", rho=0.1, sam=form, epochs=1)
+        e = experiment(net("mlp"), ragged("mlp"), algorithm)
+        costs[form] = e.run_round(e.start(), 0, evaluate=True)[1]["flops"]
+    assert costs["plain"] == costs["adaptive"]

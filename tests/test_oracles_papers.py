@@ -52,7 +52,7 @@ class TestDFedSalt:
     """Perturbing the shared part, the personal part, or both."""
 
     def state(self, sam_on: str, engine: Any, rho: float = 0.1, **own: Any) -> Any:
-        algorithm = plain("dfedsalt", topology="ring", rho=rho, sam_on=sam_on, **OWN, **own)
+        algorithm = plain("dfedsalt", topology="ring", rho=rho, sam_on=sam_on, **OWN, **{"sam": "plain", **own})
         e = experiment(Quadratic(), golden(), algorithm, engine)
         return play(e, 1, scattered(e)).state
 

@@ -56,7 +56,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dispfl": {"topology": "random-pull:4"},  # at density 0.5 four halves are two models
     "dfedavgm-p": PEERS,
     "dfedalt": {**PEERS, "personal_epochs": 5},
-    "dfedsalt": {**PEERS, "personal_epochs": 5, "rho": 0.05},
+    "dfedsalt": {**PEERS, "personal_epochs": 5, "rho": 0.05, "sam": "plain"},
     "dfedpgp": {"topology": "random-push:2", "personal_epochs": 5},
 }
 

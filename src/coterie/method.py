@@ -14,8 +14,8 @@ What is here:
 
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
 * Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
-  ``Range``, ``Participation``, ``Weighting``, ``Patterns`` and ``TopologyLike``, the types of settings; ``UserError``,
-  to refuse one.
+  ``Range``, ``Participation``, ``Weighting``, ``SamForm``, ``Patterns`` and ``TopologyLike``, the types of settings;
+  ``UserError``, to refuse one.
 * Local work: ``Phase``, ``ParamGroup``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
   the base class of one's own, which makes one ``Grad`` from another: a function from a model and a ``Batch`` to a
@@ -42,7 +42,18 @@ from .algorithms.base import Algorithm, Assigned, Problem, Program, Round, Submo
 from .algorithms.beside import Beside, apart, beside, second, second_names
 from .algorithms.bind import finetuned, quantized
 from .algorithms.method import method
-from .algorithms.options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
+from .algorithms.options import (
+    Count,
+    Fraction,
+    Options,
+    Participation,
+    Positive,
+    Range,
+    Rate,
+    SamForm,
+    Training,
+    Weighting,
+)
 from .algorithms.peers import Peers, decentralized
 from .algorithms.pushsum import Pushed, push_sum
 from .algorithms.server import Server, both_ways, federated
@@ -101,6 +112,7 @@ __all__ = [
     "Range",
     "Rate",
     "Round",
+    "SamForm",
     "Server",
     "StepInfo",
     "Submodel",

@@ -27,6 +27,8 @@ COMMON = {
     "rank_mode": '"channels", or "definition", where ratios are of min(k c_out, k c_in) and at most 1.',
     "regularizer": 'Terms of the loss: "none", "frobenius=1e-4", "l2=1e-4", "kronecker=1e-4", or several with commas.',
     "rho": "How far a step climbs before it looks: the radius of SAM.",
+    "sam": 'The form of SAM: "plain" climbs by rho g/|g|, "adaptive" by rho T T g/|T g| with T = |weight| + sam_eta.',
+    "sam_eta": "What adaptive SAM adds to the absolute value of every weight.",
     "scaler": "Whether inputs are divided by the rate before every norm, in training only.",
     "topology": 'The communication graph: a string such as "ring" or "random:10", or a Topology.',
     "weighting": 'How much a client counts: "size", by its samples, or "uniform".',

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Unpack
 
-from ..local.corrections import sam
+from ..local import corrections
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, TopologyLike, Training, method
+from .method import Options, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -15,6 +15,8 @@ def dfedsam(
     t: Training,
     *,
     rho: Rate = 0.01,
+    sam: SamForm = "plain",
+    sam_eta: Rate = 0.0,
     topology: TopologyLike = "random:10",
     gossip_steps: Annotated[int, Range(1, 1000)] = 1,
     **options: Unpack[Options],
@@ -31,5 +33,5 @@ def dfedsam(
     clipping, and there is none. rho is the radius itself, as in its listing; its equation 2 bounds the square by rho.
     We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
-    phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
+    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
     return decentralized(p, [phase], t, topology, p.names, gossip_steps)

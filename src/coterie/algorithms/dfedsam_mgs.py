@@ -3,9 +3,9 @@
 from typing import Annotated, Unpack
 
 from ..core.errors import UserError
-from ..local.corrections import sam
+from ..local import corrections
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, TopologyLike, Training, method
+from .method import Options, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -21,6 +21,8 @@ def dfedsam_mgs(
     t: Training,
     *,
     rho: Rate = 0.01,
+    sam: SamForm = "plain",
+    sam_eta: Rate = 0.0,
     topology: TopologyLike = "random:10",
     gossip_steps: Annotated[int, Range(1, 1000)] = 4,
     fresh_graph: bool = False,
@@ -42,5 +44,5 @@ def dfedsam_mgs(
     makes Q + 1, equation 5 has Q, and so has this. Q = 4 is that of its Section 5.2; its Appendix B.3 prints 1. Its
     Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
-    phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
+    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
     return decentralized(p, [phase], t, topology, p.names, gossip_steps, fresh_graph)

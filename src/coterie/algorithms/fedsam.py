@@ -2,9 +2,9 @@
 
 from typing import Unpack
 
-from ..local.corrections import sam
+from ..local import corrections
 from ..local.steps import Phase
-from .method import Options, Participation, Problem, Program, Rate, Training, Weighting, method
+from .method import Options, Participation, Problem, Program, Rate, SamForm, Training, Weighting, method
 from .options import FLAT
 from .server import Server, federated
 
@@ -15,6 +15,8 @@ def fedsam(
     t: Training,
     *,
     rho: Rate = 0.05,
+    sam: SamForm = "plain",
+    sam_eta: Rate = 0.0,
     participation: Participation = 0.1,
     weighting: Weighting = "size",
     outer_lr: Rate = 1.0,
@@ -31,5 +33,5 @@ def fedsam(
     Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
     decay, no clipping, rates that decay by 0.998 per round).
     """
-    phase = Phase(p.parameters, t.amount, t.lr, sam(rho))
+    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
     return federated(p, [phase], t, p.names, participation, weighting, outer_lr)

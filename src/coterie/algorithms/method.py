@@ -23,7 +23,7 @@ from ..models.model import Model
 from ..topology import TopologyLike
 from .about import complete as complete_docstring
 from .base import Algorithm, Problem, Program, Round, Trained, unchanged
-from .options import Count, Fraction, Options, Participation, Positive, Range, Rate, Training, Weighting
+from .options import Count, Fraction, Options, Participation, Positive, Range, Rate, SamForm, Training, Weighting
 
 __all__ = [
     "Count",
@@ -38,6 +38,7 @@ __all__ = [
     "Range",
     "Rate",
     "Round",
+    "SamForm",
     "TopologyLike",
     "Trained",
     "Training",

@@ -13,6 +13,7 @@ from ..core.errors import UserError
 from ..data.batches import Amount
 from ..engines.base import MixingRule
 from ..exchange.robust import RULES
+from ..local.corrections import SamForm as SamForm
 from ..local.steps import Phase, Sgd
 
 Rate = Annotated[float, Range()]

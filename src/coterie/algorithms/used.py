@@ -51,7 +51,8 @@ SENT = ("gossip_steps", "tau", "quantize", "robust")
 NO_SERVER = "with a topology everybody takes part and no server weighs them"
 RULES = (
     Rule(PERSONAL, _is("personal", "none"), "personal=none leaves nothing personal", "name a personal part"),
-    Rule(("sam_on",), _no_ascent, "rho=0 climbs nowhere", "give rho"),
+    Rule(("sam", "sam_on", "sam_eta"), _no_ascent, "rho=0 climbs nowhere", "give rho"),
+    Rule(("sam_eta",), _is("sam", "plain"), "only adaptive SAM adds it to the weights", "take sam=adaptive"),
     Rule(("rho",), _personal_ascent, "sam_on=personal climbs by personal_rho alone", "take sam_on=both"),
     Rule(("teaching", "tau"), _is("distill", "mutual", "none"), "only distill=deepest has one", "take distill=deepest"),
     Rule(("participation", "weighting"), _between_peers, NO_SERVER, "leave the topology out"),

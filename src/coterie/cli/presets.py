@@ -37,7 +37,6 @@ _SMALL = {
     "personal_epochs": 5,
     "participation": 1.0,
     "topology": "random:5",
-    "rho": 0.05,
     "outer_lr": 1.0,
     "personal_outer_lr": 1.0,
     "rank_ratio": 0.25,

@@ -183,6 +183,8 @@ def _announce(plan: RecipePlan, output: Output) -> None:
         f"{', in our choice' if options.reading else ''}: {scaled(spent.flops, 'FLOP')}, "
         f"{scaled(spent.bytes, 'B')} sent; {tell_time(spent, platform)}"
     )
+    for warning in recipe.warnings(options.reading, methods):
+        output.say(f"warning: {warning}")
     for number, method in plan.cells:
         if is_own(method):
             told = ", ".join(f"{k}={v}" for k, v in plan.recipe.settings(method, number).items() if v is not None)

@@ -14,6 +14,7 @@ the pull, too.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,11 +30,17 @@ CONTROL, WEIGHT, MASK = "control", "weight", "mask"
 Corrections = tuple[Correction, ...]
 
 
+SamForm = Literal["plain", "adaptive"]
+"""How far SAM climbs along each entry of the gradient: equally far, or in proportion to the weight."""
+
+
 @dataclass(frozen=True)
 class Sam(Correction):
-    """g(x + rho g(x) / |g(x)|)."""
+    """g(x + rho T T g(x) / |T g(x)|), where T is 1 in the plain form and |x| + eta in the adaptive form."""
 
     rho: float
+    form: SamForm = "plain"
+    eta: float = 0.0
     gradients = 2
 
     def direction(self, grad: Grad, aux: Aux) -> Grad:
@@ -43,21 +50,28 @@ class Sam(Correction):
             rewind = rewinder(batch.x.device)
             g, info = grad(x, frozen, batch)
             rewind()
-            scale = self.rho / (norm(g) + 1e-12)
-            worst = {k: v + scale * g[k] for k, v in x.items()}
+            scales = None if self.form == "plain" else {k: v.abs() + self.eta for k, v in x.items()}
+            scaled = g if scales is None else {k: scales[k] * v for k, v in g.items()}
+            length = self.rho / (norm(scaled) + 1e-12)
+            climb = scaled if scales is None else {k: scales[k] * v for k, v in scaled.items()}
+            worst = {k: v + length * climb[k] for k, v in x.items()}
             return grad(worst, frozen, batch)[0], info
 
         return ascended
 
 
-def sam(rho: float) -> Corrections:
-    """Follow the gradient at the worst point nearby: g(x + rho g(x) / |g(x)|), one norm over all trained parameters.
+def sam(rho: float, form: SamForm = "plain", eta: float = 0.0) -> Corrections:
+    """Follow the gradient at the worst point nearby, with one norm over all trained parameters.
+
+    form: "plain" takes g(x + rho g(x) / |g(x)|); "adaptive" takes g(x + rho T T g(x) / |T g(x)|) with T = |x| + eta,
+        entry by entry, so that the radius does not depend on the scale of the weights.
 
     Both passes see the same batch and the same dropout; running statistics are those of the first.
 
-    Reference: Foret et al., "Sharpness-Aware Minimization", 2021, equation 2 and 3.
+    Reference: Foret et al., "Sharpness-Aware Minimization", 2021, equation 2 and 3; Kwon et al., "ASAM", 2021, for the
+    adaptive form.
     """
-    return (Sam(rho),) if rho else ()
+    return (Sam(rho, form, eta),) if rho else ()
 
 
 def rewinder(device: torch.device) -> Callable[[], None]:

@@ -15,6 +15,7 @@ class Statement(NamedTuple):
     protocol: Mapping[str, Any] = {}  # of the number that is reported
     methods: Sequence[str] | None = None  # the methods that the settings are for; None: all that have them
     cases: str = ""  # words in the labels of the cases that it is about
+    warning: str = ""  # what was seen when it was run
 
     def applies_to_case(self, label: str) -> bool:
         """Return whether the statement is about the case of that label.

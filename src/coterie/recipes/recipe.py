@@ -1,7 +1,7 @@
 """A recipe: one experiment of a paper, complete, with the readings of paper and released code."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -152,6 +152,18 @@ class Recipe:
             protocol = protocol._replace(**statement.protocol)
         changed = () if reading == "paper" else self.changed
         return replace(self, cases=tuple(cases), protocol=protocol, readings=(), changed=changed)
+
+    def warnings(self, reading: ReadingName | None, methods: Collection[str]) -> list[str]:
+        """Return what a reading is known to do to some of these methods, each warning with the methods it is about.
+
+        >>> [warning[:9] for warning in load("dfedalt-t1").warnings("paper", ["dfedalt", "dfedsalt"])]
+        ['dfedsalt:']
+        """
+        if reading is None:
+            return []
+        statements = [s for row in self.readings for s in row.says.get(reading, ()) if s.warning]
+        about = [(s, [m for m in methods if s.applies_to_method(m, self.entry(m).settings)]) for s in statements]
+        return [f"{', '.join(names)}: {s.warning}" for s, names in about if names]
 
     def _apply(self, statement: Statement, case: Case) -> Case:
         settings = dict(case.settings)

@@ -37,6 +37,7 @@ def compare(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, r
     most = 1 / (10 * x.steps * c["L"])
     conditions = (
         plain_sgd(bound.program.training),
+        bound.plain_sam,
         *mixing_conditions(topology, c["lambda"], T),
         Condition("one W for all exchanges of a round", not bound.program.fresh_graph, "leave fresh_graph out"),
         Condition(f"lr = {x.lr:.4g} <= 1 / (10 K L) = {most:.4g}", x.lr <= most * (1 + 1e-9), "lower lr"),

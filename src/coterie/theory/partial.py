@@ -72,7 +72,7 @@ def salt_defaults(problem: QuadraticProblem, topology: Topology, rounds: int, gi
     """Return rates for DFedSalt, and a radius that shrinks with the rounds as its theorem wants."""
     L, lam = smoothness(problem), mixing.contraction(topology, rounds)
     chosen = _rates(L, rounds, given, lambda s: bounds.alternating_sam(L, s, 0, 0, 0, 0, lam))
-    return {**chosen, "rho": rounds**-0.5}
+    return {**chosen, "sam": "plain", "rho": rounds**-0.5}
 
 
 def push_defaults(problem: QuadraticProblem, topology: Topology, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def compare_alt(
         theorem = "DFedAlt/DFedSalt, Theorem 2, equations 27 and 32"
         d = bounds.alternating_sam(L, _steps(bound), bound.part("u").rho, sigma2, sigma2, delta2, lam)
         shared_only = Condition("the perturbation is on the shared part", not bound.part("v").rho, "leave it so")
-        conditions = (*conditions, shared_only)
+        conditions = (*conditions, shared_only, bound.plain_sam)
     else:
         theorem = "DFedAlt/DFedSalt, Theorem 1, equation 19"
         d = bounds.alternating(L, _steps(bound), sigma2, sigma2, delta2, lam)

@@ -15,6 +15,7 @@ from ..measure import averaged
 from ..models.model import Model
 from ..training.experiment import Experiment
 from ..training.select_engine import select_engine
+from .outcome import Condition
 from .quadratic import QuadraticProblem, local_steps
 
 
@@ -51,6 +52,12 @@ class BoundMethod(NamedTuple):
         lr = phase.group.lr if phase.group is not None and name in phase.group.names else phase.lr
         rho = next((c.rho for c in phase.corrections if isinstance(c, Sam)), 0.0)
         return PhaseFacts(float(lr), local_steps(phase.amount, self.batch_size), rho, phase.full_batch)
+
+    @property
+    def plain_sam(self) -> Condition:
+        """The condition that a step climbs by its radius; in the adaptive form the distance grows with the weights."""
+        steps = (c for phase in self.program.phases for c in phase.corrections if isinstance(c, Sam))
+        return Condition("SAM climbs by rho g / |g|", all(c.form == "plain" for c in steps), "take sam=plain")
 
     @property
     def batch_size(self) -> int | None:
