@@ -18,7 +18,7 @@ import torch
 pytest.importorskip("aiohttp", reason="peers need coterie[peers]")
 
 from coterie.core.errors import UserError
-from coterie.net import inbound
+from coterie.net import admission
 from coterie.net.counters import Presence
 from coterie.net.message import Header, Kind, Outgoing, Refused
 from coterie.net.tls import name_of
@@ -428,14 +428,64 @@ def test_strangers_are_counted(members: Members, tmp_path: Path) -> None:
 def test_idle_connections_are_few_and_end(members: Members) -> None:
     """A hundred strangers that never begin TLS, and a member with twenty connections."""
     alpha = members.start("alpha")
-    beta = members.start("beta", timing=QUICK._replace(idle=1.5))
+    beta = members.start("beta", timing=QUICK._replace(idle=1.5, connect=2.0))
     strangers = [socket.create_connection(members.addresses["beta"]) for _ in range(100)]
     clients = [members.client("gamma") for _ in range(20)]
     alpha.post("beta", 1)
     wait(lambda: alpha.done == [("beta", "accepted", 1)])
     assert all(client.ended() for client in clients)  # twelve at once, the others when they were idle for long
-    wait(lambda: beta.transport.snapshot()["refused"]["unknown"]["cut"] >= 100 - inbound.GREETED)
+    wait(lambda: cut_connections(beta) == 100)
     for one in [*strangers, *(client.socket for client in clients)]:
+        one.close()
+
+
+def cut_connections(member: Member) -> int:
+    """How many connections of strangers ended before TLS was agreed on."""
+    return int(member.transport.snapshot()["refused"].get("unknown", {}).get("cut", 0))
+
+
+def client_hello() -> bytes:
+    """The first bytes of a client, which need no certificate."""
+    context, sent = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="beta").do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize("says", ["nothing", "hello"])
+def test_a_flood_of_strangers_takes_little_memory_and_starves_no_member(members: Members, says: str) -> None:
+    """A thousand connections that stay open; each had taken 256 KiB until Python collected its garbage."""
+    alpha, beta = members.start("alpha"), members.start("beta")
+    first = client_hello() if says == "hello" else b""
+    strangers = []
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            strangers.append(socket.create_connection(members.addresses["beta"]))
+            strangers[-1].sendall(first)
+            if number % 250 == 0:
+                alpha.post("beta", number)
+        wait(lambda: [outcome for _, outcome, _ in alpha.done] == ["accepted"] * 4)
+        wait(lambda: cut_connections(beta) >= 1000 - admission.SILENT)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        for one in strangers:
+            one.close()
+    assert peak < 30 * 2**20
+    assert held < 20 * 2**20
+
+
+def test_the_address_with_most_connections_loses_one() -> None:
+    room, pairs = admission.Room(3), [socket.socketpair() for _ in range(5)]
+    for address, (near, _) in zip(["member", "flood", "flood", "flood", "other"], pairs, strict=True):
+        room.enter(address, near)
+    ended = [far.recv(1, socket.MSG_DONTWAIT) == b"" for _, far in (pairs[1], pairs[2])]
+    assert ended == [True, True]
+    for _, far in (pairs[0], pairs[3], pairs[4]):
+        with pytest.raises(BlockingIOError):
+            far.recv(1, socket.MSG_DONTWAIT)
+    for one in [end for pair in pairs for end in pair]:
         one.close()
 
 

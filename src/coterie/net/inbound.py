@@ -1,7 +1,6 @@
 """The server of one peer: it knows who is speaking, writes messages to files as they arrive, and answers heartbeats.
 
-Connections are accepted here and not by aiohttp, because a limit must hold before TLS is agreed on: until then every
-connection takes a quarter of a MiB, and anybody can open one.
+``admission`` accepts connections and not aiohttp, because limits must hold before TLS is agreed on.
 """
 
 import asyncio
@@ -16,13 +15,12 @@ from pathlib import Path
 from aiohttp import ClientPayloadError, StreamReader, web
 
 from ..core.errors import FolderError, UserError
-from .counters import UNKNOWN
+from .admission import Admission
 from .message import CHUNK, Header, Refused, read_header, shorten
 from .node import Node
 from .tls import name_of
 from .wire import BEAT, HELLO, LONGEST_BEAT, MESSAGE, SENDER, STATUS, beat_of, in_words, read_json
 
-GREETED = 32  # connections with which TLS is not agreed on yet
 PER_MEMBER = 8  # connections of one member, and of all others together
 LINGERING = 5.0  # seconds in which the rest of a refused message is thrown away, so that the answer can be read
 
@@ -79,9 +77,6 @@ class Inbound:
     def __init__(self, node: Node, tls: ssl.SSLContext | None, on_news: Callable[[str], None]) -> None:
         self._node, self._tls, self._on_news = node, tls, on_news
         self._counters, self._timing = node.counters, node.timing
-        self._greeted: dict[asyncio.Task[None], socket.socket] = {}  # TLS is not agreed on yet
-        self._ending: set[asyncio.Task[None]] = set()  # nor will it be
-        self._full = asyncio.Event()  # nobody can be accepted for a while
         self._open: dict[str, dict[Connection, asyncio.Transport]] = defaultdict(dict)
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._arriving: dict[str, web.BaseRequest] = {}
@@ -89,61 +84,19 @@ class Inbound:
 
     async def serve(self, listening: socket.socket) -> None:
         """Accept connections until this is cancelled."""
-        loop, manager = asyncio.get_running_loop(), web.Server(self._handle)
+        manager = web.Server(self._handle)
+        admission = Admission(
+            self._tls,
+            self._timing.connect,
+            lambda: Connection(self, manager, self._timing.idle),
+            self._counters,
+        )
         try:
-            while True:
-                loop.add_reader(listening, self._accept, listening, manager)
-                self._full.clear()
-                await self._full.wait()
-                loop.remove_reader(listening)
-                await asyncio.sleep(1)
+            await admission.serve(listening)
         finally:
-            loop.remove_reader(listening)
             for transport in [one for mine in self._open.values() for one in mine.values()]:
                 transport.abort()
-            for accepted in self._greeted.values():
-                _end(accepted)
-            await asyncio.gather(*self._greeted, *self._ending, return_exceptions=True)
             await manager.shutdown(1)
-
-    def _accept(self, listening: socket.socket, manager: web.Server) -> None:
-        """Accept one connection. Not by ``sock_accept``, which loses one that comes while it is cancelled."""
-        try:
-            accepted, address = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionError):  # whoever has come is gone
-            return
-        except OSError as error:  # too many open files, most likely
-            self._counters.refused(UNKNOWN, "error", f"no connection can be accepted ({in_words(error)})")
-            self._full.set()
-            return
-        accepted.setblocking(False)
-        task = asyncio.create_task(self._welcome(manager, accepted, address[0]))
-        self._greeted[task] = accepted
-        task.add_done_callback(self._forget)
-        if len(self._greeted) > GREETED:  # whoever means it needs some milliseconds only
-            oldest = next(iter(self._greeted))
-            _end(self._greeted.pop(oldest))
-            self._ending.add(oldest)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._greeted.pop(task, None)
-        self._ending.discard(task)
-
-    async def _welcome(self, manager: web.Server, accepted: socket.socket, address: str) -> None:
-        """Agree on TLS with whoever has come."""
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(
-                lambda: Connection(self, manager, self._timing.idle),
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._timing.connect if self._tls else None,
-            )
-        except ssl.SSLError as error:
-            self._counters.refused(address, "certificate", in_words(error))
-        except OSError as error:
-            accepted.close()
-            self._counters.refused(address, "cut", f"TLS was not agreed on ({in_words(error)})")
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Keep a new connection; the oldest of a member that has too many is closed, as it may be dead."""
@@ -286,9 +239,3 @@ class Inbound:
     async def _greet(self, request: web.BaseRequest, sender: str) -> web.Response:
         """Say what this peer is."""
         return web.json_response(await self._node.in_thread(self._node.hello))
-
-
-def _end(accepted: socket.socket) -> None:
-    """End a connection with which TLS is not agreed on yet: the handshake then fails."""
-    with suppress(OSError):
-        accepted.shutdown(socket.SHUT_RDWR)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.errors import UserError
 from .address import check_loopback
+from .admission import BACKLOG
 from .counters import Counters, Presence
 from .inbound import Inbound
 from .message import Outgoing
@@ -75,7 +76,7 @@ class Transport:
         host, port = self._listen
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host, port), family=family, backlog=128)
+            listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except OSError as error:
             raise UserError(
                 f"cannot listen at {host}:{port} ({in_words(error)}): "
