@@ -15,6 +15,7 @@ from coterie.algorithms.beside import Beside
 from coterie.cluster.shard import outline
 from coterie.core.errors import UserError
 from coterie.core.schema import ACCURACY
+from coterie.core.tensors import Tensors
 from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
 from coterie.measure.rows import metric_row
@@ -323,6 +324,31 @@ def test_groups_of_clients_make_their_own_number_of_epochs() -> None:
     for k in mixed:
         assert torch.equal(mixed[k][:3], one[k][:3])
         assert torch.equal(mixed[k][3:], two[k][3:])
+
+
+@pytest.mark.parametrize("method", ["dfedalt", "dfedsalt", "dfedpgp", "dfedavgm-p", "fedrep", "ditto"])
+def test_groups_of_clients_make_their_own_number_of_personal_epochs(method: str) -> None:
+    """What each of five clients has trained in a round is as if all made its number of personal epochs."""
+    own = {"schedule": "alternate"} if method == "dfedavgm-p" else {}
+    own |= {"participation": 1.0} if method in ("fedrep", "ditto") else {"topology": "ring"}
+
+    def trained(epochs: int | tuple[int, ...]) -> Tensors:
+        settings = {**COMMON, **own, "personal_lr": 0.1, "personal_epochs": epochs}
+        e = experiment(net("mlp"), ragged("mlp"), alg.build(method, **settings))
+        found: Tensors = e.program.train(e.start().state, e.round(0)).models
+        return found
+
+    groups, clients, one, two, three = map(trained, ((1, 2), (1, 2, 3, 1, 2), 1, 2, 3))
+    for k in groups:
+        assert torch.equal(groups[k], torch.cat([one[k][:3], two[k][3:]]))
+        assert torch.equal(clients[k], torch.stack([one[k][0], two[k][1], three[k][2], one[k][3], two[k][4]]))
+    assert not all(torch.equal(one[k], two[k]) for k in one)
+
+
+def test_personal_epochs_are_somebodys_or_refused() -> None:
+    algorithm = alg.dfedalt(topology="ring", personal_epochs=(1, 2, 3, 4, 5, 6))
+    with pytest.raises(UserError, match=r"personal_epochs=1,2,3,4,5,6 is for 6 groups .* give 5 numbers at most"):
+        experiment(net("mlp"), ragged("mlp"), algorithm).check()
 
 
 @pytest.mark.parametrize("groups", range(1, 9))

@@ -353,6 +353,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "no steps": (["dfedalt", "--set", "personal_steps=0"], "personal_steps=0 nothing moves"),
     "a rate of nothing": (["fedavg-p", "--set", "outer_lr=0"], "choose a larger number"),
     "unequal epochs": (["dfedsam", "--set", "epochs=1,2"], "set steps"),
+    "unequal personal epochs": (["dfedpgp", "--set", "personal_epochs=1,2"], "set personal_steps"),
 }
 
 

@@ -88,9 +88,9 @@ def _links(e: Experiment) -> int:
 
 def _kinds(e: Experiment) -> int:
     """Return how many clients it takes to have one of every speed and every form of the model."""
-    epochs, submodels = e.program.training.epochs, e.program.submodels
+    epochs, submodels = [phase.amount.epochs for phase in e.program.phases], e.program.submodels
     forms = 0 if submodels is None else len(submodels(e.everybody(0)))
-    return max(2, forms, len(epochs) if isinstance(epochs, tuple) else 0)
+    return max(2, forms, *(len(speeds) for speeds in epochs if isinstance(speeds, tuple)))
 
 
 def _everybody_together(e: Experiment) -> dict[str, Any]:

@@ -14,8 +14,8 @@ What is here:
 
 * A method: ``method``, ``Algorithm``, ``Problem``, ``Program``; ``Model``, where it trains another module.
 * Settings: ``Options`` and ``Training``, which all methods have; ``Rate``, ``Positive``, ``Fraction``, ``Count``,
-  ``Range``, ``Participation``, ``Weighting``, ``SamForm``, ``Patterns`` and ``TopologyLike``, the types of settings;
-  ``UserError``, to refuse one.
+  ``Epochs``, ``Range``, ``Participation``, ``Weighting``, ``SamForm``, ``Patterns`` and ``TopologyLike``, the types of
+  settings; ``UserError``, to refuse one.
 * Local work: ``Phase``, ``ParamGroup``, ``Amount``; ``LocalUpdate``, all phases of a round for a cohort.
 * Corrections: ``sam``, ``proximal``, ``control_variate``, ``few_samples``, ``masked``, ``debiased``; ``Correction``,
   the base class of one's own, which makes one ``Grad`` from another: a function from a model and a ``Batch`` to a
@@ -44,6 +44,7 @@ from .algorithms.bind import finetuned, quantized
 from .algorithms.method import method
 from .algorithms.options import (
     Count,
+    Epochs,
     Fraction,
     Options,
     Participation,
@@ -95,6 +96,7 @@ __all__ = [
     "Beside",
     "Correction",
     "Count",
+    "Epochs",
     "Fraction",
     "Grad",
     "LocalUpdate",

@@ -20,7 +20,7 @@ COMMON = {
     "outer_lr": "The server's learning rate.",
     "participation": "Who takes part in a round: a fraction of the clients, or a count.",
     "personal": 'The parameters that stay with their client: "head" or name patterns.',
-    "personal_epochs": "Passes through the data in the personal phase.",
+    "personal_epochs": "Passes through the data in the personal phase; several: for as many equal groups of clients.",
     "personal_lr": "The learning rate of the personal phase.",
     "personal_outer_lr": "The step size of the personal parts between rounds.",
     "personal_steps": "Batches in the personal phase, instead of epochs.",

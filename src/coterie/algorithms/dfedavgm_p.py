@@ -5,12 +5,12 @@ from typing import Any, Literal, Unpack
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .fedavg_p import joint_phase
-from .method import Count, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
+from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
 from .options import refuse_unused
 from .peers import Peers, decentralized
 
 
-def _length(schedule: str, personal_epochs: int | None, personal_steps: int | None) -> dict[str, Any]:
+def _length(schedule: str, personal_epochs: int | tuple[int, ...] | None, personal_steps: int | None) -> dict[str, Any]:
     """Return five epochs for the personal phase, where there is one and its length is not given."""
     if schedule == "joint":
         length = {"personal_epochs": personal_epochs, "personal_steps": personal_steps}
@@ -29,7 +29,7 @@ def dfedavgm_p(
     topology: TopologyLike = "random:10",
     schedule: Literal["joint", "alternate"] = "joint",
     personal_lr: Rate | None = None,
-    personal_epochs: Count | None = None,
+    personal_epochs: Epochs | None = None,
     personal_steps: Count | None = None,
     **options: Unpack[Options],
 ) -> Program[Peers]:

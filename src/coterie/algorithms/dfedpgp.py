@@ -4,7 +4,7 @@ from typing import Unpack
 
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .method import Count, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
+from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
 from .pushsum import Pushed, push_sum
 
 
@@ -20,7 +20,7 @@ def dfedpgp(
     personal: Patterns = "head",
     topology: TopologyLike = "random-push:10",
     personal_lr: Rate = 0.001,
-    personal_epochs: Count | None = 1,
+    personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
     **options: Unpack[Options],
 ) -> Program[Pushed]:

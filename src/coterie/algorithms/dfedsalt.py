@@ -6,7 +6,7 @@ from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local import corrections
 from ..local.steps import Phase
-from .method import Count, Options, Patterns, Problem, Program, Rate, SamForm, TopologyLike, Training, method
+from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, SamForm, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
@@ -28,7 +28,7 @@ def dfedsalt(
     personal: Patterns = "head",
     topology: TopologyLike = "random-pull:10",
     personal_lr: Rate = 0.001,
-    personal_epochs: Count | None = 1,
+    personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
     **options: Unpack[Options],
 ) -> Program[Peers]:

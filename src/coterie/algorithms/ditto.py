@@ -7,7 +7,7 @@ from ..data.batches import Amount
 from ..local.corrections import proximal
 from ..local.steps import REFERENCE, Phase
 from .beside import Beside, beside
-from .method import Count, Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
+from .method import Epochs, Options, Participation, Problem, Program, Rate, Round, Trained, Training, Weighting, method
 from .server import federated
 from .update import LocalUpdate, persistent
 
@@ -29,7 +29,7 @@ def ditto(
     participation: Participation = 0.1,
     weighting: Weighting = "uniform",
     personal_lr: Rate | None = None,
-    personal_epochs: Count | None = None,
+    personal_epochs: Epochs | None = None,
     **options: Unpack[Options],
 ) -> Program[Beside]:
     """Ditto: FedAvg, and beside it personal models that stay near the global one.

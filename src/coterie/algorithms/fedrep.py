@@ -4,7 +4,7 @@ from typing import Unpack
 
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .method import Count, Options, Participation, Patterns, Problem, Program, Rate, Training, Weighting, method
+from .method import Count, Epochs, Options, Participation, Patterns, Problem, Program, Rate, Training, Weighting, method
 from .server import Server, federated
 
 
@@ -17,7 +17,7 @@ def fedrep(
     participation: Participation = 0.1,
     weighting: Weighting = "size",
     personal_lr: Rate = 0.1,
-    personal_epochs: Count | None = 10,
+    personal_epochs: Epochs | None = 10,
     personal_steps: Count | None = None,
     **options: Unpack[Options],
 ) -> Program[Server]:

@@ -23,10 +23,23 @@ from ..models.model import Model
 from ..topology import TopologyLike
 from .about import complete as complete_docstring
 from .base import Algorithm, Problem, Program, Round, Trained, unchanged
-from .options import Count, Fraction, Options, Participation, Positive, Range, Rate, SamForm, Training, Weighting
+from .options import (
+    Count,
+    Epochs,
+    Fraction,
+    Options,
+    Participation,
+    Positive,
+    Range,
+    Rate,
+    SamForm,
+    Training,
+    Weighting,
+)
 
 __all__ = [
     "Count",
+    "Epochs",
     "Facts",
     "Fraction",
     "Options",

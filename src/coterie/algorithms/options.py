@@ -19,6 +19,8 @@ from ..local.steps import Phase, Sgd
 Rate = Annotated[float, Range()]
 """A step size, a radius or a strength: a number that is not negative."""
 Count = Annotated[int, Range()]
+Epochs = Annotated[int | tuple[int, ...], Range()]
+"""Passes through the data: one number for all clients, or several for as many equal groups of them."""
 Participation = Annotated[float | int, Range()]
 """Who takes part in a round: a fraction of the clients, or a count of them."""
 Weighting = Literal["size", "uniform"]
@@ -67,7 +69,7 @@ class Options(TypedDict, total=False):
     weight_decay: Rate
     clip: Rate | None
     batch_size: Annotated[int, Range(1)] | None
-    epochs: Annotated[int | tuple[int, ...], Range()] | None
+    epochs: Epochs | None
     steps: Count | None
     quantize: Annotated[int, Range(2, 16)] | None
     robust: Robust | None

@@ -91,17 +91,19 @@ def _check_lengths(e: "Experiment") -> None:
     t = e.program.training
     amounts = [(phase.amount, None if phase.full_batch else t.batch_size) for phase in e.program.phases]
     for amount, batch_size in [*amounts, (Amount(t.finetune_epochs), t.batch_size)]:
-        _check_groups(amount, e.federation.clients)
+        _check_groups(e, amount)
         need = Batches(e.train, e.local_clients, amount, batch_size, key=None).most_bytes
         check_fits(need, "the list of a client's batches in one round", "ask for fewer epochs or steps")
 
 
-def _check_groups(amount: Amount, clients: int) -> None:
+def _check_groups(e: "Experiment", amount: Amount) -> None:
     """Refuse epochs for more groups than there are clients: some of the numbers would be nobody's."""
+    clients = e.federation.clients
     if isinstance(amount.epochs, tuple) and len(amount.epochs) > clients:
         groups, listed = len(amount.epochs), ",".join(map(str, amount.epochs))
+        name = next((k for k, v in e.algorithm.settings.items() if v == amount.epochs), "epochs")
         raise UserError(
-            f"epochs={listed} is for {groups} groups of clients, and there are {clients} clients in all: "
+            f"{name}={listed} is for {groups} groups of clients, and there are {clients} clients in all: "
             f"give {clients} numbers at most, or take {groups} clients or more"
         )
 
