@@ -8,6 +8,7 @@ import pytest
 
 import coterie as ct
 from helpers_cli import Cli
+from pages import Page
 
 METHODS = ["local", "fedavg", "fedper"]
 SOURCE = "synthetic:size=240,classes=3"
@@ -65,10 +66,25 @@ def test_values_in_place_of_names(found: ct.Compared, tmp_path: Path) -> None:
         assert untimed(one.summary) == untimed(other.summary)
         assert one.clients == []  # they are in the folder
         assert ct.load(tmp_path / f"a/{mine}-seed5").summary == one.summary
-    page = handed.report(tmp_path / "page.html").read_text()
-    assert "FedPer" in page or "fedper" in page
+    assert handed.comparison.unequal == ["Unequal work: lr 0.1 (mine), 0.05 (alone)."]
+    page = Page(handed.report(tmp_path / "page.html"))
+    assert list(page.table()) == ["mine", "alone"]
     again = ct.compare(methods, fed, **given, out=tmp_path / "a", resume=True)
     assert again.comparison.saved == handed.comparison.saved
+
+
+def test_an_algorithm_with_the_settings_of_its_paper_is_no_equal_of_one_by_name(tmp_path: Path) -> None:
+    """An algorithm has the settings of its paper, and a name those of the preset: one line tells them apart."""
+    methods = {"FedPer": ct.algorithms.fedper(epochs=1), "FedAvg": "fedavg"}
+    given: Any = {"clients": 2, "rounds": 1, "model": "mlp", "progress": False}
+    found = ct.compare(methods, "synthetic:size=60,classes=3", **given)
+    (line,) = found.comparison.unequal
+    assert "epochs 1 (FedPer), 5 (FedAvg)" in line
+    assert "batch_size 128 (FedPer), 16 (FedAvg)" in line
+    assert line in found.markdown().replace("\\", "")
+    page = Page(found.report(tmp_path / "page.html"))  # of runs in memory
+    assert list(page.table()) == [*methods]
+    assert line in page.root.text
 
 
 def test_values_to_tune_may_have_commas(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_file_of_the_documentation_is_a_sweep(tmp_path: Path) -> None:
     file = write(tmp_path, text)
     done = answer("compare", file, "--seeds", "1", "--rounds", "1", "--quiet", cwd=tmp_path)
     assert done.status == 0, done.err
-    labels = ["local", "dfedalt lr=0.02", "dfedalt lr=0.1"]
+    labels = ["local", "dfedalt@lr=0.02", "dfedalt@lr=0.1"]
     saved = json.loads((tmp_path / "runs" / "rates" / "compare.json").read_text())
     assert [method["method"] for method in saved] == labels
     config = json.loads((tmp_path / "runs" / "rates" / "dfedalt@lr=0.1-seed0" / "config.json").read_text())
@@ -63,11 +63,11 @@ def test_a_sweep_of_two_settings_has_all_combinations(tmp_path: Path) -> None:
     file = write(tmp_path, f'methods = ["local", "fedprox@momentum=0"]\n{SMALL}{sweep}')
     rows = json.loads(answer("compare", file, "--dry-run", "--format", "json", cwd=tmp_path).out)
     assert len(rows) == 2 + 2 * 2 * 2
-    assert rows[0]["method"] == "local lr=0.1"
-    assert rows[2]["method"] == "fedprox mu=0.0, lr=0.1, epochs=[1, 2]"
+    assert rows[0]["method"] == "local@lr=0.1"
+    assert rows[2]["method"] == "fedprox@momentum=0,lr=0.1,mu=0,epochs=1,2"
     typed = ("--set", "lr=0.3", "--set", "FedProx.mu=2", "--dry-run", "--format", "json")
     rows = json.loads(answer("compare", file, *typed, cwd=tmp_path).out)
-    assert [row["method"] for row in rows] == ["local", "fedprox epochs=[1, 2]", "fedprox epochs=3"]
+    assert [row["method"] for row in rows] == ["local", "fedprox@momentum=0,epochs=1,2", "fedprox@momentum=0,epochs=3"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One method with several settings in one comparison: dfedalt@lr=0.1."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -15,7 +16,11 @@ from pages import Page
 
 SMALL = ("--data", "synthetic:size=400,classes=4", "--clients", "6", "--rounds", "2", "--quiet")
 TYPED = ("compare", "fedavg", "FedAvg@lr=0.3,momentum=0", "local", *SMALL)
-LABELS = ["fedavg lr=0.02, momentum=0.9", "fedavg lr=0.3, momentum=0.0", "local"]
+LABELS = ["fedavg", "fedavg@lr=0.3,momentum=0", "local"]
+UNEQUAL = (
+    "Unequal work: lr 0.3 (fedavg@lr=0.3,momentum=0), 0.02 (fedavg, local); "
+    "momentum 0 (fedavg@lr=0.3,momentum=0), 0.9 (fedavg, local)."
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +32,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.out
 
 
-def test_rows_are_named_by_what_differs(compared: tuple[Path, str]) -> None:
-    """In the terminal, in compare.json, on the page and in LaTeX, all alike."""
+def test_rows_are_named_as_they_were_typed(compared: tuple[Path, str]) -> None:
+    """In the terminal, in compare.json, on the page, in LaTeX and in CSV, all alike; one line says what differs."""
     folder, out = compared
     assert [label for label in LABELS if f"\n{label} " in out] == LABELS
     saved = json.loads((folder / "c" / "compare.json").read_text())
@@ -36,8 +41,12 @@ def test_rows_are_named_by_what_differs(compared: tuple[Path, str]) -> None:
     page = Page(folder / "c" / "report.html").root.text
     assert [label for label in LABELS if label in page] == LABELS
     latex = answer("report", "c", "--format", "latex", cwd=folder).out
-    assert r"FedAvg lr=0.3, momentum=0.0 &" in latex
-    assert f"{LABELS[0]} against {LABELS[1]}" in out or f"{LABELS[1]} against" in out or "local against" in out
+    assert r"FedAvg@lr=0.3,momentum=0 &" in latex
+    assert out.index(UNEQUAL) < out.index("aggregation")
+    assert UNEQUAL in page
+    assert f"% {UNEQUAL}" in latex
+    lines = answer("report", "c", "--format", "csv", cwd=folder).out.splitlines()
+    assert [row[0] for row in csv.reader(lines[1:])] == LABELS
 
 
 @pytest.mark.parametrize("words", [("--validation", "0.4"), ("--precision", "bf16"), ("--select", "best-test")])

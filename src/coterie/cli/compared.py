@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.arguments import checked
 from ..core.errors import UserError
 from ..measure.compare import Comparison
-from ..report import write
+from ..report import write, write_methods
 from ..report.texts import comparison_table, latex, markdown
 from ..training.run import Run
 
@@ -59,5 +59,6 @@ class Compared:
     @checked("function")
     def report(self, path: str | Path) -> Path:
         """Write one HTML page of all runs that needs nothing else."""
-        runs = [run for each in self.runs.values() for run in each] if self.folder is None else [self.folder]
-        return write(runs, path, target=self.comparison.target)
+        if self.folder is None:
+            return write_methods(self.runs, path, self.comparison.target)
+        return write([self.folder], path, target=self.comparison.target)

@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.custom import folder_name, folder_names
 from ..core.errors import UserError
 from ..core.files import write_json
+from ..core.schema_several import Plan
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
 from ..report.collect import COMPARISON
 from ..track import Tracker
@@ -19,9 +20,9 @@ from .options import Output, RunOptions
 from .report import leave_report
 from .request import RunPlan, check_settings
 from .results import TABLE, TableStyle, show_comparison
-from .several import folder_of_several, several_runs, typed_command, write_notes
+from .several import folder_of_several, plan_of, several_runs, typed_command, write_notes
 from .train import checked_plan, train_seed, without_models
-from .trials import Tuning, trials_of_each, tuned_plan
+from .trials import Tuning, trials_of_each, tuned_by, tuned_plan
 from .variations import variation
 
 
@@ -30,8 +31,7 @@ class ComparisonPlan:
     """Methods and seeds to be compared, checked before the first of them is trained."""
 
     plan: RunPlan
-    methods: Sequence[str]  # as they are typed
-    labels: Sequence[str]  # what each is called
+    methods: Sequence[str]  # as they are typed, which is also what the tables call them
     seeds: Sequence[int]
     folder: Path | None  # None: nothing is written
     target: float | None  # that rounds are counted to
@@ -61,11 +61,11 @@ class ComparisonPlan:
         for t in trials:
             t.check_begun()
         first = plan.options.given("seed")
-        labels = plan.labels(methods, chosen)
-        listed = (f"  {label}: {plan.preset_text(a)}" for label, a in zip(labels, chosen, strict=True))
+        plan.check_different(methods, chosen)
+        listed = (f"  {method}: {plan.preset_text(a)}" for method, a in zip(methods, chosen, strict=True))
         said = "\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)])
         goal = check_target(target, metric)
-        return cls(plan, methods, labels, range(first, first + seeds), folder, goal, trials, said)
+        return cls(plan, methods, range(first, first + seeds), folder, goal, trials, said)
 
     @property
     def runs(self) -> dict[str, tuple[str, int]]:
@@ -86,14 +86,14 @@ class ComparisonPlan:
             if self.folder is not None:
                 write_notes(self.folder, notes)
             trained: dict[str, list[RunData]] = {}
+            tuned = tuned_by(self.plan, self.trials, self.methods)
             for number, (name, (method, seed)) in enumerate(self.runs.items(), 1):
                 shown = output.titled(f"{method}, seed {seed}", number, len(self.runs))
                 place = None if self.folder is None else self.folder / name
                 run = train_seed(plan, method, self.methods, seed, place, shown, trackers)
-                trained.setdefault(method, []).append(without_models(run))
+                trained.setdefault(method, []).append(replace(without_models(run), tuned=tuned.get(method)))
                 keep(method, run)
-            rows = [MethodRuns(label, trained[m]) for m, label in zip(self.methods, self.labels, strict=True)]
-            comparison = Comparison(rows, self.target, notes)
+            comparison = Comparison([MethodRuns(m, trained[m]) for m in self.methods], self.target, notes)
             if self.folder is not None:
                 write_json(self.folder / COMPARISON, comparison.saved)
             return comparison
@@ -102,7 +102,12 @@ class ComparisonPlan:
         """Hold the folder, if there is one, and say in it what there will be."""
         if self.folder is None:
             return nullcontext()
-        return several_runs(self.folder, list(self.runs), self.plan.options.resume, self.target, command)
+        plan: Plan = {
+            **plan_of(list(self.runs), self.target),
+            "labels": {name: method for name, (method, _) in self.runs.items()},
+            "tuned": tuned_by(self.plan, self.trials, self.methods),
+        }
+        return several_runs(self.folder, plan, self.plan.options.resume, command)
 
 
 def compare_methods(

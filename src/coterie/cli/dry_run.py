@@ -63,8 +63,9 @@ def show_costs(
 def _costs(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], platform: Platform) -> list[RunCost]:
     seed = plan.options.given("seed")
     model = parse(plan.model_name(plan.federation(seed), methods)).name
-    experiments, labels = experiments_of(plan, methods, chosen, seed), plan.labels(methods, chosen)
-    counts = ((label, e, forecast(e)) for label, e in zip(labels, experiments, strict=True))
+    plan.check_different(methods, chosen)
+    experiments = experiments_of(plan, methods, chosen, seed)
+    counts = ((method, e, forecast(e)) for method, e in zip(methods, experiments, strict=True))
     return [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
 
 

@@ -219,10 +219,10 @@ class HandedPlan(RunPlan):
         named = [variation(m).typed for m in self.called.values() if isinstance(m, str)]
         return super().algorithm(variation(found).typed, named)
 
-    def labels(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> list[str]:
-        """Return the names that were given; where there are none, what the command would call them."""
-        by_name = all(isinstance(m, str) and variation(m).typed == name for name, m in self.called.items())
-        return super().labels(methods, chosen) if by_name else list(methods)
+    def check_different(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> None:
+        """Refuse what the command refuses, where the methods have no names but their own."""
+        if all(isinstance(m, str) and variation(m).typed == name for name, m in self.called.items()):
+            super().check_different(methods, chosen)
 
     def _method(self, called: str) -> str | None:
         """Return the method that goes by a name, if it is one that can be asked what models it needs."""

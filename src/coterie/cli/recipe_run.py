@@ -32,7 +32,7 @@ from .options import Output, RecipeOptions
 from .recipe_show import results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .report import leave_report
-from .several import folder_of_several, fresh_folder, several_runs, typed_command
+from .several import folder_of_several, fresh_folder, plan_of, several_runs, typed_command
 
 SPLITS = "splits"
 
@@ -50,7 +50,7 @@ def run_recipe(name: str, options: RecipeOptions, output: Output) -> None:
     trackers = output.trackers()
     _announce(plan, output)
     command = typed_command()
-    with interruptible(folder, options, output), several_runs(folder, plan.runs, options.resume, command=command):
+    with interruptible(folder, options, output), several_runs(folder, plan_of(plan.runs), options.resume, command):
         runs: Runs = {(n, m): _histories(plan, n, m, folder, output, trackers) for n, m in plan.cells}
         every = options.evaluate_every or 1
         shortened = shortenings(plan.read, plan.recipe, plan.cells, plan.seeds)
@@ -197,7 +197,7 @@ def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> N
     folder = options.out or fresh_folder(recipe.name)
     if folder.exists():
         raise UserError(f"{folder} already exists: choose another --out")
-    with several_runs(folder, [], resume=False, command=typed_command()):
+    with several_runs(folder, plan_of([]), resume=False, command=typed_command()):
         if recipe.draws == SPLITS:
             results = _drawn(recipe, options, folder, output)
         else:

@@ -34,7 +34,7 @@ from ..training.fit import ModelLike
 from .fields import flag
 from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
-from .variations import builder_of, row_labels, variation
+from .variations import builder_of, check_different, variation
 
 FLAGS = ("topology", "capacities")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
@@ -134,9 +134,9 @@ class RunPlan:
         idle = unused(variation(method).method, builder(**chosen).settings).keys() - asked.keys()
         return builder(**{k: v for k, v in chosen.items() if k not in idle})
 
-    def labels(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> list[str]:
-        """Return what the methods are called in tables."""
-        return row_labels(methods, chosen)
+    def check_different(self, methods: Sequence[str], chosen: Sequence[Algorithm]) -> None:
+        """Refuse a method that is named twice with the same settings."""
+        check_different(methods, chosen)
 
     def asked(self, method: str, among: Sequence[str]) -> dict[str, Any]:
         """Return the settings that somebody chose for a method: in a file, and in the command, which wins over it."""

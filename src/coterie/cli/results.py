@@ -48,6 +48,8 @@ def print_table(comparison: Comparison, wanted: Sequence[str] = ()) -> None:
     chosen = [find_column(comparison, name) for name in wanted]
     shown = chosen or columns_with_room(comparison, console.width)
     made = results_table(comparison, shown)
+    for sentence in comparison.unequal:
+        console.print(sentence, soft_wrap=True)
     console.print(made, width=width_of(made), crop=False)
     for sentence in comparison.verdict:
         console.print(sentence, soft_wrap=True)

@@ -49,13 +49,16 @@ def _is_unbegun(folder: Path) -> bool:
     return all(run.is_dir() and {path.name for path in run.iterdir()} <= OF_A_RUN for run in runs)
 
 
-@contextmanager
-def several_runs(
-    folder: Path, runs: Sequence[str], resume: bool, target: float | None = TARGET, command: str | None = None
-) -> Iterator[None]:
-    """Write, before the first of several runs, the command that makes them, the folders there will be, and the target.
+def plan_of(runs: Sequence[str], target: float | None = TARGET) -> Plan:
+    """Return the plan of runs in these folders; ``target``: what rounds are counted to."""
+    return {"runs": list(runs), "target": target}
 
-    Whoever watches or makes a page of the folder reads it. Nobody else writes into it meanwhile. After an error before
+
+@contextmanager
+def several_runs(folder: Path, plan: Plan, resume: bool, command: str | None = None) -> Iterator[None]:
+    """Write, before the first of several runs, the command that makes them, and what it plans.
+
+    A page of the folder, and its watcher, read it. No other command writes into it meanwhile. After an error before
     the first round there is nothing but runs that failed, in whose place the next command can begin.
     """
     with sole_writer(folder, lambda text: print(text, file=sys.stderr)) as lock:
@@ -63,7 +66,6 @@ def several_runs(
             _clear(folder)
         said = {path: path.read_text() for name in (COMMAND, PLAN) if (path := folder / name).exists()}
         rounds = _rounds(folder)
-        plan: Plan = {"runs": list(runs), "target": target}
         if command is not None:
             write_text(folder / COMMAND, f"{command}\n")
         write_json(folder / PLAN, plan)

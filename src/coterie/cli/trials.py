@@ -12,7 +12,7 @@ from ..core.checked_json import read_json
 from ..core.custom import folder_names
 from ..core.errors import DamagedFileError, DivergedError, UserError, no_option
 from ..core.files import write_json
-from ..core.schema_several import SavedTrial, SavedTuning
+from ..core.schema_several import SavedTrial, SavedTuning, Tuned
 from ..core.spec import given_twice
 from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
@@ -228,6 +228,19 @@ def tuned_plan(
         said.append(f"{each.method} {settings_text(best)} (the best of {each.trainings})")
     notes = [_said_alike(trials, said)] if trials else []
     return replace(plan, options=replace(plan.options, set=typed)), notes
+
+
+def tuned_by(plan: RunPlan, trials: Sequence[Tuning], methods: Sequence[str]) -> dict[str, Tuned]:
+    """Return how the settings of each method were chosen: by these trials, or by those of `coterie tune` before."""
+    tuned: dict[str, Tuned] = {}
+    file = plan.options.settings
+    if file is not None and file.tuned:
+        for method, settings in settings_from_file(plan.options, methods).items():
+            if settings:
+                tuned[method] = {"settings": list(settings), "how": str(file.path)}
+    for each in trials:
+        tuned[each.method] = {"settings": list(each.grid), "how": f"best of {each.trainings} trainings"}
+    return tuned
 
 
 def _said_alike(trials: Sequence[Tuning], said: Sequence[str]) -> str:

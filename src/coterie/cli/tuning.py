@@ -10,7 +10,7 @@ from ..core.arguments import accept
 from ..core.custom import display_name, folder_name, trust_words
 from ..core.errors import UserError
 from ..core.schema_several import SavedTuning
-from ..core.settings_file import named_code, write_settings
+from ..core.settings_file import TUNED, named_code, write_settings
 from ..measure.selection import BEST_VALIDATION, LAST
 from ..report.library import compressed_library
 from ..report.tuning import write_tuning
@@ -19,7 +19,7 @@ from .console import table, wide_console
 from .interrupted import interruptible
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan, check_settings
-from .several import folder_of_several, several_runs, typed_command
+from .several import folder_of_several, plan_of, several_runs, typed_command
 from .train import checked_plan, train_seed
 from .trials import Tuning, best_trial, run_name, trial_score, typed_grid
 from .variations import variation
@@ -55,7 +55,7 @@ def tune_method(
     tuning.check_begun()
     output.say(f"{method}, {len(every)} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
     names = [run_name(k + 1, tuning.first_seed + s) for k in range(tuning.trainings // seeds) for s in range(seeds)]
-    with interruptible(folder, options, output), several_runs(folder, names, options.resume, command=typed_command()):
+    with interruptible(folder, options, output), several_runs(folder, plan_of(names), options.resume, typed_command()):
         found = tuning.run(output, trackers)
         _leave(tuning, found, output)
 
@@ -80,7 +80,7 @@ def _leave(tuning: Tuning, found: SavedTuning, output: Output) -> None:
     _print_table(found, best)
     texts = found["trials"][best]["settings"]
     asked = tuning.with_settings(texts).asked(tuning.method, tuning.among)
-    remarks = [f"the best of {len(found['trials'])} trials: {_score(found, best)} {said_metric(found)}",
+    remarks = [f"{TUNED} {len(found['trials'])} trials: {_score(found, best)} {said_metric(found)}",
                said_how(tuning), shlex.join(["coterie", *sys.argv[1:]])]  # fmt: skip
     file = tuning.folder / SETTINGS
     write_settings(file, {display_name(tuning.method): asked}, remarks)

@@ -8,7 +8,6 @@ from ..algorithms import Algorithm
 from ..algorithms.settings import Builder
 from ..core.custom import display_name, is_own
 from ..core.errors import UserError
-from ..report.groups import difference
 
 
 class Variation(NamedTuple):
@@ -48,15 +47,13 @@ def builder_of(text: str) -> Builder:
     return algorithms.builder(variation(text).method)
 
 
-def row_labels(typed: Sequence[str], chosen: Sequence[Algorithm]) -> list[str]:
-    """Return what the rows of a table are called: methods that are there twice by the settings that differ."""
-    names = [variation(text).method for text in typed]
-    alike = [[dict(b.settings) for n, b in zip(names, chosen, strict=True) if n == name] for name in names]
-    told = [difference(dict(a.settings), every) for a, every in zip(chosen, alike, strict=True)]
-    labels = [" ".join(filter(None, pair)) for pair in zip(names, told, strict=True)]
-    for label in labels:
-        if labels.count(label) > 1:
+def check_different(typed: Sequence[str], chosen: Sequence[Algorithm]) -> None:
+    """Refuse a method that is named twice with the same settings: its rows would be the same run."""
+    settings = [
+        (variation(text).method, dict(algorithm.settings)) for text, algorithm in zip(typed, chosen, strict=True)
+    ]
+    for (method, own), text in zip(settings, typed, strict=True):
+        if settings.count((method, own)) > 1:
             raise UserError(
-                f"{label} is named twice with the same settings: name it once, or change one, as in {label}@lr=0.1"
+                f"{text} is named twice with the same settings: name it once, or change one, as in {method}@lr=0.1"
             )
-    return labels

@@ -8,12 +8,21 @@ from .schema import Labels, Summary
 from .schema_parts import Count
 
 
+class Tuned(TypedDict):
+    """How the settings of a method were chosen, where trials chose them."""
+
+    settings: list[str]  # their names
+    how: str  # as in "best of 3 trainings"
+
+
 class Plan(TypedDict):
     """plan.json: what a comparison or a recipe is going to run."""
 
     runs: list[Annotated[str, FolderName()]]
     target: float | None  # that rounds are counted to, in the unit of the metric; None: 80 % where it is shown in %
     notes: NotRequired[list[str]]  # what is said beside the results
+    labels: NotRequired[dict[str, str]]  # by run folder: what its method is called, as it was typed
+    tuned: NotRequired[dict[str, Tuned]]  # by label; a method that is not here was not tuned
 
 
 class SiteVerdict(TypedDict):

@@ -12,6 +12,7 @@ from .custom import own_name
 from .errors import UserError
 from .files import user_path, write_text
 
+TUNED = "the best of"  # the first words of a file that `coterie tune` wrote
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -20,6 +21,7 @@ class SettingsFile(NamedTuple):
 
     path: Path
     tables: Mapping[str, Mapping[str, Any]]  # by method, as it is written there
+    tuned: bool = False  # whether `coterie tune` wrote it
 
     @property
     def own_code(self) -> list[str]:
@@ -39,7 +41,7 @@ def read_settings(path: str | Path) -> SettingsFile:
                 raise UserError(f"{file}, [{name}]: {key}={shown(value)} is no setting: give numbers or a string")
     if not any(found.values()):
         raise UserError(f"{file} has no settings: write [dfedalt] and below it lr = 0.1")
-    return SettingsFile(file, found)
+    return SettingsFile(file, found, file.read_text(encoding="utf-8").startswith(f"# {TUNED}"))
 
 
 def read_toml(

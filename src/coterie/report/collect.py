@@ -55,7 +55,7 @@ def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Co
     collection = _Collection()
     for run in sources:
         if isinstance(run, Run):
-            collection.records[id(run)] = Record(run.config, run.history, run.summary, run.client_summary, loaded=run)
+            collection.records[id(run)] = record_of(run)
         else:
             _add_folder(Path(run), collection)
     if collection.left_out and not collection.records:
@@ -72,6 +72,11 @@ def collect(sources: Sequence[Source], data_dir: str | Path | None = None) -> Co
     )
 
 
+def record_of(run: Run, name: str | None = None) -> Record:
+    """Return a run in memory as a page has it; ``name``: what a comparison calls its method."""
+    return Record(run.config, run.history, run.summary, run.client_summary, name=name, loaded=run)
+
+
 def _add_folder(path: Path, into: _Collection) -> None:
     """Add a run folder, or one that holds the runs of a comparison or a recipe."""
     if path.name == CONFIG:
@@ -85,15 +90,16 @@ def _add_folder(path: Path, into: _Collection) -> None:
         into.recipes[home.resolve()] = recipe
     if (path / COMMAND).exists():
         into.commands[read_text(path / COMMAND).strip()] = None
-    if (home / PLAN).exists():
-        plan = read_json(home / PLAN, Plan)
+    plan = read_json(home / PLAN, Plan) if (home / PLAN).exists() else None
+    if plan is not None:
         into.targets.add(plan["target"])
         into.notes |= dict.fromkeys(plan.get("notes", ()))
     for folder in folders:
         try:
             # The next of several runs may just have begun.
             if len(folders) == 1 or (folder / SUMMARY).exists() or RunFolder(folder).rows():
-                into.records[folder.resolve()] = _record(folder, from_recipe=recipe is not None)
+                record = _record(folder, from_recipe=recipe is not None)
+                into.records[folder.resolve()] = record if plan is None else _labeled(record, folder.name, plan)
         except UserError as error:
             into.left_out[folder.resolve()] = str(error)
     if (path / COMPARISON).exists():  # all runs are finished, so that those which are not there were lost
@@ -139,6 +145,12 @@ def _method_names(path: Path) -> list[str]:
     return [match["method"] for name in planned_runs(path) if (match := _NAME.match(name))]
 
 
+def _labeled(record: Record, folder: str, plan: Plan) -> Record:
+    """Return a run of a comparison with the name that its method has there, and how its settings were chosen."""
+    label = plan.get("labels", {}).get(folder)
+    return record if label is None else replace(record, name=label, tuned=plan.get("tuned", {}).get(label))
+
+
 def planned_runs(path: Path) -> list[str]:
     """Return the names of the run folders that a comparison or a recipe makes in this one."""
     return read_json(path / PLAN, Plan)["runs"] if (path / PLAN).exists() else []
@@ -159,7 +171,7 @@ def _record(folder: Path, from_recipe: bool) -> Record:
         run.summary() if run.finished else summarize(config, history),
         run.client_summary(),
         run.finished,
-        folder,
-        method if from_recipe and match else None,
-        match["case"] if from_recipe and match else None,
+        folder=folder,
+        name=method if from_recipe and match else None,
+        case=match["case"] if from_recipe and match else None,
     )

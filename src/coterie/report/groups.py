@@ -113,7 +113,7 @@ def thin(places: Sequence[int], most: int = POINTS) -> list[int]:
 def _methods(records: Sequence[Record]) -> list[Method]:
     """Return the methods of one set-up; one seed twice is the same run repeated, and such runs stand apart."""
     parts: list[list[Record]] = []
-    for group in group_by(records, lambda r: (r.name, _key(_own(r)))).values():
+    for group in group_by(records, lambda r: (_name(r), _key(_own(r)))).values():
         parts += [group] if len({r.seed for r in group}) == len(group) else [[r] for r in group]
     labels = _labels([part[0] for part in parts])
     return [Method(label, sorted(part, key=lambda r: r.seed)) for label, part in zip(labels, parts, strict=True)]

@@ -148,7 +148,7 @@ def _setup(
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
 {plots(who_gains(comparison))}
-<ul class="verdict">{_items(comparison.verdict)}</ul>
+<ul class="verdict">{_items([*comparison.unequal, *comparison.verdict])}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
 {members_table(members) if members else ""}

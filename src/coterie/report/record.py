@@ -14,7 +14,7 @@ class Record(RunData):
     """One run, as its files or a Run in memory tell it."""
 
     folder: Path | None = None
-    name: str | None = None  # of the method, where a recipe gives it one of its own
+    name: str | None = None  # of the method, where a recipe or a comparison gives it one of its own
     case: str | None = None  # of the recipe
     loaded: Run | None = None  # where there is one in memory
     data_dir: str | Path | None = None  # where its data are; None: where `coterie data dir` says

@@ -45,7 +45,7 @@ def comparison_table(comparison: Comparison, wanted: Sequence[str] = ()) -> Resu
         [_heading(column) for column in shown],
         [(m.label, [column.cells[i] for column in shown]) for i, m in enumerate(comparison.methods)],
         f"{setup_title(config)}{_round(comparison)}. {_spread([comparison])}",
-        [*comparison.verdict, *comparison.protocol(shown, "Bold:")],
+        [*comparison.unequal, *comparison.verdict, *comparison.protocol(shown, "Bold:")],
     )
 
 
@@ -203,12 +203,12 @@ WRITERS = {"markdown": markdown, "latex": latex, "json": json_text, "csv": csv_t
 def printed_name(label: str) -> str:
     """Return a method's label with its name as its authors write it.
 
-    >>> printed_name("dfedalt lr=0.05"), printed_name("fedper"), printed_name("mine:fedfoo")
-    ('DFedAlt lr=0.05', 'FedPer', 'mine:fedfoo')
+    >>> printed_name("dfedalt@lr=0.05"), printed_name("fedper"), printed_name("mine:fedfoo")
+    ('DFedAlt@lr=0.05', 'FedPer', 'mine:fedfoo')
     """
-    name, *rest = label.split(" ", 1)
+    name = re.split("[@ ]", label, maxsplit=1)[0]
     title = about(BUILDERS[name]).title.partition(" (")[0] if name in BUILDERS else name
-    return " ".join([title, *rest])
+    return title + label[len(name) :]
 
 
 def tex(text: str) -> str:

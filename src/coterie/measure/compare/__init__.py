@@ -11,6 +11,7 @@ from .meanings import POINTS, TARGET
 from .newcomers import NEWCOMERS, newcomer_sentences
 from .sentences import paired_test, protocol, verdict
 from .sites import site_tests
+from .work import unequal
 
 __all__ = [
     "ALONE",
@@ -51,6 +52,11 @@ class Comparison:
     def verdict(self) -> list[str]:
         """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
         return [*verdict(self.methods), *gain_sentences(self.gains), *newcomer_sentences(self.methods)]
+
+    @cached_property
+    def unequal(self) -> list[str]:
+        """One line on what differs in work and in tuning; nothing where both are equal."""
+        return unequal(self.methods)
 
     @property
     def saved(self) -> list[ComparedMethod]:

@@ -17,6 +17,7 @@ from ...core.schema import (
     Summary,
     number,
 )
+from ...core.schema_several import Tuned
 from ...core.spec import scaled
 from ...core.units import metrics_of, personal_summary, scale, unit, words, written
 from ..rows import rounds_to
@@ -33,6 +34,7 @@ class RunData:
     summary: Summary
     client_summary: ClientSummary  # {} before the run is finished
     finished: bool = True
+    tuned: Tuned | None = None  # how its settings were chosen, where trials chose them
 
     @property
     def seed(self) -> int:
