@@ -28,12 +28,60 @@ from coterie.submodels import (
 from coterie.submodels.staged import STAGE
 from coterie.training.experiment import Experiment
 from laws import COMMON
-from toys import experiment, models, net, play, ragged
+from toys import PLAIN, experiment, models, net, play, ragged
 
 alg = ct.algorithms
 ONE = {**COMMON, "epochs": 1}
 NARROW = {**ONE, "capacities": "1-0.5", "participation": 4}
 ENGINES = pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
+
+
+def four_layers() -> nn.Module:
+    """Linear layers with fixed values; 3 and 5 become products of low rank."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        layers = [nn.Linear(a, b, dtype=torch.float64) for a, b in ((16, 6), (6, 6), (6, 6), (6, 3))]
+    return nn.Sequential(nn.Flatten(), *(m for layer in layers for m in (layer, nn.Tanh())))[:-1]
+
+
+class Rewritten:
+    """Algorithm 2 of FedLMT's paper, FedHMv2, on four linear layers in matrices of its own, with full batches."""
+
+    def __init__(self, rank: int, lr: float) -> None:
+        self.rank, self.lr, self.module = rank, lr, four_layers()
+        self.w = {k: v.detach().clone() for k, v in self.module.state_dict().items()}
+        self.x = self.decomposed(self.w)
+
+    def decomposed(self, w: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The best product of this rank in place of each middle layer, its factors equally large."""
+        x = dict(w)
+        for k in (3, 5):
+            u, s, v = np.linalg.svd(x.pop(f"{k}.weight").numpy())
+            root = np.sqrt(s[: self.rank])
+            x[f"{k}.U"], x[f"{k}.V"] = torch.tensor(u[:, : self.rank] * root), torch.tensor(v.T[:, : self.rank] * root)
+        return x
+
+    def recovered(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The whole matrices."""
+        products = {f"{k}.weight": x[f"{k}.U"] @ x[f"{k}.V"].T for k in (3, 5)}
+        return {k: products[k] if k in products else x[k] for k in self.w}
+
+    def trained(self, x: dict[str, Tensor], samples: Tensor, targets: Tensor, steps: int) -> dict[str, Tensor]:
+        """Plain gradient descent on the factors."""
+        for _ in range(steps):
+            own = {k: v.clone().requires_grad_() for k, v in x.items()}
+            out = torch.func.functional_call(self.module, self.recovered(own), samples)
+            grads = torch.autograd.grad(nn.functional.cross_entropy(out, targets), list(own.values()))
+            x = {k: (v - self.lr * g).detach() for (k, v), g in zip(own.items(), grads, strict=True)}
+        return x
+
+    def round(self, data: list[tuple[Tensor, Tensor]], steps: int, decompose: bool) -> None:
+        """One round of those who take part, with equal weights."""
+        each = [self.trained(self.x, *own, steps) for own in data]
+        whole = [self.recovered(x) for x in each]
+        self.w = {k: sum(x[k] for x in whole) / len(whole) for k in self.w}
+        mean = {k: sum(x[k] for x in each) / len(each) for k in self.x}
+        self.x = self.decomposed(self.w) if decompose else mean
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor], tolerance: float = 0.0) -> None:
@@ -350,6 +398,24 @@ class TestLowRank:
         ).state
         same(never.x, fedlmt.u)
         assert not torch.allclose(never.w["4.weight"], every.w["4.weight"], atol=1e-6)
+
+    @ENGINES
+    @pytest.mark.parametrize("svd_every", [1, 2, 3, 10])
+    def test_fedhmv2_reports_the_mean_of_the_recovered_models_in_every_round(self, svd_every: int, engine: Any) -> None:
+        """Algorithm 2 rewritten: the full model w, and what the clients deploy, in every round."""
+        settings = {"keep_layers": 1, "rank_ratio": 0.5, "svd_every": svd_every, "participation": 3}
+        algorithm = alg.fedhmv2(**settings, **PLAIN, epochs=2, lr=0.3)
+        e = experiment(four_layers(), ragged("mlp"), algorithm, engine)
+        now, theirs = e.start(), Rewritten(rank=3, lr=0.3)
+        for t in range(4):
+            data = [(e.train.x[own], e.train.y[own]) for own in (e.train.owned[i] for i in e.round(t).cohort)]
+            theirs.round(data, steps=2, decompose=(t + 1) % svd_every == 0)
+            now, row = e.run_round(now, t, evaluate=True)
+            same(e.consensus_model(now.state), theirs.w, 1e-12)
+            assert int(torch.linalg.matrix_rank(theirs.w["3.weight"])) > 3  # of three clients
+            deployed = recover_tensors(e.modules(t)[0].module, e.clients(now.state, t)[0].shared)
+            same(deployed, theirs.recovered(theirs.x), 1e-12)
+            assert row["consensus_distance"] == 0  # all clients have one model
 
     @pytest.mark.parametrize("topology", ["ring", "random-push:3"])
     @pytest.mark.parametrize("name", ["fedlmt", "pfedlmt"])

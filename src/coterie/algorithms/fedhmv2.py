@@ -22,8 +22,8 @@ from .update import LocalUpdate, message_of
 class Twofold(NamedTuple):
     """State of FedHMv2."""
 
-    x: Tensors  # the factors that are sent
-    w: Tensors  # the full model
+    x: Tensors  # the factors that are sent, and that a client deploys
+    w: Tensors  # the full model: the mean of the recovered models of the last round
 
 
 def _rank(rank_ratio: float | None, capacities: str | None) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def fedhmv2(
 ) -> Program[Twofold]:
     """FedHMv2: factors are averaged as in FedLMT, and every so many rounds decomposed anew as in FedHM.
 
-    x_i <- local(x) for i in S;   every ``svd_every`` rounds: w <- sum_S q_i (U_i V_i^T), x <- SVD_r(w);
-    in the others: x <- sum_S q_i x_i, w <- U V^T
+    x_i <- local(x) for i in S;   w <- sum_S q_i (U_i V_i^T);
+    every ``svd_every`` rounds: x <- SVD_r(w);   in the others: x <- sum_S q_i x_i
 
-    A client deploys the factors, the global model is w.
+    A client deploys the factors x. The global model is w, whose rank may be higher.
 
     Args:
         svd_every: Rounds between two decompositions.
@@ -75,6 +75,9 @@ def fedhmv2(
     low = replace(p, model=submodel.model)
     work = LocalUpdate(low, [Phase(low.parameters, t.amount, t.lr)], t)
 
+    def recovered(x: Tensors) -> Tensors:
+        return submodel.embed(x, {})[0]
+
     def init(common: Tensors, each: Tensors) -> Twofold:
         return Twofold(submodel.extract(common, {}), common)
 
@@ -83,11 +86,10 @@ def fedhmv2(
         return done._replace(groups=(ModelGroup(np.arange(len(r.cohort)), low.model, done.models),))
 
     def exchange(s: Twofold, trained: Trained, r: Round) -> Twofold:
-        if (r.index + 1) % svd_every:
-            x = s.x | average(r.engine, r.row(weighting), trained.sent, old=s.x, rule=t.rule)
-            return Twofold(x, submodel.embed(x, {})[0])
-        products: Tensors = vmap(lambda x: submodel.embed(x, {})[0])(trained.sent)
+        products: Tensors = vmap(recovered)(trained.sent)
         w = s.w | average(r.engine, r.row(weighting), products, old=s.w, rule=t.rule)
+        if (r.index + 1) % svd_every:
+            return Twofold(s.x | average(r.engine, r.row(weighting), trained.sent, old=s.x, rule=t.rule), w)
         return Twofold(s.x | submodel.extract(w, {}), w)
 
     return Program(
@@ -97,7 +99,8 @@ def fedhmv2(
         init=init,
         train=train,
         exchange=exchange,
-        models=lambda s: replicate(s.w, len(p.local_clients)),
+        models=lambda s: replicate(recovered(s.x), len(p.local_clients)),
+        consensus=lambda s: s.w,
         message=lambda model: message_of(low.names)(submodel.model.start),
         traffic=lambda s, r: both_ways(low, s.x, (), r),
         participation=participation,

@@ -201,8 +201,8 @@ class Experiment:
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self.after_train_of(before.after_train, trained, r, evaluate)
-        # The mean of all models has all digits in one process; only where no shard has all of them, it is sent around.
-        exact = self.program.consensus is None and (self.shard is None or self.program.receiver_has is not None)
+        # The mean of all models has all digits in one process, and so has a server's; else shards send theirs around.
+        exact = self.program.receiver_has is not None or (self.program.consensus is None and self.shard is None)
         one = self.consensus_model(state) if evaluate and (self.measurable or not exact) else None
         common = None
         if one is not None and self.measurable:
