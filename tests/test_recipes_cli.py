@@ -73,8 +73,8 @@ def test_an_interrupted_recipe_is_resumed_to_the_same_numbers(cli: Cli, tmp_path
 
 
 def test_settings_measures_and_the_rhythm_can_be_asked_for(cli: Cli, tmp_path: Path) -> None:
-    asked = ("--set", "lr=0.05", "--set", "dfedalt.personal_lr=0.01", "--record", "gradients", "--evaluate-every", "2")
-    command = ("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedalt", *SHORT, "--reading", "paper", *asked)
+    asked = ("--set", "lr=0.05", "--set", "dfedsalt.personal_lr=0.01", "--record", "gradients", "--evaluate-every", "2")
+    command = ("recipe", "run", "dfedalt-t1", "--methods", "fedavg,dfedsalt", *SHORT, "--reading", "paper", *asked)
     done = cli.succeed(*command, "--out", "a", cwd=tmp_path)
     (line,) = (line for line in done.out.splitlines() if line.startswith("SHORTENED OR CHANGED"))
     told = (
@@ -83,10 +83,12 @@ def test_settings_measures_and_the_rhythm_can_be_asked_for(cli: Cli, tmp_path: P
         "evaluated every 2 rounds; reading: paper",
     )
     assert [text for text in told if text not in line] == []
-    for method, init in (("fedavg", "common"), ("dfedalt", "per-client")):  # as the paper's box has it
+    assert "warning: dfedsalt: the plain form of SAM with rho = 0.7 was seen not to train" in done.err
+    for method, init in (("fedavg", "common"), ("dfedsalt", "per-client")):  # as the paper's box has it
         folder = tmp_path / f"a/case1-{method}-seed0"
         config = json.loads((folder / "config.json").read_text())
         assert (config["settings"]["lr"], config["init"], config["settings"]["weight_decay"]) == (0.05, init, 0.005)
+        assert config["settings"].get("sam", "plain") == "plain"
         first, second = map(json.loads, metrics(folder))
         assert first.get("gradient_norm_shared") is None
         assert second["gradient_norm_shared"] > 0

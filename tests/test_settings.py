@@ -100,6 +100,7 @@ OTHER: dict[str, Any] = {
     "answer": "deepest",
     "warmup": 1,
 }
+PAIRS = {"weighting": {"size", "uniform"}, "c_init": {"zero", "gradient"}, "sam": {"plain", "adaptive"}}
 BY_METHOD: dict[tuple[str, str], Any] = {
     ("osgp", "tau"): 1,
     ("depthfl", "tau"): 2.0,
@@ -129,8 +130,8 @@ def other(method: str, name: str) -> Any:
     now = {**default_settings(method), **base(method)}[name]
     if isinstance(now, bool):
         return not now
-    if name in ("weighting", "c_init"):
-        return ({"size", "uniform"} if name == "weighting" else {"zero", "gradient"}).difference([now]).pop()
+    if name in PAIRS:
+        return PAIRS[name].difference([now]).pop()
     if name == "capacities":
         return "1"
     if name in OTHER:
@@ -207,6 +208,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("fedavg-p", {"exact_personal": True}, "exact_personal"),
     ("dfedavgm-p", {"personal_epochs": 2}, "personal_epochs"),
     ("dfedsalt", {"rho": 0.0, "sam_on": "both"}, "sam_on"),
+    ("dfedsam", {"sam": "plain", "sam_eta": 0.1}, "sam_eta"),
     ("fedamp", {"lam": 0.0, "sigma": 2.0}, "sigma"),
     ("fedamp", {"lam": 0.0, "alpha": 2.0}, "alpha"),
     ("dfedsalt", {"rho": 0.3, "personal_rho": 0.1, "sam_on": "personal"}, "rho"),
