@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 import tried
 from coterie import recipes
@@ -155,6 +156,33 @@ def test_the_index_quotes_its_pages() -> None:
 def test_gradient_norms_say_what_their_runs_say() -> None:
     pytest.importorskip("matplotlib")
     assert script("004_figures").page(numbers("004_figures")) == text("004_figures")
+
+
+def test_equation_7_as_printed_fails_where_every_assumption_of_its_theorem_holds() -> None:
+    e, told = script("equation_7"), numbers("equation_7")
+    assert e.page(told) == text("equation_7")
+    problem, g = e.problem(), torch.Generator().manual_seed(1)
+    lengths = torch.logspace(-3, 4, 200, dtype=torch.float64)[:, None]  # within the radius, around it, far outside
+    x, y = (lengths * torch.nn.functional.normalize(torch.randn(200, 200, generator=g).double()) for _ in range(2))
+    near = x + 0.01 * y
+    slopes = [(e.gradient(x) - e.gradient(z)).norm(dim=1) / (x - z).norm(dim=1) for z in (y, near)]
+    assert 0.99 < max(float(s.max()) for s in slopes) <= 1 + 1e-9  # L = 1
+    assert float(e.gradient(x).norm(dim=1).max()) == pytest.approx(5.0)  # B
+    assert float(problem.noise.mean(1).abs().max()) < 1e-12
+    assert problem.noise.square().sum(2).mean(1).numpy() == pytest.approx(200.0)  # sigma_l^2
+    for place in (0, 130, 199):  # what a client follows is that gradient, and a sample's is so far away from it
+        module, data = e.Huber(), problem.federation.x[:64]
+        with torch.no_grad():
+            module.u.copy_(x[place, :100] + problem.minimum[:100])
+            module.v.copy_(x[place, 100:] + problem.minimum[100:])
+        losses = module(data)
+        for loss, shift in ((losses.mean(), 0.0), (losses[3], problem.noise[0, 3])):
+            got = torch.cat(torch.autograd.grad(loss, [module.u, module.v], retain_graph=True))
+            torch.testing.assert_close(got, e.gradient(x[place]) - shift, rtol=1e-9, atol=1e-9)
+    found = e.numbers(seeds=2)
+    assert found["least"] > 1.15 * e.bound() == pytest.approx(1.15 * 0.2356, rel=1e-3)
+    assert told["least"] == 0.29
+    assert told["last"][0] == pytest.approx(told["expected"][2], abs=3 * told["last"][1])
 
 
 def test_every_experiment_and_every_claim_of_the_papers_is_listed() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import capacities  # the scripts beside this one
 import digits
+import equation_7
 import fashion_tables
 import overlap
 from fashion_studies import STUDIES
@@ -27,6 +28,7 @@ def main() -> None:
     digits.pages(json.loads((HERE / "digits.json").read_text()))
     capacities.rewritten(HERE)
     (HERE / "overlap.md").write_text(overlap.page(json.loads((HERE / "overlap.json").read_text())["found"]))
+    (HERE / "equation_7.md").write_text(equation_7.page(json.loads((HERE / "equation_7.json").read_text())))
     (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
     (HERE / "004_recipes.md").write_text(recipes.page(json.loads((HERE / "004_recipes.json").read_text())))
 
