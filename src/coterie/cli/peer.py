@@ -102,6 +102,26 @@ def status(
 
 
 @peer.command()
+def alone(
+    config: ConfigFile = Path("peer.toml"),
+    trust: Trust = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the run alone.", show_default="the member's own with -alone behind it"),
+    ] = None,
+) -> None:
+    """Tell whether the federation helps this member: train alone on the same samples, and compare the two models.
+
+    The run alone has the member's rows, encoding, split, model, settings, seed and
+    rounds. A page shows who gains. While the federation goes on, both are
+    compared after the rounds that there are; the same command goes on later.
+    """
+    from .peer_alone import compare_alone
+
+    compare_alone(config, trust or (), out)
+
+
+@peer.command()
 def columns(
     tables: Annotated[
         list[str], typer.Argument(help="Tables, as in csv:FILE,target=COLUMN, or files that this command has written.")

@@ -17,11 +17,10 @@ from ..store import RunFolder
 from ..store.checkpoint import Checkpoint, oldest
 from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
-from ..training.client_summary import client_summary
 from ..training.config import describe
 from ..training.experiment import RunState
-from ..training.resampled import resampled
 from ..training.run import client_tensors
+from ..training.so_far import clients_after
 from .check import hello
 from .deadline import Deadline
 from .diverged import check_finite
@@ -249,10 +248,7 @@ class Peer:
     def _finish(self, now: RunState) -> None:
         """Write what a finished run has: the model, what is known of the client, the summary."""
         p = self.participant
-        clients = self.experiment.clients(now.state)
-        values = now.values or self.experiment.values(now.state, now.after_train, self.round - 1)
-        known = client_summary(p.alone, values, len(self.history), clients)
-        known |= resampled(p.alone, clients)
+        clients, known = clients_after(self.experiment, p.alone, now, self.history)
         self.folder.finish(summarize(self.config, self.history), [client_tensors(c) for c in clients], known)
         self.mailbox.saved()  # a finished run has one checkpoint
         self.outbox.saved(self.round, self._oldest())

@@ -1,0 +1,114 @@
+"""A member without the others: its own samples, split, model, settings, seed and rounds, trained alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..algorithms import local
+from ..algorithms.base import Algorithm
+from ..algorithms.options import Training
+from ..core.errors import FolderError, UserError
+from ..core.schema import Config, Summary, TrackedRow
+from ..engines import Serial
+from ..measure import metrics_for
+from ..models.losses import loss_named
+from ..models.model import Model
+from ..store import RunFolder
+from ..training.checks import find_device
+from ..training.experiment import Experiment
+from ..training.fit import fit
+from ..training.run import Run
+from ..training.so_far import run_so_far
+from .agreement import algorithm, module
+from .config import PeerConfig
+from .own_data import own_data
+from .peer import configuration
+from .prepare import Participant
+
+OF_MESSAGES = ("quantize", "robust")  # settings of training that mean nothing without messages
+
+
+class EnoughRounds(UserError):  # noqa: N818 (no error: the run is saved)
+    """The run alone has as many rounds as the federation has."""
+
+
+class StopAfter:
+    """A tracker that ends a run after some round; the run is saved and can go on."""
+
+    name = "stop"
+
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def begin(self, config: Config, folder: Path | None, history: Sequence[TrackedRow]) -> str:
+        """End a run that has the rounds already."""
+        self._end_after(len(history))
+        return ""
+
+    def round(self, row: TrackedRow) -> None:
+        """End the run after the last round that it needs."""
+        self._end_after(row["round"])
+
+    def end(self, summary: Summary | None) -> None:
+        """Do nothing: the run is saved."""
+
+    def _end_after(self, done: int) -> None:
+        if done >= self._round:
+            raise EnoughRounds(f"{done} rounds are enough here")
+
+
+def with_others(participant: Participant) -> Run | Path:
+    """Return what a member has of its federation so far; refuse a folder that other data or settings have made."""
+    folder, name = RunFolder(participant.folder), participant.name
+    if not folder.exists or not folder.rows():
+        raise UserError(
+            f"{name} has no finished round of the federation {participant.federation} in {folder.path}, so there is "
+            "nothing to compare with: run coterie peer first"
+        )
+    try:
+        folder.check_same(configuration(participant))
+    except FolderError as error:
+        raise FolderError(
+            str(error)
+            .replace("cannot resume", "cannot compare with", 1)
+            .replace("use the same options, or another --out", "peer.toml must say what it said then")
+        ) from error
+    return folder.path if folder.finished else run_so_far(folder, participant.experiment, participant.alone)
+
+
+def without_others(config: PeerConfig, out: Path, rounds: int) -> Run | Path:
+    """Train a member alone until it has so many rounds, from where the folder ``out`` stands, and return the run."""
+    shared, place = config.federation, find_device("auto")
+    own, method, every = own_data(config).to(place), local_method(config), config.peer.evaluate_every
+    given = Model(module(config, own).to(place), loss_named(shared.loss))
+    try:
+        fit(
+            given.module,
+            own,
+            method,
+            rounds=shared.rounds,
+            seed=shared.seed,
+            loss=given.loss,
+            metric=config.metric,
+            evaluate_every=every,
+            out=out,
+            resume=True,
+            progress=f"{config.name} alone",
+            trackers=[StopAfter(rounds)] if rounds < shared.rounds else [],
+        )
+    except EnoughRounds:
+        metrics = metrics_for(given, own.sample(2), own.y, config.metric)
+        experiment = Experiment.of(given, own, method, Serial(), shared.seed, shared.rounds)
+        experiment = replace(experiment, metrics=metrics, evaluate_every=every)
+        return run_so_far(RunFolder(out), experiment, experiment)
+    return out
+
+
+def local_method(config: PeerConfig) -> Algorithm:
+    """Return local training with the settings of the federation's method that speak of training."""
+    settings = algorithm(config).settings
+    chosen = {k: v for k, v in settings.items() if k in Training._fields and k not in OF_MESSAGES}
+    epochs = chosen.get("epochs")
+    if isinstance(epochs, tuple):  # one number for each group of members
+        chosen["epochs"] = epochs[config.client * len(epochs) // len(config.members)]
+    return local(**chosen)
