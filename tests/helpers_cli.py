@@ -24,6 +24,7 @@ import typer
 from safetensors.torch import load_file
 
 from coterie.core.errors import UserError
+from coterie.core.files import digest, write_json
 from coterie.core.tensors import Tensors
 from forks import ForkServer, serve
 
@@ -153,9 +154,22 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert any(name.startswith("clients/") for name in left), "there are no clients"
     assert rows(one) == rows(other), "metrics.jsonl differs"
     assert summary(one) == summary(other), "summary.json differs"
-    timed = ("metrics.jsonl", "summary.json")
+    timed = ("metrics.jsonl", "summary.json", "digests.json")
+    assert _digests(one, timed) == _digests(other, timed), "digests.json differs"
     different = [name for name in left if left[name] != right[name] and name not in timed]
     assert different == [], f"these differ: {different}"
+
+
+def _digests(folder: Path, without: tuple[str, ...]) -> dict[str, str]:
+    """The digests of a run but those of some files."""
+    found = json.loads((folder / "digests.json").read_text())["sha256"]
+    return {name: sha for name, sha in found.items() if name not in without}
+
+
+def reseal(folder: Path) -> None:
+    """Makes the files that a test has changed count as those that the run wrote."""
+    named = json.loads((folder / "digests.json").read_text())["sha256"]
+    write_json(folder / "digests.json", {"sha256": {name: digest(folder / name) for name in named}})
 
 
 def saved_rounds(folder: Path) -> list[int]:

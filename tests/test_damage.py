@@ -20,6 +20,7 @@ import pytest
 import coterie as ct
 from coterie.cli.app import app
 from coterie.core.errors import UserError
+from coterie.core.files import digest
 from helpers_cli import Cli
 
 ALL = bool(os.environ.get("COTERIE_ALL_FIELDS"))
@@ -29,6 +30,7 @@ RUN = ("dfedalt", *TINY[:-2], "3", "--quiet", "--topology", "ring", "--set", "st
 COMPARE = ("compare", "local", "dfedalt", *TINY, "--set", "steps=1")
 RECIPE = ("recipe", "run", "dfedalt-f1", "--case", "1", "--methods", "fedavg", "--seeds", "1", *TINY)
 DEEP = "[" * 100_000 + "]" * 100_000
+HASH = "its hash is another than the sha256 of digests.json"
 DELETED, DEEPER = object(), object()
 VALUES = (DELETED, DEEPER, None, True, 3, -1, 0.5, 10**400, math.nan, math.inf, "", "x", "x" * 100_000, [], {}, [[]])
 COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -74,9 +76,20 @@ class Damage(NamedTuple):
         path.write_text("\n".join(lines) + "\n")
 
     @property
+    def changes(self) -> bool:
+        """Whether the file of a finished run in the folder a is another one than the run wrote."""
+        path = Path("a", self.file)
+        record = path.parent / "digests.json"
+        known = json.loads(record.read_text())["sha256"] if record != path and record.exists() else {}
+        return known.get(path.name, "") not in ("", digest(path))
+
+    @property
     def names(self) -> tuple[str, ...]:
-        """The texts one of which its sentence has: the field, one that it is in or that is in it; of a file none."""
-        return (*(key for key in self.at if isinstance(key, str)), *self.inside) if self.at else ()
+        """The texts one of which its sentence has: the field, one that it is in or that is in it; of a file none.
+
+        A value that a run could have written is told by the hash of the file.
+        """
+        return (HASH, *(key for key in self.at if isinstance(key, str)), *self.inside) if self.at else ()
 
 
 def _changed(content: Any, at: tuple[str | int, ...], value: Any) -> str:
@@ -156,7 +169,7 @@ def problem(damage: Damage, arguments: tuple[str, ...]) -> str:
         at = "" if where is None else f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}"
         return f"{type(error).__name__}: {str(error)[:100]} {at}"
     if status == 0:
-        return ""
+        return "it was not noticed" if arguments[0] in ("report", "load") and damage.changes else ""
     named = Path(damage.file).name in sentence and (not damage.names or any(n in sentence for n in damage.names))
     if status != 2 or not named or "\n" in sentence or len(sentence) > 800:
         return f"status {status}: {sentence[:300]}"

@@ -25,7 +25,7 @@ from coterie.report.groups import setups
 from coterie.report.library import MISSING
 from coterie.report.record import Record
 from coterie.store.pack import pack
-from helpers_cli import Cli
+from helpers_cli import Cli, reseal
 from local_peers import participants, run_together, write_log
 from pages import Element, Page
 
@@ -76,6 +76,7 @@ def joined(*paths: Path) -> Record:
 
 def change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    reseal(path.parent)
 
 
 def comparison(*paths: Path) -> Comparison:
@@ -236,6 +237,7 @@ def leave_out(folder: Path, round: int) -> None:
     kept = {k: None if v is None or k.startswith("personal_") else 0 for k, v in rows[round - 1].items()}
     rows[round - 1] = {**kept, "round": round, "train_loss": None}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    reseal(folder)
 
 
 def test_the_page_tells_who_took_part(copied: list[Path], tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from helpers_cli import (
     Finished,
     assert_same_run,
     contents,
+    reseal,
     rows,
     saved_rounds,
     summary,
@@ -621,6 +622,7 @@ def test_a_client_s_file_fits_its_model_or_is_refused(tmp_path: Path) -> None:
     tensors = load_file(path)
     name = next(k for k in tensors if k.endswith("bias"))
     save_file({**tensors, name: tensors[name][:1].clone()}, path)
+    reseal(tmp_path / "a")
     with pytest.raises(UserError, match=rf"client-0001.*{name.partition('/')[2]} is \[1\] and should be \[\d+\]"):
         ct.load(tmp_path / "a")
 

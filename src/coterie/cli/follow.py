@@ -14,6 +14,7 @@ from ..core.schema import Config, Row
 from ..core.units import metrics_of
 from ..report.collect import COMPARISON, RECIPE, planned_runs
 from ..store import RunFolder
+from ..store.digests import DIGESTS
 from ..store.folder import CLIENTS, CONFIG, METRICS, SUMMARY
 from ..track.progress import LatestMeasures, Pace, clock
 
@@ -22,7 +23,7 @@ DAMAGED = "damaged"
 STILL = 60.0  # seconds in which no run is called stalled
 PATIENCE = 10  # times the usual length of a round
 BUILDING = 600.0  # seconds until the first round is over, engines built
-OF_A_RUN = ("checkpoint", "clients", CLIENTS, METRICS, SUMMARY)  # may be copied before the configuration is
+OF_A_RUN = ("checkpoint", "clients", CLIENTS, DIGESTS, METRICS, SUMMARY)  # may be copied before the configuration is
 LATEST = 10  # rounds whose seconds tell how long one takes, before any was seen
 
 

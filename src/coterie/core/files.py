@@ -82,12 +82,24 @@ def replace(path: Path, write: Callable[[Path], object], option: str = "--out", 
 
 def write_text(path: Path, text: str, option: str = "--out", shared: bool = False) -> None:
     """Write a text file, whole or not at all, as ``replace`` does."""
-    replace(path, lambda temporary: temporary.write_text(text, encoding="utf-8"), option, shared)
+    replace(path, lambda temporary: temporary.write_bytes(text.encode()), option, shared)
 
 
-def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    """Write a JSON file, whole or not at all; ``indent`` None: all in one line."""
-    write_text(path, json.dumps(value, indent=indent, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, indent: int | None = 2) -> str:
+    """Write a JSON file, whole or not at all, and return the SHA-256 of it; ``indent`` None: all in one line."""
+    text = json_text(value, indent)
+    write_text(path, text)
+    return text_digest(text)
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return the text of a JSON file."""
+    return json.dumps(value, indent=indent, allow_nan=False) + "\n"
+
+
+def text_digest(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, which is that of its file."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextmanager

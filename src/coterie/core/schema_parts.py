@@ -62,3 +62,9 @@ class PeerOrigin(TypedDict):
     members: list[str]
     train_samples: Count  # of its own
     test_samples: Count
+
+
+class DigestFile(TypedDict):
+    """digests.json: the hashes of the other files of a finished run, by their paths in its folder."""
+
+    sha256: dict[str, str]

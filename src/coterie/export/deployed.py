@@ -22,6 +22,7 @@ from ..core.spec import whole_number
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
+from ..store.digests import Digests
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.predict import Answering
@@ -169,7 +170,8 @@ class Opened:
         where = str(folder.path / CONFIG)
         known = folder.client_summary()
         modules = Modules(config, model_of(config, where=where, trusted=trusted), where, known, trusted)
-        return cls(config, known, lambda i: client_of(folder.path, i, modules.of))
+        files = Digests.of(folder.path)
+        return cls(config, known, lambda i: client_of(files, i, modules.of))
 
     @property
     def clients(self) -> int:

@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..core.checked_json import read_json, read_rows
 from ..core.errors import UserError
 from ..core.files import config_folder, write_text
-from ..core.schema import Config
 from ..core.spec import parse
+from ..store import RunFolder
 from .sources import source
 
 SHIPPED = files(__package__).joinpath("files", "speeds.json")
@@ -162,7 +161,8 @@ def measure_speed(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], 
 def read_run(folder: Path) -> Speed:
     """Return what a run folder says about the speed of its machine."""
     try:
-        config, rows = read_json(folder / "config.json", Config), read_rows(folder / "metrics.jsonl")
+        run = RunFolder(folder)
+        config, rows = run.config(), run.rows()
         return measure_speed(config, rows, folder.name)
     except (ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise UserError(f"{folder} is no folder of a run that tells its times ({error}): give one") from error

@@ -12,16 +12,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from ..core.bounds import FolderName
 from ..core.checked_json import read_json
 from ..core.errors import DamagedFileError, FolderError, UserError
-from ..core.files import digest, write_json
+from ..core.files import write_json
 from ..core.schema import CheckpointFile
 from ..core.tensors import Tensors
+from .digests import check_digest, read_tensors
 from .safetensors import save_tensors
 
 KEPT = 2  # while a run goes on: should the newest turn out to be damaged
@@ -132,7 +131,10 @@ def newest_files(folder: Path) -> list[Path]:
     """Return the files of the newest whole checkpoint, none where there is no such."""
     for path in _found(folder):
         with suppress(DamagedFileError):
-            return [path, *_whole(path)]
+            named = _named(path)
+            for file, sha in named.items():
+                check_digest(file, sha, path)
+            return [path, *named]
     return []
 
 
@@ -141,31 +143,29 @@ def _found(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), key=lambda path: (len(path.name), path.name), reverse=True)
 
 
-def _whole(path: Path) -> list[Path]:
-    """Return the files that the JSON file of a checkpoint names; refuse it if anything of them is damaged."""
+def _named(path: Path) -> dict[Path, str]:
+    """Return the files that the JSON file of a checkpoint names, with the hash of each."""
     about = read_json(path, CheckpointFile)
     if path.name != f"{_stem(about['round'])}.json":
         raise DamagedFileError(path, f"round is {about['round']}")
     hashes = about.get("parts") or {path.with_suffix(".safetensors").name: about.get("sha256", "")}
+    found = {}
     for name, sha in hashes.items():
         file = path.parent / name
         if not name.startswith(path.stem) or not FolderName().holds(name):
             raise DamagedFileError(path, f"parts names {name!r}")
-        if not file.is_file():
-            raise DamagedFileError(file, f"it is missing, and {path.name} names it")
-        if digest(file) != sha:
-            raise DamagedFileError(file, f"its hash is another than the sha256 of {path.name}")
-    return [path.parent / name for name in hashes]
+        found[file] = sha
+    return found
 
 
 def _read(path: Path) -> Checkpoint:
     """Return the checkpoint of a JSON file; refuse it if anything of it is damaged."""
-    files = _whole(path)
+    named = _named(path)
+    parts = [read_tensors(file, sha, path) for file, sha in named.items()]
     try:
-        parts = [load_file(file) for file in files]
-        tensors = parts[0] if files == [path.with_suffix(".safetensors")] else _merge(parts)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise DamagedFileError(files[0], f"it cannot be read ({error})") from error
+        tensors = parts[0] if [*named] == [path.with_suffix(".safetensors")] else _merge(parts)
+    except (KeyError, RuntimeError) as error:
+        raise DamagedFileError(path, f"its parts do not fit together ({error})") from error
     # In memory of torch's own: kernels sum in an order that depends on where numbers begin, which a file decides.
     return Checkpoint(int(path.stem.removeprefix("round-")), {k: v.clone() for k, v in tensors.items()})
 

@@ -6,11 +6,11 @@ chosen is written before the checkpoint of its round, and stays until no checkpo
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
-from ..core.errors import DamagedFileError
+from ..core.checked_json import read_json
+from ..core.files import write_json
+from ..core.schema import CheckpointFile
 from ..core.tensors import Tensors
+from .digests import read_tensors
 from .safetensors import save_tensors
 
 CHOSEN = "chosen"  # a folder of a run
@@ -18,11 +18,12 @@ CHOSEN = "chosen"  # a folder of a run
 
 def save_chosen(run: Path, round: int, tensors: Tensors, oldest: int) -> None:
     """Write what was chosen in a round; ``oldest``: the round of the oldest checkpoint, which may be gone back to."""
-    save_tensors(_file(run, round), tensors)
+    about: CheckpointFile = {"round": round, "sha256": save_tensors(_file(run, round), tensors)}
+    write_json(_record(run, round), about)
     needed = max((r for r in chosen_rounds(run) if r <= oldest), default=0)
     for past in chosen_rounds(run):
         if past < needed:
-            _file(run, past).unlink()
+            _remove(run, past)
 
 
 def load_chosen(run: Path, most: int) -> Tensors | None:
@@ -30,25 +31,24 @@ def load_chosen(run: Path, most: int) -> Tensors | None:
     found = chosen_rounds(run)
     for later in found:
         if later > most:
-            _file(run, later).unlink()
+            _remove(run, later)
     latest = max((r for r in found if r <= most), default=None)
     if latest is None:
         return None
-    try:
-        return {k: v.clone() for k, v in load_file(_file(run, latest)).items()}
-    except (OSError, SafetensorError) as error:
-        raise DamagedFileError(_file(run, latest), f"it cannot be read ({error})") from error
+    record = _record(run, latest)
+    sha = read_json(record, CheckpointFile).get("sha256", "")
+    return {k: v.clone() for k, v in read_tensors(_file(run, latest), sha, record).items()}
 
 
 def chosen_rounds(run: Path) -> list[int]:
     """Return the rounds whose choice is there, in ascending order."""
-    return sorted(int(path.stem.removeprefix("round-")) for path in (run / CHOSEN).glob("round-*.safetensors"))
+    return sorted(int(path.stem.removeprefix("round-")) for path in (run / CHOSEN).glob("round-*.json"))
 
 
 def drop_chosen(run: Path) -> None:
     """Remove all of it, once the clients' models are written."""
     for round in chosen_rounds(run):
-        _file(run, round).unlink()
+        _remove(run, round)
     if (run / CHOSEN).exists():
         for left in (run / CHOSEN).iterdir():  # of a kill
             left.unlink()
@@ -57,3 +57,13 @@ def drop_chosen(run: Path) -> None:
 
 def _file(run: Path, round: int) -> Path:
     return run / CHOSEN / f"round-{round:06d}.safetensors"
+
+
+def _record(run: Path, round: int) -> Path:
+    return _file(run, round).with_suffix(".json")
+
+
+def _remove(run: Path, round: int) -> None:
+    """Remove what was chosen in a round; the JSON file first, because without it the other does not count."""
+    _record(run, round).unlink()
+    _file(run, round).unlink(missing_ok=True)

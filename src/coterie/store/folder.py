@@ -1,4 +1,4 @@
-"""A run's folder: config.json, metrics.jsonl, summary.json, clients.json, checkpoint/ and clients/.
+"""A run's folder: config.json, metrics.jsonl, summary.json, clients.json, digests.json, checkpoint/ and clients/.
 
 ``RunFolder`` is what is there; ``Writer`` adds to it while a run trains, so seldom that it hardly notices.
 """
@@ -10,14 +10,13 @@ from concurrent import futures
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from ..core.annotations import shown
 from ..core.checked_json import made_of, read_json, read_lines, read_rows
 from ..core.errors import DamagedFileError, FolderError
-from ..core.files import append_line, disk, to_disk, write_json, write_text
+from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
 from ..core.tensors import Tensors
 from ..core.units import client_metrics, summary_metrics
@@ -25,8 +24,10 @@ from . import checkpoint as checkpoints
 from .checkpoint import Saved
 from .chosen import CHOSEN, drop_chosen
 from .client_problems import client_problems
+from .digests import DIGESTS, Digests
 from .lock import LOCK, sole_writer
 from .safetensors import save_tensors
+from .same_config import differences
 
 T = TypeVar("T")
 
@@ -36,10 +37,6 @@ INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
 SHARE = 0.05  # of the time may be spent on writing checkpoints
-
-# These may differ between a run and its continuation: they do not change what is computed. The fingerprint of the data
-# says more than the shape of a sample, which older folders do not have.
-_FREE = ("versions", "engine", "engine_reason", "machine", "sample_shape")
 
 
 class RunFolder:
@@ -107,11 +104,11 @@ class RunFolder:
 
     def check_same(self, config: Config) -> None:
         """Refuse to continue with another configuration, and show the difference."""
-        differences = _differences(self.config(), json.loads(json.dumps(config)))
-        if differences:
+        found = differences(self.config(), json.loads(json.dumps(config)))
+        if found:
             raise FolderError(
                 f"cannot resume {self.path}, its configuration differs from that in {CONFIG} "
-                f"({'; '.join(differences)}): use the same options, or another --out"
+                f"({'; '.join(found)}): use the same options, or another --out"
             )
 
     def resumed(
@@ -144,12 +141,16 @@ class RunFolder:
 
     def rows(self, most: int | None = None) -> list[Row]:
         """Return the rows of all finished rounds, or of so many."""
-        return read_rows(self.path / METRICS, most)
+        found = read_rows(self.path / METRICS, most)
+        self._check(METRICS)
+        return found
 
     def summary(self) -> Summary:
         """Return what a finished run came to."""
         read_json(self.path / SUMMARY, summary_metrics(self.config()))
-        return read_json(self.path / SUMMARY, Summary)
+        found = read_json(self.path / SUMMARY, Summary)
+        self._check(SUMMARY)
+        return found
 
     def append(self, row: Row) -> None:
         """Add the row of one more round."""
@@ -171,19 +172,29 @@ class RunFolder:
         """Return what is known of every client after the last round; nothing before that."""
         path = self.path / CLIENTS
         if not path.exists():
+            self._check(CLIENTS)
             return {}
         found = read_json(path, ClientSummary)
         read_json(path, client_metrics(self.config()))
         for problem in client_problems(found, self.config()):
             raise DamagedFileError(path, problem)
+        self._check(CLIENTS)
         return found
+
+    def _check(self, name: str) -> None:
+        """Refuse a file of a finished run that is not as the run wrote it."""
+        if (self.path / SUMMARY).exists():
+            Digests.of(self.path).check(self.path / name)
 
     def finish(self, summary: Summary, clients: Iterable[Tensors], client_summary: ClientSummary) -> None:
         """Write the clients' models, what is known of them, then the summary that says the run is complete."""
-        for i, tensors in enumerate(clients):
-            save_tensors(client_file(self.path, i), tensors)
-        write_json(self.path / CLIENTS, client_summary, indent=None)
+        files = ((client_file(self.path, i), tensors) for i, tensors in enumerate(clients))
+        sha256 = {file.relative_to(self.path).as_posix(): save_tensors(file, tensors) for file, tensors in files}
+        sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
+        sha256[METRICS] = digest(self.path / METRICS)
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
+        sha256[SUMMARY] = text_digest(json_text(summary))
+        write_json(self.path / DIGESTS, {"sha256": sha256})
         write_json(self.path / SUMMARY, summary)
         drop_chosen(self.path)  # last: as long as the run is not complete, it may go on from there
 
@@ -191,14 +202,6 @@ class RunFolder:
 def client_file(path: Path, client: int) -> Path:
     """Return the file of a client's model."""
     return path / MODELS / f"client-{client:04d}.safetensors"
-
-
-def _differences(there: Any, here: Any, at: str = "") -> list[str]:
-    """Return where two configurations differ, as ``key: value there, value here``."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = sorted((there.keys() | here.keys()) - set(_FREE))
-        return [d for k in keys for d in _differences(there.get(k), here.get(k), f"{at}.{k}".lstrip("."))]
-    return [] if there == here else [f"{at}: {shown(there)} there, {shown(here)} here"]
 
 
 class Writer:

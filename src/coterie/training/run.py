@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .. import algorithms, models
@@ -27,6 +25,7 @@ from ..measure.selection import BEST_TEST
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
+from ..store.digests import Digests
 from ..store.folder import CONFIG, METRICS
 from . import render
 from .client_table import client_history, client_table
@@ -160,7 +159,7 @@ def read_finished(
     folder: RunFolder, config: Config, model: Callable[[int, Tensors], Model | None], say: Callable[[str], object]
 ) -> Run:
     """Return a finished run from its files; ``model(i, tensors)``: of a client. A pack may have left models out."""
-    checkpoint = folder.latest(say)
+    checkpoint, files = folder.latest(say), Digests.of(folder.path)
     clients = range(config["data"]["clients"] if folder.has_models else 0)
     history = folder.rows()
     summary = folder.summary()
@@ -171,7 +170,7 @@ def read_finished(
         config=config,
         history=History(history),
         summary=summary,
-        clients=answering(config, [client_of(folder.path, i, model) for i in clients]),
+        clients=answering(config, [client_of(files, i, model) for i in clients]),
         final=checkpoint.tensors if checkpoint else {},
         client_summary=folder.client_summary(),
     )
@@ -261,16 +260,12 @@ def shapes(tensors: Tensors) -> dict[str, torch.Size]:
     return {k: v.shape for k, v in tensors.items()}
 
 
-def client_of(path: Path, i: int, model: Callable[[int, Tensors], Model | None]) -> Client:
+def client_of(files: Digests, i: int, model: Callable[[int, Tensors], Model | None]) -> Client:
     """Return one client of a finished run, from its file."""
-    file = client_file(path, i)
+    path, file = files.folder, client_file(files.folder, i)
     if not RunFolder(path).has_models:
         raise UserError(f"{path} has no models: coterie pack leaves them out, so go to the folder that was packed")
-    try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read {file} ({error}): repeat the run from its config.json") from error
-    client = client_from(tensors, None)
+    client = client_from(files.tensors(file), None)
     own = client.shared | client.personal
     found = model(i, own)
     if found is not None:
