@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -210,6 +211,14 @@ class Answering(nn.Module):
         return self.answer(self.layer(x))
 
 
+@dataclass
+class Output:
+    """What the models of Hugging Face return: the scores beside other things."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+
+
 class Scaled(nn.Module):
     """Parameters without dimensions and without entries, and a list of them."""
 
@@ -252,6 +261,7 @@ VECTORIZED, SERIAL = "vectorized", "serial"
 # What trains, and on which engine ``auto`` trains it.
 TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a linear layer": (lambda: nn.Linear(6, 3), VECTORIZED),
+    "scores as logits of an output": (lambda: Answering(Output), VECTORIZED),
     "two layers": (lambda: two_layers(nn.ReLU()), VECTORIZED),
     "an LSTM": (lambda: Recurrent(nn.LSTM), SERIAL),
     "an LSTM of two layers, both ways": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), SERIAL),
@@ -418,7 +428,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "inputs of another shape": (lambda: nn.Linear(5, 3), r"the data have \(6,\): build it for these data"),
     "two outputs": (
         lambda: Answering(lambda out: (out, out)),
-        "answers with tuple.*: end it with a layer",
+        "answers with tuple.*: wrap it in a module that returns the scores.* as logits",
     ),
     "one number": (lambda: Answering(lambda out: out.mean()), r"answers with \(\).*: end it with a layer of 3 outputs"),
     "a function that builds no module": (lambda: lambda: 3, "the model is a int: give a torch.nn.Module"),

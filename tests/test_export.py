@@ -28,6 +28,7 @@ from coterie.export.deployed import Deployed
 from coterie.store.safetensors import save_tensors
 from coterie.submodels import LowRank, recover
 from helpers_cli import Cli
+from modules import Answering, Output
 
 PREPARATION = Transform(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), pad=1, flip=True)
 CLIENT = 3
@@ -182,12 +183,17 @@ def test_samples_that_are_numbers_or_tokens_go_in_as_they_are(format: str, tmp_p
     texts = ct.data.from_tensors([(tokens, tokens)], [(tokens, tokens)], 5)
     words = ct.models.build("transformer-mlm:dim=8,heads=2,hidden=16,layers=1", texts)
     numbers = ct.data.federate("synthetic:size=60,classes=3", clients=2, partition="iid")
-    for fed, module in ((texts, words), (numbers, ct.models.build("mlp:width=8", numbers))):
+    x, y = torch.rand(6, 6), torch.arange(6) % 3
+    sixes = ct.data.from_tensors([(x, y)], [(x, y)])
+    built = (texts, words), (numbers, ct.models.build("mlp:width=8", numbers)), (sixes, Answering(Output))
+    for i, (fed, module) in enumerate(built):
         run = ct.fit(module, fed, ct.algorithms.local(epochs=1), rounds=1, engine="serial", progress=False)
-        file = ct.export.save(run, 0, tmp_path / f"{fed.clients}{formats.FORMATS[format].suffix}", format)
+        file = ct.export.save(run, 0, tmp_path / f"{i}{formats.FORMATS[format].suffix}", format)
         answer = scripted(file) if format == "torchscript" else session(file)
         with torch.no_grad():
-            torch.testing.assert_close(answer(fed.test_x), run.clients[0].module()(fed.test_x), rtol=1e-4, atol=1e-4)
+            own = run.clients[0].module()(fed.test_x)
+            own = own.logits if isinstance(own, Output) else own
+            torch.testing.assert_close(answer(fed.test_x), own, rtol=1e-4, atol=1e-4)
 
 
 # Other forms of a model

@@ -55,7 +55,8 @@ def plain_loop(build: Callable[[], nn.Module], client: int) -> dict[str, Tensor]
         optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], **RATES)
         for _ in range(STEPS):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
+            scores = module(x)
+            nn.functional.cross_entropy(getattr(scores, "logits", scores), y).backward()
             for p in module.parameters():  # which torch's decay refuses to add to
                 p.grad = p.grad.to_dense() if p.grad is not None and p.grad.is_sparse else p.grad
             optimizer.step()

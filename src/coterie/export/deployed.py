@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ..core.spec import whole_number
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
+from ..models.model import answer
 from ..store.digests import Digests
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
@@ -33,6 +34,18 @@ Form = Literal["recovered", "factorized"]
 """Of a model of low rank: ordinary layers, or factors in the rank that the client can carry."""
 
 
+class Scored(nn.Module):
+    """A module that returns its scores and nothing else."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of a batch."""
+        return cast(Tensor, answer(self.module, x))
+
+
 class Prepared(nn.Module):
     """A module for images as they are stored (uint8): it normalizes them first."""
 
@@ -42,7 +55,7 @@ class Prepared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of uint8 [B, C, H, W]."""
-        return self.module(self.transform.plain(x))  # type: ignore[no-any-return]
+        return cast(Tensor, answer(self.module, self.transform.plain(x)))
 
 
 class Standardized(nn.Module):
@@ -63,7 +76,7 @@ class Standardized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of the classes, or the numbers that are predicted, of [B, inputs]."""
-        found: Tensor = self.module((x - self.mean) / self.std)
+        found: Tensor = answer(self.module, (x - self.mean) / self.std)
         return found * self.target_std + self.target_mean if self.answers_numbers else found
 
 
@@ -92,9 +105,9 @@ class Deployed:
         """The module with its normalization, where the data need one."""
         if self.columns is not None:
             return Standardized(self.module, self.columns).eval()
-        if self.transform is None:
-            return self.module
-        return Prepared(self.module, self.transform).eval()
+        if self.transform is not None:
+            return Prepared(self.module, self.transform).eval()
+        return Scored(self.module).eval()
 
     @cached_property
     def dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ Everything here is written for ONE client.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -116,7 +117,7 @@ class Phase:
                 "sam(rho), sam(rho) + proximal(mu), or sam(rho) + (Mine(),) for one of your own"
             )
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
         """The names of what its corrections look up."""
         return frozenset(c.needs for c in self.corrections if c.needs is not None)

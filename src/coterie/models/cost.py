@@ -8,6 +8,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..core.rng import torch_draws
 from ..engines.watch import Watch
+from .model import answer
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 _POOLS = (nn.modules.pooling._AvgPoolNd, nn.modules.pooling._AdaptiveAvgPoolNd)
@@ -65,7 +66,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     was_training = module.training
     try:
         with torch.no_grad(), torch_draws(device=samples.device), products:
-            module.eval()(samples)
+            answer(module.eval(), samples)
     finally:
         module.train(was_training)
         for hook in hooks:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.rng import torch_draws
 from ..core.schema import Precision
-from ..core.tensors import SIMD_WIDTH, Tensors
+from ..core.tensors import SIMD_WIDTH, Tensors, Tree
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
 from ..engines.dropout import CounterDropout
@@ -50,6 +50,17 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return vmap(lambda o, y: loss(o[None], y[None]), randomness="different")(outputs, targets)
 
 
+def answer(module: nn.Module, x: Tree, tensors: Tensors | None = None) -> Any:
+    """Return what a module answers to samples; ``tensors``: the values that it computes with, its own unless given.
+
+    Several inputs are arguments: those of a dictionary by their names, those of a tuple in their order. Of an output
+    that has ``logits``, as those of Hugging Face models do, these are the answer.
+    """
+    args, named = ((), x) if isinstance(x, dict) else (x if isinstance(x, tuple) else (x,), {})
+    output: Any = module(*args, **named) if tensors is None else functional_call(module, tensors, args, named)
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
+
+
 class Stateless:
     """A module as a function of its tensors.
 
@@ -61,7 +72,7 @@ class Stateless:
         self.origin, self.training = origin, ready.training
         self.free = deque([ready])
 
-    def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
+    def __call__(self, tensors: Tensors, x: Tree) -> Tensor:
         """What the module with these tensors answers."""
         try:
             module = self.free.pop()
@@ -69,7 +80,7 @@ class Stateless:
             values = (*self.origin.parameters(), *self.origin.buffers())
             module = copy.deepcopy(self.origin, {id(v): v for v in values}).train(self.training)
         try:
-            return cast(Tensor, functional_call(module, tensors, (x,)))
+            return cast(Tensor, answer(module, x, tensors))
         finally:
             self.free.append(module)
 
@@ -141,14 +152,14 @@ class Model:
         """The terms that are added to the loss: the method's and the module's own, unless that is no function."""
         return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if callable(p))
 
-    def _objective(self, answer: Callable[[Tensors, Tensor], Tensor], keyed: bool) -> Objective:
+    def _objective(self, forward: Callable[[Tensors, Tree], Tensor], keyed: bool) -> Objective:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             # A forward pass writes into running statistics, or puts others in their place in ``tensors``.
             tensors = x | frozen | {k: frozen[k].clone() for k in self.running}
             with self._modes(batch.x.device, batch.mask):
                 dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
                 with dropout:
-                    outputs = answer(tensors, batch.x)
+                    outputs = forward(tensors, batch.x)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
                 else:  # padding is left out of the mean

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from ..core.errors import UserError
 from ..core.rng import torch_draws
@@ -17,7 +16,7 @@ from ..data.batches import Batch
 from ..engines.base import StepInfo
 from ..engines.dropout import CounterDropout
 from ..engines.watch import WatchDraws
-from .model import Loss, Model, sample_losses
+from .model import Loss, Model, answer, sample_losses
 
 SEARCHED = 4096  # targets of more than one number that are compared
 TARGETS, NUMBERS = 1024, 2**22  # that a loss is tried with at once, and the numbers of a model's answers to them
@@ -132,7 +131,7 @@ def drops_out(model: Model, x: Tensor) -> bool:
         return False  # shapes alone, to count with: nothing can be tried, and nothing is trained
     masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
     with torch.no_grad(), torch_draws(device=x.device), masks:
-        functional_call(model.training, {k: v.clone() for k, v in model.start.items()}, (x,))
+        answer(model.training, x, {k: v.clone() for k, v in model.start.items()})
     return masks.calls > 0
 
 
@@ -165,7 +164,7 @@ def check_stateless(model: Model, x: Tensor) -> None:
     for _ in range(3):  # two numbers drawn elsewhere may be nearly equal: once in 500 times, three in some 100,000
         tensors = {k: v.clone() for k, v in model.start.items()}
         with torch.no_grad(), torch_draws(0, x.device):
-            answers.append(functional_call(model.training, tensors, (x.clone(),)))  # which it may write into
+            answers.append(answer(model.training, x.clone(), tensors))  # which it may write into
     for name in model.parameters:
         if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
             raise UserError(

@@ -20,7 +20,7 @@ from ..core.tensors import size_in_bytes
 from ..data import Federation
 from ..data.arrays import name_of
 from ..data.batches import Amount, Batches
-from ..models.model import Loss, Model, cross_entropy
+from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of
 from ..models.trials import check_stateless, needs_company, spreads_out
 from ..store import flatten
@@ -197,16 +197,27 @@ def check_model(model: Model, federation: Federation) -> None:
     _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
     outputs = _outputs(model, federation, origin.get("input_shape"))
     counted = classes or (federation.classes if len(federation.test_y) else None)  # accuracies need scores, too
-    if counted is not None and (not isinstance(outputs, Tensor) or outputs.dim() < 2):
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise UserError(
-            f"the model answers with {shape}, not with scores [samples, {counted}]: end it with a layer of {counted} "
-            "outputs, or give floating targets and a loss for them, such as mse"
-        )
+    if counted is not None:
+        _check_scores(outputs, counted)
     _check_classes(outputs.shape[1] if classes else None, classes)
     check_stateless(model, federation.sample(PROBE))
     _check_pairs(model.loss, outputs, federation.y)  # first, because torch's own losses warn of such shapes
     _check_loss(model.loss, outputs, federation.y[:2].clone())
+
+
+def _check_scores(outputs: Any, classes: int) -> None:
+    """Refuse answers that are no scores of classes."""
+    if isinstance(outputs, Tensor) and outputs.dim() > 1:
+        return
+    if isinstance(outputs, Tensor):
+        found, fix = str(tuple(outputs.shape)), f"end it with a layer of {classes} outputs"
+    else:
+        fix = "wrap it in a module that returns the scores, or let its output have them as logits"
+        found, fix = type(outputs).__name__, f"{fix}, as the models of Hugging Face do"
+    raise UserError(
+        f"the model answers with {found}, not with scores [samples, {classes}]: {fix}, or give floating targets and a "
+        "loss for them, such as mse"
+    )
 
 
 def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
@@ -258,7 +269,7 @@ def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) 
     have = tuple(federation.input_shape)
     try:
         with torch.no_grad(), torch_draws(device=federation.x.device):
-            return model.evaluation(federation.sample(2))
+            return answer(model.evaluation, federation.sample(2))
     except (RuntimeError, IndexError) as error:
         takes = f"fails ({str(error).splitlines()[0]})"
         weights = next((name_of(w) for w in model.start.values() if w.is_floating_point()), None)

@@ -13,6 +13,7 @@ from ..data import Transform
 from ..data.arrays import as_tensor, name_of
 from ..data.encoding import Columns
 from ..data.frames import encoded_rows
+from ..models.model import answer
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Answering:
         inputs = self._inputs(module, batch)
         try:
             with torch.no_grad():
-                found = self._answers(module(inputs))
+                found = self._answers(answer(module, inputs))
         except Exception as error:  # a module of one's own fails in its own way
             if fits:
                 raise
