@@ -4,9 +4,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import UserError
@@ -69,13 +71,19 @@ def _connect(ray: Any, cluster: Cluster) -> None:
     if cluster.address not in (None, "auto") and not _listens(str(cluster.address)):
         raise UserError(nobody.format(f"at {cluster.address}"))
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    messages: list[str] = []
     try:
         if cluster.address is None:
             cores = max(cluster.workers or 1, os.cpu_count() or 1)
             ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
         else:
-            ray.init(address=cluster.address, **quiet)
+            with _messages_of_ray(messages):
+                ray.init(address=cluster.address, **quiet)
+    except ray.exceptions.AuthenticationError as error:
+        raise UserError(_token_advice(cluster.address)) from error
     except ConnectionError as error:
+        if any("InvalidAuthToken" in line for line in messages):
+            raise UserError(_token_advice(cluster.address)) from error
         raise UserError(nobody.format("on this machine")) from error
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
@@ -84,6 +92,41 @@ def _connect(ray: Any, cluster: Cluster) -> None:
         raise UserError(
             f"the Ray cluster runs other versions than this program ({versions}): install the same"
         ) from error
+
+
+@contextmanager
+def _messages_of_ray(messages: list[str]) -> Iterator[None]:
+    """Collect the lines that Ray's C++ prints: a refused token is told there, and not in Ray's exception.
+
+    Lines about a refused token are not printed, because one sentence takes their place.
+    """
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            printed.seek(0)
+            messages += printed.read().decode(errors="replace").splitlines()
+            others = [line for line in messages if "InvalidAuthToken" not in line]
+            sys.stderr.write("".join(f"{line}\n" for line in others))
+
+
+def _token_advice(address: str | None) -> str:
+    """Say what a cluster with token authentication needs of this machine."""
+    copy = "copy ~/.ray/auth_token of its head node to the same place on this machine"
+    where = "on this machine" if address in (None, "auto") else f"at {address}"
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return f"the Ray cluster {where} asks for a token: set RAY_AUTH_MODE=token, and {copy}"
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return f"the Ray cluster {where} refused the token in RAY_AUTH_TOKEN: set that of its head node"
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    problem = "refused the token of this machine" if path.is_file() else f"asks for a token, and {path} does not exist"
+    return f"the Ray cluster {where} {problem}: {copy}"
 
 
 def check_running() -> None:
