@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..core.schema import TargetKind
-from ..models.losses import ABSOLUTE, REGRESSION, dice, of_kind
+from ..models.losses import ABSOLUTE, CROSS_ENTROPY, REGRESSION, dice, of_kind
 from ..models.model import Loss, cross_entropy
 
 KINDS: dict[str | None, str] = {
@@ -40,7 +40,8 @@ def task_of(outputs: object, targets: Tensor, loss: Loss) -> LearningTask:
 
 def _kind(outputs: Tensor, targets: Tensor, loss: Loss) -> TargetKind | None:
     have, wanted, floating = outputs.shape[1:], targets.shape[1:], targets.is_floating_point()
-    if not floating and outputs.dim() == targets.dim() + 1 and have[1:] == wanted and have[0] > 1:
+    several = outputs.dim() > 1 and (have[0] > 1 or of_kind(loss, CROSS_ENTROPY))  # one score is that of the only class
+    if not floating and outputs.dim() == targets.dim() + 1 and have[1:] == wanted and several:
         return "classes" if targets.dim() == 1 else "tokens" if targets.dim() == 2 else "pixels"
     if have.numel() != wanted.numel():
         return None

@@ -38,8 +38,8 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
         raise UserError(
             "the loss dice is for pixels, and there is one answer per sample: take cross-entropy, bce or mse"
         )
-    if outputs.shape == targets.shape:
-        likely, true = outputs.sigmoid(), targets.to(outputs.dtype)
+    if outputs.numel() == targets.numel():  # masks of one channel may be [B, H, W]
+        likely, true = _aligned(outputs, targets).sigmoid(), targets.to(outputs.dtype)
     else:
         likely = outputs.softmax(1)
         true = one_hot(targets, outputs.shape[1]).movedim(-1, 1).to(outputs.dtype)
@@ -70,6 +70,7 @@ LOSSES: dict[str, Loss] = {
     "huber": huber,
     "dice": dice,
 }
+CROSS_ENTROPY: tuple[object, ...] = (cross_entropy, F.cross_entropy, nn.CrossEntropyLoss, F.nll_loss, nn.NLLLoss)
 ABSOLUTE: tuple[object, ...] = (mae, F.l1_loss, nn.L1Loss)
 REGRESSION: tuple[object, ...] = (
     *ABSOLUTE,
