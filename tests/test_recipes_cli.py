@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.core.spec import scaled
 from forks import ENVIRONMENT
 from helpers_cli import Cli, assert_same_run
 
@@ -108,6 +109,54 @@ def test_what_is_changed_so_that_a_claim_shows_is_said_beside_the_numbers(cli: C
     assert settings["lr"] * settings["outer_lr"] == pytest.approx(0.001)
 
 
+SIZES = ("--data", "digits", "--model", "small-cnn", "--rounds", "2", "--set", "keep_layers=1")
+
+
+def test_a_table_with_tuned_coefficients_is_one_command(cli: Cli, tmp_path: Path) -> None:
+    """Each method has values of its own; they are chosen on the fifth of the data that the paper holds back."""
+    grids = ("--tune", "low-rank-fd.regularizer=frobenius=1e-5,frobenius=1e3", "--tune", "low-rank-none.lr=1e-4,0.05")
+    methods = "full,low-rank-none,low-rank-fd"
+    command = ("recipe", "run", "fedlmt-t4", "--case", "1", "--methods", methods, *SIZES, "--reading", "paper", *grids)
+    done = cli.succeed(*command, "--select", "best-validation", "--out", "a", cwd=tmp_path)
+    assert "before that, 4 trainings to choose settings" in done.err
+    said = (
+        "Methods were not tuned alike, with one training for each of their own values, low-rank-none lr=1e-4,0.05, "
+        "low-rank-fd regularizer=frobenius=1e-5,frobenius=1e3, chosen on validation samples (0.2 of every client's "
+        "training samples, seed 0), never on test samples: case 1, low-rank-none lr=0.05 (the best of 2); case 1, "
+        "low-rank-fd regularizer=frobenius=1e-5 (the best of 2)."
+    )
+    assert said in " ".join(done.out.split())
+    assert "not tuned alike" in (tmp_path / "a" / "report.html").read_text()
+    told = json.loads((tmp_path / "a" / "recipe.json").read_text())
+    assert "round that is best on the clients' validation samples instead of last round" in told["shortened"]
+    for method, key, chosen in (("full", "lr", 0.1), ("low-rank-none", "lr", 0.05), ("low-rank-fd", "lr", 0.1)):
+        config = json.loads((tmp_path / f"a/case1-{method}-seed0/config.json").read_text())
+        assert (config["settings"][key], config["validation"], config["select"]) == (chosen, 0.2, "best-validation")
+    assert config["settings"]["regularizer"] == "frobenius=1e-5"
+    (ours,) = (r["ours"] for r in told["results"] if (r["method"], r["metric"]) == ("low-rank-none", "test_accuracy"))
+    rows = [json.loads(line) for line in metrics(tmp_path / "a/case1-low-rank-none-seed0")]
+    best = max(rows, key=lambda row: row["personal_accuracy_validation"])
+    assert ours == [pytest.approx(100 * best["global_accuracy"])]
+    again = cli.succeed(*command, "--select", "best-validation", "--out", "a", "--resume", cwd=tmp_path)
+    assert said in " ".join(again.out.split())
+
+
+def test_a_dry_run_forecasts_every_cell(cli: Cli, tmp_path: Path) -> None:
+    """FLOPs and bytes are those that the run counts, on the samples that a reading trains on; nothing is written."""
+    command = ("recipe", "run", "fedlmt-t4", "--case", "1", "--methods", "low-rank-none", *SIZES)
+    told = {}
+    for reading in ("code", "paper"):
+        done = cli.succeed(*command, "--reading", reading, "--dry-run", cwd=tmp_path)
+        (told[reading],) = (line for line in done.out.splitlines() if line.startswith("case 1, low-rank-none"))
+        assert "Nothing was trained or written" in done.out
+    assert not list(tmp_path.iterdir())
+    cli.succeed(*command, "--reading", "paper", "--out", "a", cwd=tmp_path)
+    rows = [json.loads(line) for line in metrics(tmp_path / "a/case1-low-rank-none-seed0")]
+    counted = [scaled(sum(row[key] for row in rows), unit) for key, unit in (("flops", "FLOP"), ("bytes_sent", "B"))]
+    assert " ".join(told["paper"].split()).startswith(f"case 1, low-rank-none {' '.join(counted)} ")
+    assert counted[0] not in told["code"]
+
+
 WRONG = {
     "unknown recipe": (("run", "dfedalt-t9"), ("did you mean dfedalt-t",)),
     "unknown by its number": (("show", "000-t1x"), ("did you mean dfedalt-t1",)),
@@ -152,6 +201,26 @@ WRONG = {
     "a setting out of range": (("run", "dfedalt-t3", *SHORT, "--set", "lr=-1"), ("lr",)),
     "a measure there is not": (("run", "dfedalt-t3", *SHORT, "--record", "sharpnes"), ("did you mean sharpness",)),
     "resume of nothing": (("run", "dfedalt-t3", "--resume"), ("--out",)),
+    "a round by samples that nobody has": (
+        ("run", "dfedalt-t3", *SHORT, "--select", "best-validation"),
+        ("there are none", "validation=0.2"),
+    ),
+    "a round for each client": (
+        ("run", "dfedalt-t3", *SHORT, "--validation", "0.2", "--select", "best-validation-per-client"),
+        ("one round for all clients", "leave --select"),
+    ),
+    "all samples for validation": (("run", "dfedalt-t3", *SHORT, "--validation", "1"), ("validation",)),
+    "values that are set": (
+        ("run", "dfedalt-t3", *SHORT, "--tune", "lr=0.1,0.2", "--set", "dfedalt.lr=0.1"),
+        ("--set and --tune both have lr",),
+    ),
+    "values of another recipe's method": (
+        ("run", "dfedalt-t3", *SHORT, "--tune", "osgp.lr=0.1,0.2"),
+        ("osgp", "dfedsalt-uv"),
+    ),
+    "trials of a value out of range": (("run", "dfedalt-t3", *SHORT, "--tune", "lr=0.1,-1"), ("lr",)),
+    "trials that are counted": (("run", "dfedalt-t3", *SHORT, "--tune", "lr=0.1,1", "--dry-run"), ("--tune",)),
+    "costs of nothing": (("run", "fedlmt-t1", "--dry-run"), ("--dry-run", "trains nothing")),
 }
 
 

@@ -35,7 +35,7 @@ class ComparisonPlan:
     seeds: Sequence[int]
     folder: Path | None  # None: nothing is written
     target: float | None  # that rounds are counted to
-    trials: Sequence[Tuning]  # of settings that are chosen first
+    trials: Sequence[Tuning[RunPlan]]  # of settings that are chosen first
     remarks: str
 
     @classmethod

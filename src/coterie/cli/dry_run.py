@@ -13,6 +13,7 @@ from ..training.experiment import Experiment
 from ..training.forecast import Forecast, forecast
 from .console import table, wide_console
 from .options import RunOptions
+from .recipe_plan import RecipePlan
 from .recipe_time import platform_of
 from .request import RunPlan, check_settings
 from .rows_format import for_programs, print_rows
@@ -58,6 +59,18 @@ def show_costs(
         print_rows(format, [_row(cost) for cost in costs])
     else:
         _print_table(costs, remark, platform, seeds)
+
+
+def show_recipe_costs(plan: RecipePlan) -> None:
+    """Print one row per cell of a recipe, and what all runs come to."""
+    if plan.options.tune:
+        raise UserError("--dry-run does not count trials: leave --tune out")
+    platform = platform_of(plan.options.device, plan.options.precision)
+    costs = []
+    for (number, method), e in plan.experiments():
+        count, model = forecast(e), parse(plan.recipe.cases[number - 1].model).name
+        costs.append(RunCost(f"case {number}, {method}", count, _time(e, count, model, platform)))
+    _print_table(costs, f"{plan.published.name}, {plan.published.where}", platform, plan.seeds)
 
 
 def _costs(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], platform: Platform) -> list[RunCost]:

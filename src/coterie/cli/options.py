@@ -60,9 +60,15 @@ TuneTexts = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE,VALUE",
-        help="Choose a setting of every method first, on validation samples, as `coterie tune --grid` does; repeat for "
-        "more.",
+        help="Choose a setting of every method first, on validation samples, as `coterie tune --grid` does; "
+        "METHOD.KEY is for one of them; repeat for more.",
         show_default="none",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Tell FLOPs, bytes, memory and, where it is known, time; train nothing and write nothing."
     ),
 ]
 Metrics = Annotated[
@@ -118,6 +124,16 @@ class TrainingOptions:
         shows="as many as save time, for ten evaluations at least; 1 with --select or --patience",
     )
     record: Metrics = field(default_factory=list)
+    validation: float | None = option(
+        "Keep this part of every client's training samples out of training, to choose by, such as 0.2.",
+        usual=0.0,
+        shows=f"0; to tune, {VALIDATION:g}",
+    )
+    select: Select | None = option(
+        "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
+        "is optimistic.",
+        usual="last",
+    )
     engine: str | None = option(
         "Where clients run: auto, serial (one after another), vectorized (side by side), vectorized:16 (16 at once), "
         "graphed (CUDA graphs, on a GPU), or ray (a cluster).",
@@ -166,16 +182,6 @@ class RunOptions(TrainingOptions):
         usual="cross-entropy",
     )
     metric: MetricNames = field(default_factory=list)
-    validation: float | None = option(
-        "Keep this part of every client's training samples out of training, to choose by, such as 0.2.",
-        usual=0.0,
-        shows=f"0; to tune, {VALIDATION:g}",
-    )
-    select: Select | None = option(
-        "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
-        "is optimistic.",
-        usual="last",
-    )
     patience: int | None = option(
         "Stop after so many evaluations in a row that were no better on validation samples.",
         min=1,
@@ -209,6 +215,8 @@ class RecipeOptions(TrainingOptions):
         **dict.fromkeys(("data", "model", "partition", "clients", "rounds"), "that of the recipe"),
         **dict.fromkeys(("set", "record"), "those of the recipe"),
         "evaluate_every": "1",
+        "validation": f"that of the reading, mostly 0; to tune, {VALIDATION:g}",
+        "select": "as the paper reports it",
     }
     methods: str | None = option(
         "Only these methods, with commas: dfedalt,fedavg,mine:fedfoo.", shows="those of the recipe"
@@ -216,6 +224,8 @@ class RecipeOptions(TrainingOptions):
     case: str | None = option("Only this case: its number, or a part of its label.", shows="all")
     seeds: int | None = option("How many seeds.", min=1, max=SEEDS, shows="the published number")
     reading: ReadingName | None = option("paper or code, where they differ.", shows="our choice, see recipe show")
+    tune: TuneTexts = field(default_factory=list)
+    dry_run: DryRun = False
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from ..training.run import Run
 from ..training.time_limit import TimeLimit
 from .compared import Compared
 from .comparing import ComparisonPlan
+from .grids import listed
 from .options import Output, RunOptions
 from .presets import DATA, PRESETS
 from .request import RunPlan, check_settings, spelled_options
 from .several import check_free
-from .trials import listed
 from .variations import variation
 
 OWN = "data of your own"

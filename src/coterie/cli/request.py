@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import nn
 
@@ -86,6 +86,27 @@ class RunPlan:
             clients = self.options.clients or (None if partition in (None, NATURAL) else self.preset.clients)
             self.latest[seed] = data.federate(self.source, clients, partition, seed, self.options.data_dir)
         return self.latest[seed]
+
+    @property
+    def first_seed(self) -> int:
+        """The seed of the first run."""
+        return int(self.options.given("seed"))
+
+    def with_options(self, **changed: Any) -> Self:
+        """Return the plan with other options."""
+        return replace(self, options=replace(self.options, **changed))
+
+    def with_settings(self, typed: Sequence[str]) -> Self:
+        """Return the plan with further settings, as if somebody had typed them."""
+        return self.with_options(set=[*self.options.set, *typed])
+
+    def titled(self, method: str) -> str:
+        """Return what the progress of a method is called."""
+        return method
+
+    def has(self, method: str, key: str) -> bool:
+        """Return whether a method has a setting."""
+        return key in settings_of(builder_of(method))
 
     @property
     def holdout(self) -> float | int:

@@ -6,14 +6,7 @@ import typer
 
 from .completion import complete_method
 from .fields import with_options
-from .options import SEEDS, Output, ResultFormat, RunOptions, TuneTexts
-
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run", help="Tell FLOPs, bytes, memory and, where it is known, time; train nothing and write nothing."
-    ),
-]
+from .options import SEEDS, DryRun, Output, ResultFormat, RunOptions, TuneTexts
 
 
 @with_options

@@ -5,74 +5,58 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from .. import algorithms
-from ..algorithms.settings import settings_of
 from ..core.checked_json import read_json
 from ..core.custom import folder_names
-from ..core.errors import DamagedFileError, DivergedError, UserError, no_option
+from ..core.errors import DamagedFileError, DivergedError, UserError
 from ..core.files import write_json
 from ..core.schema_several import SavedTrial, SavedTuning, Tuned
-from ..core.spec import given_twice
 from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
 from ..store.folder import CHECKPOINT, MODELS, RunFolder
 from ..track import Tracker
 from ..training.run import Run
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
-from .options import VALIDATION, Output, RunOptions
+from .grids import check_not_in_file, listed, typed_grids
+from .options import VALIDATION, Output, TrainingOptions
 from .request import RunPlan, settings_from_file
 from .trial_watcher import EndedEarly, Watcher, known_config
-from .variations import variation
+from .variations import builder_of, variation
 
 TUNING = "tune.json"
-TrainSeed = Callable[[RunPlan, str, Sequence[str], int, Path | None, bool | str, Sequence[Tracker]], Run]
 
 
-def typed_grid(items: Sequence[str], option: str, methods: Sequence[str], options: RunOptions) -> dict[str, list[str]]:
-    """Return the values to try of every setting; refuse what no method has, and what is set already.
+class Trainable(Protocol):
+    """The plan of a command, as trials see it."""
 
-    Values that have commas themselves are separated by semicolons, as in ``epochs=1,2;3``.
-    """
-    found: dict[str, list[str]] = {}
-    known = dict.fromkeys(k for m in methods for k in settings_of(algorithms.builder(m)))
-    for item in items:
-        key, equals, text = (part.strip() for part in item.partition("="))
-        values = [value.strip() for value in text.split(";" if ";" in text else ",") if value.strip()]
-        if not equals or not values:
-            raise UserError(
-                f"{option} {item} has no values: write {option} KEY=VALUE,VALUE, as in {option} lr=0.01,0.1"
-            )
-        if key not in known:
-            raise no_option(f"method {' or '.join(methods)}", key, known)
-        if key in found:
-            raise given_twice(option, key, listed(found[key]), listed(values))
-        if len(set(values)) < len(values):
-            raise UserError(f"{option} {item} has a value twice: leave one out")
-        if any(typed.partition("=")[0].strip().rpartition(".")[2] == key for typed in options.set):
-            raise UserError(f"--set and {option} both have {key}: leave one of them out")
-        if options.settings and any(key in own for own in settings_from_file(options, methods).values()):
-            raise UserError(f"{options.settings.path} and {option} both have {key}: leave it out of one of them")
-        found[key] = values
-    return found
+    @property
+    def options(self) -> TrainingOptions: ...
+
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def first_seed(self) -> int: ...
+
+    def with_options(self, **changed: Any) -> Self: ...
+
+    def with_settings(self, typed: Sequence[str]) -> Self: ...
+
+    def titled(self, method: str) -> str: ...
+
+    def has(self, method: str, key: str) -> bool: ...
 
 
-def listed(values: Sequence[str]) -> str:
-    """Return values as they are typed.
-
-    >>> listed(["0.1", "0.2"]), listed(["1,2", "3"]), listed(["1,2"])
-    ('0.1,0.2', '1,2;3', '1,2;')
-    """
-    if not any("," in value for value in values):
-        return ",".join(values)
-    return ";".join(values) if len(values) > 1 else f"{values[0]};"
+P = TypeVar("P", bound=Trainable)
+TrainSeed = Callable[[P, str, Sequence[str], int, Path | None, bool | str, Sequence[Tracker]], Run]
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Tuning(Generic[P]):
     """Trials of one method in a folder of their own."""
 
-    plan: RunPlan
+    plan: P
     method: str
     among: Sequence[str]  # all methods of the command
     grid: Grid
@@ -80,25 +64,24 @@ class Tuning:
     sampler: SamplerName
     trials: int | None  # at most so many; None: the whole grid
     folder: Path
-    train: TrainSeed
+    train: TrainSeed[P]
 
     @property
     def first_seed(self) -> int:
         """The seed of every trial's first training."""
-        return int(self.plan.options.given("seed"))
+        return self.plan.first_seed
 
     def search(self) -> Search:
         """Return the search from its beginning."""
         return search(self.sampler, self.grid, self.trials, self.first_seed)
 
-    def evaluated(self, every: int | None) -> "Tuning":
+    def evaluated(self, every: int | None) -> Self:
         """Return the same trials, evaluated in other rounds."""
-        return replace(self, plan=replace(self.plan, options=replace(self.plan.options, evaluate_every=every)))
+        return replace(self, plan=self.plan.with_options(evaluate_every=every))
 
-    def with_settings(self, texts: Texts) -> RunPlan:
+    def with_settings(self, texts: Texts) -> P:
         """Return the plan with these settings, as if somebody had typed them."""
-        options = self.plan.options
-        return replace(self.plan, options=replace(options, set=[*options.set, *self.typed(texts)]))
+        return self.plan.with_settings(self.typed(texts))
 
     def typed(self, texts: Texts) -> list[str]:
         """Return settings as one would type them."""
@@ -109,8 +92,7 @@ class Tuning:
         first = self.search().ask()
         if first is None or not self._begun()["trials"]:
             return
-        plan = self.with_settings(first)
-        alone = replace(plan, options=replace(plan.options, resume=False, for_=None))  # without a folder to go on in
+        alone = self.with_settings(first).with_options(resume=False, for_=None)  # without a folder to go on in
         seed = self.first_seed
         config = known_config(lambda told: self.train(alone, self.method, self.among, seed, None, False, told))
         RunFolder(self.folder / run_name(1, seed)).check_same(config)
@@ -166,7 +148,7 @@ class Tuning:
         """Train one trial, seed after seed."""
         place, plan = len(found["trials"]) + 1, self.with_settings(texts)
         trial: SavedTrial = {"settings": texts, "scores": [], "curves": [], "ended": "done"}
-        said = f"{self.method} {', '.join(f'{key}={text}' for key, text in texts.items())}"
+        said = f"{self.plan.titled(self.method)} {', '.join(f'{key}={text}' for key, text in texts.items())}"
         for k, seed in enumerate(range(self.first_seed, self.first_seed + self.seeds)):
             watcher = Watcher(chooser, k * self.plan.rounds, found)
             shown = output.titled(f"{said}, seed {seed}", (place - 1) * self.seeds + k + 1, self.trainings)
@@ -196,41 +178,49 @@ class Tuning:
 
 
 def trials_of_each(
-    plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path, train: TrainSeed
-) -> list[Tuning]:
-    """Return the trials of every method of a comparison: the same values, samples and seed for all of them."""
-    options = plan.options
+    plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path, train: TrainSeed[RunPlan]
+) -> list[Tuning[RunPlan]]:
+    """Return the trials of every method of a comparison, on the same samples and with the same seed."""
     for m in methods if items else ():
         if (typed := variation(m)).settings:
             raise UserError(f"--tune chooses settings of {typed.method}, and {m} has its own: leave one of them out")
-    grid = typed_grid(items, "--tune", methods, options)
-    if not grid:
-        return []
-    kept, rule = options.validation or VALIDATION, BEST_VALIDATION if options.select == BEST_VALIDATION else LAST
-    plan = replace(plan, options=replace(options, validation=kept, select=rule))
-    found = []
-    for m, name in zip(methods, folder_names(methods), strict=True):
-        own = {key: values for key, values in grid.items() if key in settings_of(algorithms.builder(m))}
-        if own:
-            found.append(Tuning(plan, m, methods, own, 1, "grid", None, folder / f"tune-{name}", train))
-    return found
+    grids = typed_grids(items, "--tune", {m: builder_of(m) for m in methods}, plan.options.set)
+    check_not_in_file(grids, "--tune", methods, plan.options)
+    plan = plan.with_options(**by_validation(plan.options, plan.options.validation or VALIDATION))
+    return [
+        Tuning(plan, m, methods, grids[m], 1, "grid", None, folder / f"tune-{name}", train)
+        for m, name in zip(methods, folder_names(methods), strict=True)
+        if grids[m]
+    ]
+
+
+def by_validation(options: TrainingOptions, kept: float) -> dict[str, Any]:
+    """Return the options that differ in trials: they are scored on validation samples alone."""
+    return {"validation": kept, "select": BEST_VALIDATION if options.select == BEST_VALIDATION else LAST}
 
 
 def tuned_plan(
-    plan: RunPlan, trials: Sequence[Tuning], output: Output, trackers: Sequence[Tracker]
+    plan: RunPlan, trials: Sequence[Tuning[RunPlan]], output: Output, trackers: Sequence[Tracker]
 ) -> tuple[RunPlan, list[str]]:
     """Choose the settings of every method; return the plan with them, and what to say of it."""
-    typed, said = list(plan.options.set), []
+    chosen, notes = chosen_settings(trials, output, trackers)
+    return plan.with_settings([text for typed in chosen for text in typed]), notes
+
+
+def chosen_settings(
+    trials: Sequence[Tuning[Any]], output: Output, trackers: Sequence[Tracker]
+) -> tuple[list[list[str]], list[str]]:
+    """Run all trials; return the settings that each of them chose, as they are typed, and what to say of it."""
+    typed, said = [], []
     for each in trials:
         found = each.run(output, trackers)
         best = found["trials"][best_trial(found)]
-        typed += each.typed(best["settings"])
-        said.append(f"{each.method} {settings_text(best)} (the best of {each.trainings})")
-    notes = [_said_alike(trials, said)] if trials else []
-    return replace(plan, options=replace(plan.options, set=typed)), notes
+        typed.append(each.typed(best["settings"]))
+        said.append(f"{each.plan.titled(each.method)} {settings_text(best)} (the best of {each.trainings})")
+    return typed, [_said_how(trials, said)] if trials else []
 
 
-def tuned_by(plan: RunPlan, trials: Sequence[Tuning], methods: Sequence[str]) -> dict[str, Tuned]:
+def tuned_by(plan: RunPlan, trials: Sequence[Tuning[RunPlan]], methods: Sequence[str]) -> dict[str, Tuned]:
     """Return how the settings of each method were chosen: by these trials, or by those of `coterie tune` before."""
     tuned: dict[str, Tuned] = {}
     file = plan.options.settings
@@ -243,14 +233,21 @@ def tuned_by(plan: RunPlan, trials: Sequence[Tuning], methods: Sequence[str]) ->
     return tuned
 
 
-def _said_alike(trials: Sequence[Tuning], said: Sequence[str]) -> str:
-    """Say that all methods had the same chance, and what each of them chose of how many trainings."""
-    grid = {key: listed(values) for t in trials for key, values in t.grid.items()}
-    kept, seed = trials[0].plan.options.given("validation"), trials[0].first_seed
+def _said_how(trials: Sequence[Tuning[Any]], said: Sequence[str]) -> str:
+    """Say among which values settings were chosen, whether these were the same for all methods, and the choices."""
+    plan, grids = trials[0].plan, {t.method: t.grid for t in trials}
+    tried = {(key, listed(values)) for grid in grids.values() for key, values in grid.items()}
+    having = [(m, key, values) for m in trials[0].among for key, values in tried if plan.has(m, key)]
+    if all(listed(grids.get(m, {}).get(key, ())) == values for m, key, values in having):
+        every = "; ".join(dict.fromkeys(f"{key}={listed(v)}" for t in trials for key, v in t.grid.items()))
+        how = f"Every method was tuned alike, one training for each of {every} as far as it has these settings"
+    else:
+        own = (f"{m} {'; '.join(f'{key}={listed(v)}' for key, v in grid.items())}" for m, grid in grids.items())
+        how = f"Methods were not tuned alike, with one training for each of their own values, {', '.join(own)}"
+    kept = plan.options.given("validation")
     return (
-        f"Every method was tuned alike, one training for each of {'; '.join(f'{k}={v}' for k, v in grid.items())} as "
-        f"far as it has these settings, chosen on validation samples ({kept:g} of every client's training samples, "
-        f"seed {seed}), never on test samples: {'; '.join(said)}."
+        f"{how}, chosen on validation samples ({kept:g} of every client's training samples, seed {plan.first_seed}), "
+        f"never on test samples: {'; '.join(said)}."
     )
 
 

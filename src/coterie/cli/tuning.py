@@ -16,13 +16,14 @@ from ..report.library import compressed_library
 from ..report.tuning import write_tuning
 from ..training.search import SamplerName, combinations
 from .console import table, wide_console
+from .grids import check_not_in_file, typed_grids
 from .interrupted import interruptible
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan, check_settings
 from .several import folder_of_several, plan_of, several_runs, typed_command
 from .train import checked_plan, train_seed
-from .trials import Tuning, best_trial, run_name, trial_score, typed_grid
-from .variations import variation
+from .trials import Tuning, best_trial, run_name, trial_score
+from .variations import builder_of, variation
 
 SETTINGS, PAGE = "settings.toml", "tune.html"
 
@@ -40,7 +41,9 @@ def tune_method(
     if options.select not in (None, LAST, BEST_VALIDATION):
         raise UserError(f"tune chooses one round for all by validation samples: leave --select {options.select} out")
     check_settings([method], options)
-    grid = typed_grid(items, "--grid", [method], options)
+    grids = typed_grids(items, "--grid", {method: builder_of(method)}, options.set)
+    check_not_in_file(grids, "--grid", [method], options)
+    grid = grids[method]
     if not grid:
         raise UserError("there is nothing to try: add --grid KEY=VALUE,VALUE, as in --grid lr=0.01,0.03,0.1")
     chosen = accept("the command", "sampler", sampler, SamplerName)
@@ -67,14 +70,14 @@ def trials_of(budget: int | None, seeds: int) -> int | None:
     return None if budget is None else budget // seeds
 
 
-def said_how(tuning: Tuning) -> str:
+def said_how(tuning: Tuning[RunPlan]) -> str:
     """Say what decides."""
     seeds = f"the mean of {tuning.seeds} seeds" if tuning.seeds > 1 else f"seed {tuning.first_seed}"
     kept = tuning.plan.options.given("validation")
     return f"chosen on validation samples ({kept:g} of every client's training samples, {seeds}), never on test samples"
 
 
-def _leave(tuning: Tuning, found: SavedTuning, output: Output) -> None:
+def _leave(tuning: Tuning[RunPlan], found: SavedTuning, output: Output) -> None:
     """Print the table, and write the picture and the settings."""
     best = best_trial(found)
     _print_table(found, best)

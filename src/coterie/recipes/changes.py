@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from ..core.annotations import PositiveInt
+from ..core.annotations import PositiveInt, Range
 from ..core.arguments import checked, checked_class
 from ..core.custom import is_own
 from ..core.spec import parse
@@ -26,6 +26,7 @@ class Changes:
     data: str | None = None
     model: str | None = None
     partition: str | None = None
+    validation: Annotated[float, Range(0, 1)] | None = None
     set: Sequence[str] = ()  # KEY=VALUE for all methods that have it, METHOD.KEY=VALUE for one
 
 
@@ -68,6 +69,7 @@ def _case(recipe: Recipe, case: Case, changes: Changes, asked: Mapping[str, Mapp
         transform=case.transform if changes.data in (None, case.data) else None,
         model=case.model if changes.model is None else _model(case.model, changes.model),
         partition=changes.partition or _partition(case.partition, data, clients),
+        validation=case.validation if changes.validation is None else changes.validation,
         settings=settings,
     )
 
@@ -148,6 +150,11 @@ def case_shortenings(published: Recipe, small: Recipe, numbers: Iterable[int], s
     pairs = [(vars(small.cases[n - 1]), vars(published.cases[n - 1])) for n in numbers]
     words = [_count(ours[k], theirs[k], k) for k in _COUNTS for ours, theirs in pairs if ours[k] != theirs[k]]
     words += [_count(seeds, published.seeds, "seeds")] if seeds < published.seeds else []
+    words += [
+        f"{ours['validation']:g} of the training samples held back instead of {theirs['validation']:g}"
+        for ours, theirs in pairs
+        if ours["validation"] != theirs["validation"]
+    ]
     words += [f"{k} {ours[k]} instead of {theirs[k]}" for k in _TEXTS for ours, theirs in pairs if ours[k] != theirs[k]]
     return [*dict.fromkeys(words)]
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
+from ..core.schema import Config, Row
 from .recipe import Recipe, RecipeMethod
 
 Rows = Sequence[Mapping[str, Any]]
@@ -28,7 +29,10 @@ WHEN = {
     "final": "last round",
     "steady": "mean of the last fifth of the rounds",
     "first": "best round",
+    "best-validation": "round that is best on the clients' validation samples",
+    "best-test": "round that is best on the test samples, which is optimistic",
 }
+BY_SAMPLES = ("best-validation", "best-test")  # the round is chosen by samples, not by the number itself
 GAP = "generalization_gap"
 BLOCK = "min_singular_value_block_"
 # Sums over all rounds: the field of a row, and the unit; parameters are printed for one of the two directions.
@@ -80,8 +84,18 @@ def value(metric: str, recipe: Recipe, entry: RecipeMethod, rows: Rows) -> float
     if metric.startswith("rounds_to_"):
         return _rounds_to(float(metric.rpartition("_")[2]), entry, rows)
     field, factor = _FIELDS.get(metric) or (metric.replace("min", "smallest", 1), 1.0)
-    known = [v for row in rows if (v := _number(row, field.format(point=entry.point))) is not None]
-    return factor * _CHOICES[recipe.protocol.over_rounds](known) if known else None
+    over = recipe.protocol.over_rounds
+    looked_at, choice = (_chosen(over, rows), "final") if over in BY_SAMPLES else (rows, over)
+    known = [v for row in looked_at if (v := _number(row, field.format(point=entry.point))) is not None]
+    return factor * _CHOICES[choice](known) if known else None
+
+
+def _chosen(rule: str, rows: Rows) -> Rows:
+    """Return the row whose models ``fit`` would deploy by that rule; none where nothing was scored."""
+    from ..measure.selection import reported
+
+    found = reported(cast("Config", {"select": rule}), cast("Sequence[Row]", rows))
+    return [] if found is None else [found]
 
 
 def _number(row: Mapping[str, Any], field: str) -> float | None:

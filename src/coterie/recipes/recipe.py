@@ -30,7 +30,7 @@ class Protocol(NamedTuple):
     """The number that an experiment reports."""
 
     metric: str
-    over_rounds: str  # best, final, steady (its last fifth), first (that reaches a target), smallest
+    over_rounds: str  # best, final, steady (its last fifth), first (that reaches a target), smallest, best-validation
     clients: str  # mean over which
     also: Sequence[str] = ()  # further metrics of the same runs
 
@@ -71,6 +71,7 @@ class Case:
     note: str | None
     estimates: Mapping[str, Mapping[str, float]]  # by method: flops and bytes of one seed
     init: Init = "common"  # what clients begin with who have no server: one model, or "per-client" draws
+    validation: float = 0.0  # the part of every client's training samples that is kept out of training, as in ``fit``
 
 
 @dataclass(frozen=True)
