@@ -1,6 +1,7 @@
 """A few sites, each with its own samples and its own name, from the file to the verdict."""
 
 import json
+import shutil
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import coterie as ct
+from coterie.core.clients import in_file_name
 from coterie.measure.compare import MethodRuns, RunData
 from coterie.measure.compare.sites import site_tests
 from coterie.measure.paired import holm, sign_flip
@@ -93,8 +95,27 @@ def test_sites_are_exported_by_name(cli: Cli, compared: Path) -> None:
     assert {path.name for path in (compared / "all").iterdir()} == {
         f"client-000{i}-{name}.safetensors" for i, name in enumerate(SITES)
     }
+    done = cli.succeed("export", "a/fedper-seed0", "--client", "1", "--out", "two.safetensors", cwd=compared)
+    assert done.out.splitlines() == ["nice of a/fedper-seed0 is in two.safetensors"]
     names = ("there is no client rome: choose one of mayo, nice, oslo, pisa, or a number from 0 to 3, or all",)
     cli.refuse("export", "a/fedper-seed0", "--client", "rome", "--out", "x.safetensors", cwd=compared, names=names)
+
+
+def test_sites_are_found_by_name_in_python_and_in_the_folder(compared: Path, tmp_path: Path) -> None:
+    run = ct.load(compared / "a/fedper-seed0")
+    assert run.clients["nice"] is run.clients["NICE"] is run.clients[1]
+    assert run.clients[-1:] == [run.clients["pisa"]]
+    with pytest.raises(ct.UserError, match="there is no client rome: choose one of mayo, nice, oslo, pisa"):
+        run.clients["rome"]
+    files = {path.name for path in (compared / "a/fedper-seed0/clients").iterdir()}
+    assert files == {f"client-000{i}-{name}.safetensors" for i, name in enumerate(SITES)}
+    shutil.copytree(compared / "a/fedper-seed0", tmp_path / "packed", ignore=shutil.ignore_patterns("clients"))
+    with pytest.raises(ct.UserError, match="no model of nice here: coterie pack"):
+        ct.load(tmp_path / "packed").clients["nice"]
+
+
+def test_a_long_name_of_a_site_fits_into_a_file_name() -> None:
+    assert len(in_file_name(["\N{SNOWMAN}ほ" * 100], 0).encode()) < 100
 
 
 def test_sentences_name_the_site(cli: Cli, tmp_path: Path) -> None:

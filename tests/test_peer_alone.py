@@ -89,6 +89,7 @@ def test_one_command_compares_the_same_samples(cli: Cli, folder: Path, kind: str
     done = cli.succeed("peer", "alone", "--config", "beta.toml", cwd=folder / kind)
     assert re.search(r"^dfedalt\b.*\n(.*\n)*?local\b", done.out, re.MULTILINE), done.out
     assert "not finished" not in done.err
+    assert [path.name for path in (folder / kind / "run-beta/clients").iterdir()] == ["client-0000-beta.safetensors"]
     own = own_data(load(folder / kind / "beta.toml"))
     both = [folder / kind / name for name in ("run-beta", "run-beta-alone")]
     configs = [json.loads((path / "config.json").read_text()) for path in both]

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from ..core.spec import whole_number
+from ..core.clients import client_name, client_number
 from ..export import Form, FormatName, save, save_all
+from ..store import RunFolder
 
 EVERYBODY = "all"
 
@@ -20,4 +21,6 @@ def export_models(
         print(f"{written} models are in {out}")
         return
     file = save(run, client, out, *how)
-    print(f"{client if whole_number(client) is None else f'client {client}'} of {run} is in {file}")
+    names = RunFolder(run).client_summary().get("names", ())
+    number = client_number(names, int(RunFolder(run).config()["data"]["clients"]), client)
+    print(f"{client_name(names, number)} of {run} is in {file}")

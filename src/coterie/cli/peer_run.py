@@ -38,7 +38,10 @@ def run_participant(path: Path, trust: Sequence[str], deadline: str | None, inse
         done = _done(config.folder, config.federation.rounds)
         print(f"left; {done}. Continue with:\n  {shlex.join(['coterie', *sys.argv[1:]])}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    print(f"{config.name} has run all rounds: coterie report {shlex.quote(str(folder))}")
+    quoted = shlex.quote(str(folder))
+    print(f"{config.name} has run all rounds: coterie report {quoted}")
+    print(f"its model in a file: coterie export {quoted} --client {config.name} --out {config.name}.onnx")
+    print(f"beside training alone: coterie peer alone --config {shlex.quote(str(path))}")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from ..algorithms import Algorithm
 from ..core import rng
 from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import accept, checked
+from ..core.clients import Clients
 from ..core.errors import UserError
 from ..core.schema import Init, MeasureName, Precision, Select
 from ..data import Federation
@@ -143,7 +144,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
 
 def _kept(run: Run, out: str | Path | None) -> Run:
     """Return a run without its models where these are in a folder: those of all runs would fill the memory."""
-    return run if out is None else replace(run, clients=[], final={})
+    return run if out is None else replace(run, clients=Clients([]), final={})
 
 
 def _called(methods: Sequence[str | Algorithm] | Mapping[str, str | Algorithm]) -> dict[str, str | Algorithm]:

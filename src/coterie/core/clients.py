@@ -1,8 +1,16 @@
 """Clients as people call them: by the name that the data give, else by their number."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex, TypeVar, overload
+
+from .errors import UserError
+from .spec import whole_number
+
+T = TypeVar("T")
 
 NAMED = 8  # clients that a sentence names
+IN_FILE = 80  # bytes of a name that are in the name of a file
 
 
 def client_name(names: Sequence[str], client: int) -> str:
@@ -30,3 +38,53 @@ def client_list(names: Sequence[str], which: Sequence[int]) -> str:
     if len(which) == 1:
         return f"{'client ' if numbers else ''}{called[0]}"
     return f"{'clients ' if numbers else ''}{', '.join(called)} ({len(which)} in all)"
+
+
+def client_number(names: Sequence[str], clients: int, called: int | str, or_else: str = "") -> int:
+    """Return the number of one of so many clients, which is called by its name or by that number.
+
+    >>> client_number(("mayo", "nice"), 2, "Nice"), client_number((), 2, "0")
+    (1, 0)
+    """
+    alike = [i for i, name in enumerate(names) if name.casefold() == str(called).casefold()]
+    if called in names or len(alike) == 1:
+        return names.index(str(called)) if called in names else alike[0]
+    number = called if isinstance(called, int) else whole_number(called)
+    if number is None or not 0 <= number < clients:
+        named = f"one of {', '.join(names[:NAMED])}, or " if names else ""
+        raise UserError(f"there is no client {called}: choose {named}a number from 0 to {clients - 1}{or_else}")
+    return number
+
+
+def in_file_name(names: Sequence[str], client: int) -> str:
+    """Return a client's number and name as names of files have them.
+
+    >>> in_file_name(("mayo", "st. john/2"), 1), in_file_name((), 3)
+    ('client-0001-st._john_2', 'client-0003')
+    """
+    name = re.sub(r"[^\w.-]", "_", names[client]).encode()[:IN_FILE].decode(errors="ignore") if names else ""
+    return f"client-{client:04d}{f'-{name}' if name else ''}"
+
+
+class Clients(list[T]):
+    """What belongs to each client, in their order; a client is found by its name or by its number.
+
+    >>> Clients([5, 7], ["mayo", "nice"])["nice"]
+    7
+    """
+
+    def __init__(self, each: Iterable[T], names: Sequence[str] = ()) -> None:
+        super().__init__(each)
+        self.names = list(names)
+
+    @overload
+    def __getitem__(self, which: SupportsIndex | str) -> T: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[T]: ...
+    def __getitem__(self, which: SupportsIndex | str | slice) -> T | list[T]:
+        """Return what belongs to one client, or to several."""
+        if not isinstance(which, str):
+            return super().__getitem__(which)
+        if not self:
+            raise UserError(f"there is no model of {which} here: coterie pack leaves the clients' models out")
+        return super().__getitem__(client_number(self.names, len(self), which))

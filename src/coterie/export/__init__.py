@@ -4,11 +4,11 @@ ONNX and TorchScript files hold the whole model, normalization included: they ta
 Images that Coterie holds as bytes go in as bytes (uint8, 0 to 255); data that are held as numbers go in as they are.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..core.arguments import checked
+from ..core.clients import in_file_name
 from ..core.errors import UserError, unknown
 from ..training.run import Run
 from .deployed import Form, Opened
@@ -68,8 +68,7 @@ def save_all(
     """Write every client's model into a folder, as client-0003.onnx or client-0003-mayo.onnx; yield file by file."""
     chosen = _format(format or "safetensors", Path(folder))
     opened = Opened.of(run, trust)
-    names = ["-" + re.sub(r"[^\w.-]", "_", name[:80]) for name in opened.names] or [""] * opened.clients
-    files = [Path(folder) / f"client-{i:04d}{name}{chosen.suffix}" for i, name in enumerate(names)]
+    files = [Path(folder) / f"{in_file_name(opened.names, i)}{chosen.suffix}" for i in range(opened.clients)]
     for file in files:  # before the first one is written
         _check_absent(file, force)
     for i, file in enumerate(files):

@@ -13,12 +13,11 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from ..core.clients import NAMED
+from ..core.clients import client_number
 from ..core.custom import check_trusted, is_own
 from ..core.errors import UserError, unknown
 from ..core.schema import FINETUNED, ClientSummary, Config
 from ..core.schema_parts import SavedColumns
-from ..core.spec import whole_number
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
@@ -198,14 +197,7 @@ class Opened:
 
     def number(self, client: int | str) -> int:
         """Return the number of a client, which is given by its name or by that number."""
-        alike = [i for i, name in enumerate(self.names) if name.casefold() == str(client).casefold()]
-        if client in self.names or len(alike) == 1:
-            return self.names.index(str(client)) if client in self.names else alike[0]
-        number = client if isinstance(client, int) else whole_number(client)
-        if number is None or not 0 <= number < self.clients:
-            named = f"one of {', '.join(self.names[:NAMED])}, or " if self.names else ""
-            raise UserError(f"there is no client {client}: choose {named}a number from 0 to {self.clients - 1}, or all")
-        return number
+        return client_number(self.names, self.clients, client, ", or all")
 
     def deployed(self, client: int, form: Form) -> Deployed:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.clients import Clients
 from ..measure.compare import RunData
 from ..training.history import History
 from ..training.run import Run, load
@@ -25,7 +26,8 @@ class Record(RunData):
         if self.loaded is not None:
             return self.loaded
         if self.parts:
-            clients = [client for part in self.parts for client in part.run().clients]
+            names = self.client_summary.get("names", ())
+            clients = Clients((client for part in self.parts for client in part.run().clients), names)
             return Run(self.config, History(self.history), self.summary, clients, {}, self.client_summary)
         assert self.folder is not None
         return load(self.folder)

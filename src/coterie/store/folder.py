@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 from ..core.checked_json import made_of, read_json, read_lines, read_rows
+from ..core.clients import in_file_name
 from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
@@ -32,6 +33,7 @@ from .same_config import differences
 T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
+SUFFIX = ".safetensors"
 CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
 INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
@@ -188,8 +190,11 @@ class RunFolder:
 
     def finish(self, summary: Summary, clients: Iterable[Tensors], client_summary: ClientSummary) -> None:
         """Write the clients' models, what is known of them, then the summary that says the run is complete."""
-        files = ((client_file(self.path, i), tensors) for i, tensors in enumerate(clients))
-        sha256 = {file.relative_to(self.path).as_posix(): save_tensors(file, tensors) for file, tensors in files}
+        names = client_summary.get("names", ())
+        sha256 = {
+            f"{MODELS}/{(file := in_file_name(names, i) + SUFFIX)}": save_tensors(self.path / MODELS / file, tensors)
+            for i, tensors in enumerate(clients)
+        }
         sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
         sha256[METRICS] = digest(self.path / METRICS)
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
@@ -200,8 +205,9 @@ class RunFolder:
 
 
 def client_file(path: Path, client: int) -> Path:
-    """Return the file of a client's model."""
-    return path / MODELS / f"client-{client:04d}.safetensors"
+    """Return the file of a client's model, which has the client's name behind the number if it has one."""
+    stem = in_file_name((), client)
+    return next((path / MODELS).glob(f"{stem}-*{SUFFIX}"), path / MODELS / f"{stem}{SUFFIX}")
 
 
 class Writer:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
+from ..core.clients import Clients
 from ..core.errors import noted
 from ..core.schema import Config, Row
 from ..core.tensors import Tensors
@@ -131,7 +132,8 @@ def _finished(
     if (newcomers := newcomer_summary(experiment, final)) is not None:
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     known |= resampled(experiment, clients)
-    run = Run(config, History(history), summary, answering(config, clients), final, known)
+    named = Clients(answering(config, clients), known.get("names", ()))
+    run = Run(config, History(history), summary, named, final, known)
     if folder is not None:
         models = [client_tensors(c) for c in run.clients]
         folder.finish(run.summary, models if limited is None else limited.written(models), run.client_summary)

@@ -15,6 +15,7 @@ from .. import algorithms, models
 from ..algorithms.update import final_models
 from ..core.arguments import checked
 from ..core.checked_json import made_of
+from ..core.clients import Clients
 from ..core.custom import check_trusted, trust_options
 from ..core.errors import DamagedFileError, UserError
 from ..core.schema import ClientSummary, Config, Summary
@@ -77,7 +78,7 @@ class Run:
     config: Config  # everything that repeats the run, as in config.json
     history: History  # one row per round; history.frame() is a pandas DataFrame
     summary: Summary  # the numbers of the reported round, the best ones and the costs, as in summary.json
-    clients: list[Client]  # every client's own model, in the order of the data
+    clients: Clients[Client]  # every client's own model, in the order of the data: clients[3], or clients["mayo"]
     final: Tensors  # the state after the last round, as a checkpoint holds it
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
 
@@ -162,7 +163,7 @@ def read_finished(
     checkpoint, files = folder.latest(say), Digests.of(folder.path)
     clients = range(config["data"]["clients"] if folder.has_models else 0)
     history = folder.rows()
-    summary = folder.summary()
+    summary, known = folder.summary(), folder.client_summary()
     rounds = summary["rounds"] if "patience" in config else config["rounds"]  # it may have stopped early
     if len(history) != rounds:
         raise DamagedFileError(folder.path / METRICS, f"it holds {len(history)} of {rounds} rounds")
@@ -170,9 +171,9 @@ def read_finished(
         config=config,
         history=History(history),
         summary=summary,
-        clients=answering(config, [client_of(files, i, model) for i in clients]),
+        clients=Clients(answering(config, [client_of(files, i, model) for i in clients]), known.get("names", ())),
         final=checkpoint.tensors if checkpoint else {},
-        client_summary=folder.client_summary(),
+        client_summary=known,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from time import sleep
 
+from ..core.clients import Clients
 from ..core.errors import FolderError, UserError
 from ..core.schema import ClientSummary, Row
 from ..measure import summarize
@@ -25,7 +26,8 @@ def run_so_far(folder: RunFolder, experiment: Experiment, described: Experiment)
     saved, config = _latest(folder), folder.config()
     history, now = folder.rows(saved.round), experiment.restored(saved)
     clients, known = clients_after(experiment, described, now, history)
-    return Run(config, History(history), summarize(config, history), clients, saved.tensors, known)
+    named = Clients(clients, known.get("names", ()))
+    return Run(config, History(history), summarize(config, history), named, saved.tensors, known)
 
 
 def clients_after(
