@@ -1,5 +1,6 @@
-"""Clients that are not there for whole rounds: they stay as they are, and nothing of the others is lost."""
+"""Clients that are not there for whole rounds, or not drawn: they stay as they are, and nothing of others is lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,13 +15,13 @@ from coterie.core.tensors import rows
 from coterie.engines import Serial, Vectorized
 from coterie.store import RunFolder, flatten
 from coterie.topology import drop_messages, ring, without_absent
-from laws import build, kind_like
+from laws import COMMON, METHODS, build, kind_like
 from test_channel import PEERS
 from test_engines import graphed_for
 from test_oracles import close, plain
 from test_oracles_papers import column, shared_only
 from test_shards import SHARD_OF, assert_close, conduct, put_together, shards_of
-from toys import experiment, golden, net, play, ragged, scattered
+from toys import A, B, Quadratic, experiment, golden, net, play, ragged, scattered
 
 alg = ct.algorithms
 ROWS = [*PEERS, "local"]
@@ -29,6 +30,17 @@ ROWS = [*PEERS, "local"]
 def partly(row: str, offline: float = 0.4) -> Any:
     kind = kind_like(row, "mlp")
     return experiment(net(kind), ragged(kind), build(row), rounds=8).changed(offline=offline)
+
+
+def drawn(row: str, m: float | int = 3, rounds: int = 8) -> Any:
+    """Only some of five clients are active in a round, drawn for it."""
+    method, settings = METHODS[row]
+    kind, algorithm = kind_like(row, "mlp"), alg.build(method, **{**COMMON, **settings, "participation": m})
+    return experiment(net(kind), ragged(kind), algorithm, rounds=rounds)
+
+
+DRAWN = [row for row in PEERS if "participation" in (of := build(row).settings) and "weighting" not in of]
+ABSENT = pytest.mark.parametrize(("row", "some"), [*((r, partly) for r in ROWS), *((r, drawn) for r in DRAWN)])
 
 
 def test_a_ring_without_one_client_stays_symmetric() -> None:
@@ -49,10 +61,10 @@ def test_a_directed_graph_keeps_its_sums_beside_silence() -> None:
         close(left[:, 1], [0, 1, 0, 0])
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_absent_clients_stay_as_they_are(row: str) -> None:
+@ABSENT
+def test_absent_clients_stay_as_they_are(row: str, some: Callable[[str], Any]) -> None:
     """To the last bit, in every slot; those who are there train as if everybody was, and go on from there."""
-    e = partly(row)
+    e = some(row)
     whole = partly(row, 0.0)
     now = play(e, 1)
     after, measured = e.run_round(now, 1, evaluate=True)
@@ -80,9 +92,10 @@ def test_with_everybody_there_nothing_changes(row: str) -> None:
     assert all(torch.equal(v.nan_to_num(), right[k].nan_to_num()) for k, v in left.items())
 
 
-def test_what_is_mixed_is_the_matrix_without_them() -> None:
+@pytest.mark.parametrize("some", [partly, drawn])
+def test_what_is_mixed_is_the_matrix_without_them(some: Callable[[str], Any]) -> None:
     """W' z by hand, for those who are there."""
-    e = partly("dfedavgm")
+    e = some("dfedavgm")
     now = play(e, 1)
     r, there = e.round(1), e.schedule.cohort(1)
     W = without_absent(e.program.topology(1), there, "receiver")
@@ -96,9 +109,9 @@ def test_what_is_mixed_is_the_matrix_without_them() -> None:
 
 @pytest.mark.parametrize("tau", [0, 2])
 def test_push_sum_keeps_its_mass_and_finds_the_mean(tau: int) -> None:
-    """Nobody trains, a fifth are offline and a tenth of the messages are lost; messages on their way wait."""
-    e = experiment(shared_only(), golden(), plain("osgp", topology=column, tau=tau, steps=0), drop_messages=0.1)
-    e = e.changed(offline=0.2)
+    """Nobody trains; some are offline or not drawn, a tenth of the messages is lost, and those on their way wait."""
+    algorithm = plain("osgp", topology=column, tau=tau, steps=0, participation=3)
+    e = experiment(shared_only(), golden(), algorithm, drop_messages=0.1).changed(offline=0.1)
     now = scattered(e)
     for t in range(200):
         now, _ = e.run_round(now, t, evaluate=False)
@@ -123,20 +136,14 @@ def test_a_round_with_nobody() -> None:
         assert measured["personal_accuracy_after_mix"] == measured["personal_accuracy_after_train"]
 
 
+BESIDE = ["dfedpgp", "osgp, overlapping", "dfedavgm, lasting", "dfedavgm, quantized", "dispfl", "dpsgd, lian"]
+
+
 @pytest.mark.parametrize(
-    "row",
-    [
-        "dfedpgp",
-        "osgp, overlapping",
-        "dfedavgm, lasting",
-        "dfedavgm, quantized",
-        "dispfl",
-        "dpsgd, lian",
-        "pfedlmt, push-sum",
-    ],
+    ("row", "some"), [*((r, partly) for r in (*BESIDE, "pfedlmt, push-sum")), *((r, drawn) for r in BESIDE)]
 )
-def test_engines_and_shards_agree(row: str) -> None:
-    e = partly(row)
+def test_engines_and_shards_agree(row: str, some: Callable[[str], Any]) -> None:
+    e = some(row)
     now, expected = e.run_round(play(e, 1), 1, evaluate=True)
     for engine in (Vectorized(3), graphed_for(2)):
         other = replace(e, engine=engine)
@@ -156,12 +163,44 @@ def test_they_are_away_as_often_as_asked() -> None:
     assert len({tuple(who) for who in there}) > 20
 
 
+def test_exactly_so_many_are_active_each_as_often() -> None:
+    e = drawn("dfedalt", 3, rounds=1000)
+    there = [e.schedule.cohort(t) for t in range(1000)]
+    assert {len(set(who)) for who in there} == {3}
+    counts = np.bincount(np.concatenate(there), minlength=5)
+    assert np.abs(counts - 600).max() < 5 * (1000 * 0.6 * 0.4) ** 0.5
+    again = drawn("dfedpgp", 0.6)
+    assert all(np.array_equal(who, again.schedule.cohort(t)) for t, who in enumerate(there))
+
+
+def test_active_clients_in_closed_form() -> None:
+    """Of four quadratics on a ring two train and mix in each round; the weight of the others stays with receivers."""
+    e = experiment(Quadratic(), golden(), plain("dfedavg", topology="ring", participation=2, lr=0.1, steps=1))
+    now, x = e.start(), np.full(4, 0.5)
+    for t in range(6):
+        now, _ = e.run_round(now, t, evaluate=False)
+        one, two = e.schedule.cohort(t)
+        for i in (one, two):
+            x[i] -= 0.1 * A[i] * (x[i] - B[i])
+        if (two - one) % 4 != 2:  # neighbors: a third of the other, two thirds of itself
+            x[[one, two]] = (2 * x[one] + x[two]) / 3, (x[one] + 2 * x[two]) / 3
+        close(now.state.x["u"], x.tolist())
+
+
+def test_one_active_client_has_nobody_to_mix_with() -> None:
+    for m in (1, 0.1):
+        with pytest.raises(UserError, match=rf"participation={m} is one client a round.*participation=1\.0"):
+            drawn("dfedalt", m).check()
+    with pytest.raises(UserError, match="participation=9 asks for 9 of 5 clients"):
+        drawn("dfedalt", 9)
+
+
 def test_a_run_remembers_and_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fed = ct.data.federate("synthetic:size=300", clients=5, partition="iid")
     append = RunFolder.append
 
     def fit(offline: float = 0.4, **settings: Any) -> ct.Run:
-        algorithm = alg.dfedavgm(topology="ring", epochs=1, persistent_momentum=True)
+        algorithm = alg.dfedavgm(topology="ring", participation=4, epochs=1, persistent_momentum=True)
         model = ct.models.build("logreg", fed)
         return ct.fit(model, fed, algorithm, rounds=3, offline=offline, progress=False, **settings)
 

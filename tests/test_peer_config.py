@@ -157,7 +157,7 @@ UNFIT = {
     "alone": ('method = "dfedalt"', 'method = "local"', "local does not run between peers"),
     "a missing graph": ('topology = "ring"', "", "fedlmt needs a server unless it has a topology"),
     "quantize": ("lr = 0.02", "quantize = 8", "quantize rounds messages in a simulation"),
-    "participation": ("lr = 0.02", "participation = 0.5", "participation is for a server"),
+    "participation": ("lr = 0.02", "participation = 0.5", "participation draws who is active in a simulated round"),
     "an unknown setting": ("lr = 0.02", "lrr = 0.1", "has no option 'lrr' .did you mean lr"),
     "a wrong value": ("lr = 0.02", "lr = -1", "lr=-1.* is out of range"),
     "too few members": ('"ring"', '"random:10"', "random"),

@@ -83,8 +83,10 @@ def experiment(method: str) -> Experiment:
     wanted = ["steps=1", "batch_size=4"]
     wanted += ["personal_steps=1"] if "personal_steps" in known and "schedule" not in known else []  # jointly: none
     wanted += ["finetune_epochs=0"]
-    wanted += ["participation=0.5"] if "participation" in known and "capacities" not in known else []
-    wishes = RunOptions(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=graph(method, known))
+    neighbors = graph(method, known)
+    served = neighbors is None and "participation" in known
+    wanted += ["participation=0.5"] if served and "capacities" not in known else []
+    wishes = RunOptions(model=MODEL, clients=CLIENTS, rounds=ROUNDS, set=wanted, topology=neighbors)
     plan = RunPlan.of(wishes)
     federation = plan.federation(0)
     model = Model(plan.module(federation, 0, [method]), cross_entropy)

@@ -151,7 +151,8 @@ def small(method: str) -> str:
     others = ("personal_outer_lr", "keep_layers", "rank_ratio", "capacities", "clip", "finetune_lr")
     chosen = {k: suited[k] for k in (*wanted, *others) if k in known and k in suited}
     if neighbors := graph(method, known):
-        chosen["topology"] = neighbors
+        chosen = {**chosen, "topology": neighbors}
+        del chosen["participation"]  # everybody, as the method's own default
     return ", ".join(f"{k}={v if v is None else json.dumps(v)}" for k, v in chosen.items())
 
 

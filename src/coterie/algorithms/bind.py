@@ -13,7 +13,7 @@ from ..core.tensors import Tensors, add, count, put, replicate, rows, sub, tree_
 from ..local.steps import Phase
 from .base import Algorithm, ModelGroup, Problem, Program, Round, Trained, around
 from .beside import second_names
-from .options import refuse_robust
+from .options import members, refuse_robust
 from .traffic import Traffic
 from .update import LocalUpdate, chunks, model_groups
 
@@ -25,7 +25,7 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     """Return the method's program, with its wrappers.
 
     Clients may tune their models before these are measured, clients between peers may be ``offline`` for whole
-    rounds, and messages may have few bits.
+    rounds or not be among those who take part, and messages may have few bits.
     """
     program = algorithm.bind(problem)
     _check_program(algorithm.name, program, problem)
@@ -34,7 +34,8 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
         refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
     if t.finetune_epochs:
         program = finetuned(program, problem)
-    if offline:
+    some = members(program.participation, problem.clients) < problem.clients
+    if program.topology is not None and (some or offline):
         program = attended(program)
     return program if t.quantize is None else quantized(program, t.quantize)
 
@@ -55,11 +56,12 @@ def _check_program(method: str, program: object, problem: Problem) -> None:
 
 
 def attended(program: Program[Any]) -> Program[Any]:
-    """Wrap a method between peers so that only a cohort is online; the state of the others stays, to the last bit.
+    """Wrap a method between peers so that only a cohort is active; the state of the others stays, to the last bit.
 
-    Clients that are offline neither train nor send nor receive. W of the round has no edge to or from them, so the
-    zeros in their rows during the exchange reach nobody, and afterwards they have their own rows again. Every slot of a
-    state between peers is stacked over the clients, so the wrapper needs to know nothing else about a method.
+    Clients that are offline or were not drawn neither train nor send nor receive. W of the round has no edge to or from
+    them, so the zeros in their rows during the exchange reach nobody, and afterwards they have their own rows again.
+    Every slot of a state between peers is stacked over the clients, so the wrapper needs to know nothing else about a
+    method.
     """
 
     def train(s: Any, r: Round) -> Trained:

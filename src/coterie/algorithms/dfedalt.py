@@ -4,7 +4,19 @@ from typing import Unpack
 
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
+from .method import (
+    Count,
+    Epochs,
+    Options,
+    Participation,
+    Patterns,
+    Problem,
+    Program,
+    Rate,
+    TopologyLike,
+    Training,
+    method,
+)
 from .peers import Peers, decentralized
 
 
@@ -15,6 +27,7 @@ def dfedalt(
     *,
     personal: Patterns = "head",
     topology: TopologyLike = "random-pull:10",
+    participation: Participation = 1.0,
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
@@ -39,4 +52,4 @@ def dfedalt(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
-    return decentralized(p, phases, t, topology, shared=p.names - v)
+    return decentralized(p, phases, t, topology, shared=p.names - v, participation=participation)

@@ -3,13 +3,18 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .method import Options, Problem, Program, TopologyLike, Training, method
+from .method import Options, Participation, Problem, Program, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
 @method(Training(momentum=0.0))
 def dfedavg(
-    p: Problem, t: Training, *, topology: TopologyLike = "random:10", **options: Unpack[Options]
+    p: Problem,
+    t: Training,
+    *,
+    topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
+    **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedAvg: FedAvg between peers.
 
@@ -23,4 +28,6 @@ def dfedavg(
     weight decay, clipping and decay of the rate, which are those of DFedAlt's experiments. ``quantize`` rounds the
     whole message and carries the error on; the paper's quantized form rounds the difference to the last model.
     """
-    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    return decentralized(
+        p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names, participation=participation
+    )

@@ -3,13 +3,18 @@
 from typing import Unpack
 
 from ..local.steps import Phase
-from .method import Options, Problem, Program, TopologyLike, Training, method
+from .method import Options, Participation, Problem, Program, TopologyLike, Training, method
 from .peers import Peers, decentralized
 
 
 @method()
 def dfedavgm(
-    p: Problem, t: Training, *, topology: TopologyLike = "random:10", **options: Unpack[Options]
+    p: Problem,
+    t: Training,
+    *,
+    topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
+    **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedAvgM: DFedAvg with momentum in the local steps, a fresh buffer every round.
 
@@ -21,4 +26,6 @@ def dfedavgm(
     Reference: Sun, Li, Wang, "Decentralized Federated Averaging", 2022, Algorithm 1.
     Differs from the paper in: what dfedavg differs in.
     """
-    return decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    return decentralized(
+        p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names, participation=participation
+    )

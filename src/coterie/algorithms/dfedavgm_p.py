@@ -5,7 +5,19 @@ from typing import Any, Literal, Unpack
 from ..data.batches import Amount
 from ..local.steps import Phase
 from .fedavg_p import joint_phase
-from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
+from .method import (
+    Count,
+    Epochs,
+    Options,
+    Participation,
+    Patterns,
+    Problem,
+    Program,
+    Rate,
+    TopologyLike,
+    Training,
+    method,
+)
 from .options import refuse_unused
 from .peers import Peers, decentralized
 
@@ -27,6 +39,7 @@ def dfedavgm_p(
     *,
     personal: Patterns = "head",
     topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
     schedule: Literal["joint", "alternate"] = "joint",
     personal_lr: Rate | None = None,
     personal_epochs: Epochs | None = None,
@@ -56,4 +69,6 @@ def dfedavgm_p(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), rate, stream=1),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
-    return decentralized(p, joint if schedule == "joint" else alternate, t, topology, shared=p.names - v)
+    return decentralized(
+        p, joint if schedule == "joint" else alternate, t, topology, shared=p.names - v, participation=participation
+    )

@@ -4,7 +4,19 @@ from typing import Unpack
 
 from ..data.batches import Amount
 from ..local.steps import Phase
-from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, TopologyLike, Training, method
+from .method import (
+    Count,
+    Epochs,
+    Options,
+    Participation,
+    Patterns,
+    Problem,
+    Program,
+    Rate,
+    TopologyLike,
+    Training,
+    method,
+)
 from .pushsum import Pushed, push_sum
 
 
@@ -19,6 +31,7 @@ def dfedpgp(
     *,
     personal: Patterns = "head",
     topology: TopologyLike = "random-push:10",
+    participation: Participation = 1.0,
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
@@ -50,4 +63,4 @@ def dfedpgp(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
         Phase(p.parameters - v, t.amount, t.lr),
     ]
-    return push_sum(p, phases, t, topology, p.names - v)
+    return push_sum(p, phases, t, topology, p.names - v, participation=participation)

@@ -6,7 +6,20 @@ from ..core.errors import UserError
 from ..data.batches import Amount
 from ..local import corrections
 from ..local.steps import Phase
-from .method import Count, Epochs, Options, Patterns, Problem, Program, Rate, SamForm, TopologyLike, Training, method
+from .method import (
+    Count,
+    Epochs,
+    Options,
+    Participation,
+    Patterns,
+    Problem,
+    Program,
+    Rate,
+    SamForm,
+    TopologyLike,
+    Training,
+    method,
+)
 from .peers import Peers, decentralized
 
 
@@ -27,6 +40,7 @@ def dfedsalt(
     sam_on: Literal["shared", "personal", "both"] = "shared",
     personal: Patterns = "head",
     topology: TopologyLike = "random-pull:10",
+    participation: Participation = 1.0,
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
@@ -59,4 +73,4 @@ def dfedsalt(
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, v_sam, stream=1),
         Phase(p.parameters - v, t.amount, t.lr, u_sam),
     ]
-    return decentralized(p, phases, t, topology, shared=p.names - v)
+    return decentralized(p, phases, t, topology, shared=p.names - v, participation=participation)

@@ -4,7 +4,7 @@ from typing import Annotated, Unpack
 
 from ..local import corrections
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
+from .method import Options, Participation, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -18,6 +18,7 @@ def dfedsam(
     sam: SamForm = "plain",
     sam_eta: Rate = 0.0,
     topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
     gossip_steps: Annotated[int, Range(1, 1000)] = 1,
     **options: Unpack[Options],
 ) -> Program[Peers]:
@@ -34,4 +35,4 @@ def dfedsam(
     We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
     phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
-    return decentralized(p, [phase], t, topology, p.names, gossip_steps)
+    return decentralized(p, [phase], t, topology, p.names, gossip_steps, participation=participation)

@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 from ..core.errors import UserError
 from ..local import corrections
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
+from .method import Options, Participation, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
 from .peers import Peers, decentralized
 
@@ -24,6 +24,7 @@ def dfedsam_mgs(
     sam: SamForm = "plain",
     sam_eta: Rate = 0.0,
     topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
     gossip_steps: Annotated[int, Range(1, 1000)] = 4,
     fresh_graph: bool = False,
     **options: Unpack[Options],
@@ -45,4 +46,4 @@ def dfedsam_mgs(
     Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
     phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
-    return decentralized(p, [phase], t, topology, p.names, gossip_steps, fresh_graph)
+    return decentralized(p, [phase], t, topology, p.names, gossip_steps, fresh_graph, participation=participation)

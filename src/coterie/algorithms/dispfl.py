@@ -17,7 +17,19 @@ from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
 from ..local.steps import Phase
-from .method import Fraction, Options, Problem, Program, Range, Round, TopologyLike, Trained, Training, method
+from .method import (
+    Fraction,
+    Options,
+    Participation,
+    Problem,
+    Program,
+    Range,
+    Round,
+    TopologyLike,
+    Trained,
+    Training,
+    method,
+)
 from .options import SAM_PAPER, cosine, refuse_robust
 from .peers import decentralized
 from .traffic import Traffic, load, over
@@ -48,6 +60,7 @@ def dispfl(
     prune_rate: Fraction = 0.5,
     regrow: Literal["random", "gradient"] = "random",
     topology: TopologyLike = "random-pull:10",
+    participation: Participation = 1.0,
     **options: Unpack[Options],
 ) -> Program[Sparse]:
     """DisPFL: sparse personal models; a coordinate is averaged over the neighbors that have it.
@@ -74,8 +87,8 @@ def dispfl(
     """
     graph = topologies.build(topology, p.clients, p.seed)
     links = replace(graph, stochastic="row")  # its weights do not matter
-    phase = Phase(p.parameters, t.amount, t.lr, masked())
-    base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux={MASK: lambda s, r: s.mask})
+    phase, masks = Phase(p.parameters, t.amount, t.lr, masked()), {MASK: lambda s, r: s.mask}
+    base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux=masks, participation=participation)
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.local_clients, p.seed)

@@ -6,7 +6,7 @@ from ..core.errors import UserError
 from ..core.tensors import add, floating, sub
 from ..exchange.mixing import gossip
 from ..local.steps import Phase
-from .method import Options, Problem, Program, Round, TopologyLike, Trained, Training, method
+from .method import Options, Participation, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .options import SAM_PAPER
 from .peers import Peers, decentralized
 
@@ -29,6 +29,7 @@ def dpsgd(
     t: Training,
     *,
     topology: TopologyLike = "random:10",
+    participation: Participation = 1.0,
     variant: Literal["epoch", "lian"] = "epoch",
     **options: Unpack[Options],
 ) -> Program[Peers]:
@@ -48,7 +49,9 @@ def dpsgd(
     variant="lian" is the paper's, with the gradient at the client's own point before mixing. Weight decay 5e-4,
     clipping at 10 and rates that decay by 0.998 per round are from those experiments.
     """
-    program = decentralized(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names)
+    program = decentralized(
+        p, [Phase(p.parameters, t.amount, t.lr)], t, topology, shared=p.names, participation=participation
+    )
     return combining_first(program) if variant == "lian" else program
 
 

@@ -189,6 +189,18 @@ class Training(NamedTuple):
         return lr
 
 
+def members(participation: float | int, clients: int) -> int:
+    """Return how many clients take part in a round; an integer is a count, a number a fraction.
+
+    >>> members(0.25, 10), members(3, 10)
+    (2, 3)
+    """
+    m = participation if isinstance(participation, int) else max(1, round(participation * clients))
+    if not 1 <= m <= clients:
+        raise UserError(f"participation={participation} asks for {m} of {clients} clients: use a fraction up to 1.0")
+    return m
+
+
 def cosine(start: float, end: float, t: int, rounds: int) -> float:
     """Return the value in round ``t`` of half a cosine from ``start`` to ``end`` over all rounds.
 

@@ -7,14 +7,20 @@ from torch import Tensor
 
 from ..core.tensors import Tensors, count
 from ..local.steps import Phase
-from .method import Count, Options, Problem, Program, Round, TopologyLike, Trained, Training, method
+from .method import Count, Options, Participation, Problem, Program, Round, TopologyLike, Trained, Training, method
 from .pushsum import mean_numerator, push_sum
 
 
 # Push-sum is made for directed graphs.
 @method(presets={"small": {"topology": "random-push:5"}, "papers": {"topology": "random-push:10"}})
 def osgp(
-    p: Problem, t: Training, *, topology: TopologyLike = "random-push:10", tau: Count = 0, **options: Unpack[Options]
+    p: Problem,
+    t: Training,
+    *,
+    topology: TopologyLike = "random-push:10",
+    participation: Participation = 1.0,
+    tau: Count = 0,
+    **options: Unpack[Options],
 ) -> Program[Any]:
     """OSGP: stochastic gradient push of the whole model; messages may arrive ``tau`` rounds late.
 
@@ -33,7 +39,7 @@ def osgp(
     that are late by exactly ``tau`` rounds, where the paper bounds the delay. The default graph is that of DFedPGP's
     experiments; the paper's code sends to one other at a time, topology="one-peer-exponential".
     """
-    program = push_sum(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, p.names)
+    program = push_sum(p, [Phase(p.parameters, t.amount, t.lr)], t, topology, p.names, participation=participation)
     return late(program, tau) if tau else program
 
 

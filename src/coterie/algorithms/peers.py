@@ -31,15 +31,16 @@ def decentralized(
     gossip_steps: int = 1,
     fresh_graph: bool = False,
     aux: AuxOf = NOTHING,
+    participation: float | int = 1.0,
 ) -> Program[Peers]:
-    """Return the program in which all clients train, then average the shared part with their neighbors.
+    """Return the program in which the active clients train, then average the shared part with their neighbors.
 
     z_i <- local(x_i);   u_i <- sum_j W[i, j] u(z_j), ``gossip_steps`` times;   v_i <- v(z_i)
 
     With ``robust`` a rule of ``exchange.robust`` takes the place of each sum.
 
     fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: the
-    values that corrections look up, by name, as functions of the state and the round.
+    values that corrections look up, by name, as functions of the state and the round; participation: who is active.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
     if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow
@@ -74,6 +75,7 @@ def decentralized(
         topology=graph,
         gossip_steps=gossip_steps,
         fresh_graph=fresh_graph,
+        participation=participation,
         submodels=problem.submodels,
         rule=rule,
     )

@@ -40,11 +40,12 @@ def push_sum(
     topology: TopologyLike,
     shared: frozenset[str],
     aux: AuxOf = NOTHING,
+    participation: float | int = 1.0,
 ) -> Program[Pushed]:
     """Train in phases at the de-biased point, whatever direction they follow, then exchange numerators and weights.
 
     aux: the values that corrections look up, by name, as functions of the state and the round; "reference" is the model
-    z_i that a client begins with.
+    z_i that a client begins with; participation: who is active in a round.
     """
     refuse_robust(training, "push-sum adds up shares of mass, where what is left out would be lost to everybody")
     graph = topologies.build(topology, problem.clients, problem.seed)
@@ -85,6 +86,7 @@ def push_sum(
         message=message,
         traffic=traffic,
         topology=graph,
+        participation=participation,
         consensus=lambda s: mean_numerator(s.x),
         mass=lambda s: s.mu,
         weight_stays_with="receiver" if graph.stochastic == "row" else "sender",

@@ -42,7 +42,8 @@ def _personal_ascent(s: Settings) -> bool:
 
 
 def _between_peers(s: Settings) -> bool:
-    return s.get("topology") is not None
+    """Tell whether a method that may have a server has none; methods without weights never have one."""
+    return "weighting" in s and s.get("topology") is not None
 
 
 PERSONAL = ("personal_lr", "personal_epochs", "personal_steps", "personal_outer_lr", "personal_rho", "sam_on")

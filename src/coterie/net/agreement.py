@@ -56,7 +56,7 @@ def _check_simulated(where: str, settings: dict[str, Any]) -> None:
     """Refuse settings that mean nothing between real peers."""
     instead = {
         "quantize": "rounds messages in a simulation, and peers send numbers as they are",
-        "participation": "is for a server that draws clients, and peers take part whenever they are there",
+        "participation": "draws who is active in a simulated round, and members take part whenever they are there",
     }
     for key, why in instead.items():
         if settings.get(key, "none") != "none":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ..algorithms import BUILDERS, builder
 from ..algorithms.base import Problem
 from ..algorithms.method import facts
+from ..algorithms.options import members
 from ..algorithms.settings import settings_of
 from ..core.arguments import checked
 from ..core.errors import UserError, unknown
@@ -81,6 +82,8 @@ def examine(
     if given.get("topology") is not None and theorem.topology is None:
         raise UserError(f"the theorem of {name} is about a server: leave the topology out")
     _check(settings)
+    if theorem.topology is not None and members(settings.get("participation", 1.0), clients) < clients:
+        raise UserError(f"the theorem of {name} has everybody in every round: leave participation out")
     where = {} if theorem.topology is None else {"topology": given.get("topology", theorem.topology)}
     graph = build(where["topology"], clients, seed) if where else None
     spec = parse(f"{theorem.problem.__name__}:{problem}")

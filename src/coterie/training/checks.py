@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .. import measure
-from ..algorithms.options import Training
 from ..algorithms.used import check_used, check_used_on
 from ..core import memory
 from ..core.clients import client_list, client_name
@@ -24,9 +23,8 @@ from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of
 from ..models.trials import check_stateless, needs_company, spreads_out
 from ..store import flatten
-from ..topology import Topology
-from ..topology.sparse import entries
 from .cluster import Cluster
+from .exchange_checks import check_exchange
 from .first import PER_CLIENT, everybodys
 
 PROBE = 8  # samples to try a model with
@@ -40,14 +38,7 @@ def check_asked(e: "Experiment") -> None:
     """Refuse what does not fit together or changes nothing."""
     check_used(e.algorithm)
     check_used_on(e.algorithm, e.model.module)
-    for name in ("quantize", "robust"):
-        if getattr(e.program.training, name) is not None and not e.program.message(e.model.start):
-            raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
-    graph = e.program.topology
-    if e.program.rule is not None and graph is not None:
-        _check_compared(graph, e.program.training)
-    if e.program.fresh_graph and graph is not None and graph.fixed:
-        raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
+    check_exchange(e)
     _check_rates(e)
     _check_lengths(e)
     _check_small_batches(e)
@@ -55,23 +46,10 @@ def check_asked(e: "Experiment") -> None:
     check_fits(2 * kept, "what the metrics keep of all test samples", "choose others, or keep less of a sample")
     for measured in e.record:
         measure.check_measure(measured, e.model, e.program)
-    for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
-        _check_lost(e, name, likely)
     if e.first is not None and not begins_apart(e):
         raise UserError(
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "
             "all begin with the server's model: leave init out"
-        )
-
-
-def _check_compared(graph: Topology, t: Training) -> None:
-    """Refuse a rule against liars where nobody hears two others: of two models none can be told to be the lie."""
-    receivers, senders, _ = entries(graph(0))
-    others = receivers[receivers != senders]
-    if not len(others) or int(others.bincount().max()) < 2:
-        raise UserError(
-            f"robust={t.robust} compares what several others send, and with {graph.name} everybody hears one at most: "
-            "choose a graph of more neighbors, or leave robust out"
         )
 
 
@@ -149,17 +127,6 @@ def check_room(e: "Experiment", clients: int) -> None:
     one, two = (size_in_bytes(flatten(state).values()) for state in states)
     need = one + (clients - 1) * (two - one)
     check_fits(need, f"{e.algorithm.name} with {clients:,} clients", "take fewer, or a smaller model")
-
-
-def _check_lost(e: "Experiment", name: str, likely: float) -> None:
-    if not 0 <= likely <= 1:
-        raise UserError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
-    if likely and e.program.topology is None:
-        instead = "lower its participation" if "participation" in e.algorithm.settings else "give it a topology"
-        raise UserError(
-            f"{name}={likely} is for clients that mix with each other, {e.algorithm.name} has a server: "
-            f"{instead} instead"
-        )
 
 
 def begins_apart(e: "Experiment") -> bool:

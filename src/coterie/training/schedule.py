@@ -1,14 +1,15 @@
 """Who takes part in which round, who mixes with whom, and which rounds are evaluated: known from the beginning."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..algorithms.options import members
 from ..core import rng
-from ..core.errors import UserError
 from ..data.batches import Integers
 from ..topology import Topology, drop_messages, without_absent
 
@@ -40,35 +41,38 @@ class Schedule:
 
     def asked(self, t: int) -> Integers:
         """Return who is asked to take part in round ``t``: drawn without replacement, in ascending order."""
-        n, wanted = self.clients, self.participation
-        m = wanted if isinstance(wanted, int) else max(1, round(wanted * n))
-        if not 1 <= m <= n:
-            raise UserError(f"participation={wanted} asks for {m} of {n} clients: use a fraction up to 1.0")
+        n, m = self.clients, self.active
         if m == n:
             return np.arange(n)
         return np.sort(rng.generator(self.seed, "sample", t).choice(n, m, replace=False))
+
+    @cached_property
+    def active(self) -> int:
+        """How many clients are asked to take part in a round."""
+        return members(self.participation, self.clients)
 
     def matrices(self, t: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return the mixing matrices of round ``t``, one exchange after another; none where there is a server."""
         if self.topology is None:
             return ()
-        if self.topology.fixed and not self.drop_messages and not self.offline:
+        absent = self.offline > 0 or self.active < self.clients  # whether a round may be without some of them
+        if self.topology.fixed and not self.drop_messages and not absent:
             if device not in self._fixed:
                 self._fixed[device] = self.topology(0).to(device)
             return (self._fixed[device],) * self.gossip_steps
         different = self.gossip_steps if self.fresh_graph or self.drop_messages else 1
-        online = self.cohort(t) if self.offline else None
-        Ws = tuple(self._matrix(self.topology, t, q, online).to(device) for q in range(different))
+        present = self.cohort(t) if absent else None
+        Ws = tuple(self._matrix(self.topology, t, q, present).to(device) for q in range(different))
         return Ws * (self.gossip_steps // different)
 
-    def _matrix(self, graph: Topology, t: int, q: int, online: Integers | None) -> Tensor:
+    def _matrix(self, graph: Topology, t: int, q: int, present: Integers | None) -> Tensor:
         """Return the matrix of exchange ``q`` of round ``t``, without what is not delivered."""
         exchange = t * self.gossip_steps + q  # counted over all rounds
         W = graph(exchange if self.fresh_graph else t)
         if self.drop_messages:
             draw = rng.generator(self.seed, "silent", exchange)
             W = drop_messages(W, self.drop_messages, self.weight_stays_with, draw)
-        return W if online is None else without_absent(W, online, self.weight_stays_with)
+        return W if present is None else without_absent(W, present, self.weight_stays_with)
 
     def evaluated(self, t: int) -> int:
         """Return the first round from ``t`` on that is evaluated; the last one always is.
