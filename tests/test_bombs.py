@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import os
 import pickle
 import shutil
+import signal
 import struct
 import tarfile
 import time
@@ -14,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -269,7 +272,7 @@ PICKLES = {
 def test_a_pickle_makes_no_array_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     content = pickle.dumps({b"data": PICKLES[name], b"labels": [0]}, protocol=2)
     with little_memory(monkeypatch):
-        assert "is damaged" in refused(cifar._batch, "test_batch", content, b"labels")
+        assert "is damaged" in refused(cifar._batch, "test_batch", content, "labels")
 
 
 def test_a_pickle_of_lists_that_hold_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +281,58 @@ def test_a_pickle_of_lists_that_hold_each_other(monkeypatch: pytest.MonkeyPatch)
     for _ in range(30):
         nested = [nested, nested]
     with little_memory(monkeypatch):
-        said = refused(cifar._batch, "x", pickle.dumps({b"data": nested, b"labels": [0]}), b"labels")
+        said = refused(cifar._batch, "x", pickle.dumps({b"data": nested, b"labels": [0]}), "labels")
     assert "x is damaged (ValueError)" in said
+
+
+def shared_pairs(pair: bytes, pop: bytes = b"0") -> bytes:
+    """A hundred pairs, each twice in the next one: 2^99 things to go through."""
+    begin = b"\x80\x02" + pair.replace(b"first", b")").replace(b"second", b")") + b"q\x00" + pop
+    before = (b"h" + bytes([i - 1]) for i in range(1, 100))
+    again = (pair.replace(b"first", last).replace(b"second", last) for last in before)
+    return begin + b"".join(each + b"q" + bytes([i]) + pop for i, each in enumerate(again, 1))
+
+
+TUPLES, LISTS = b"firstsecond\x86", b"](firstseconde"
+TYPE = b"cnumpy\ndtype\n"
+ENDLESS = {
+    "as a key": shared_pairs(TUPLES) + b"}hcK\x01s.",
+    "as one of several keys": shared_pairs(TUPLES) + b"}(hcK\x01u.",
+    "as a type": shared_pairs(LISTS) + TYPE + b"hc\x85R.",
+    "as the order of a type": shared_pairs(LISTS) + TYPE + b"U\x02u1\x85R(K\x03hctb.",
+    "as a codec": shared_pairs(LISTS) + b"c_codecs\nencode\nX\x01\x00\x00\x00ahc\x86R.",
+    "as a key, left on the stack": shared_pairs(TUPLES, b"") + b"}hcK\x01s.",
+    "as a type, left on the stack": shared_pairs(LISTS, b"") + TYPE + b"hc\x85R.",
+    "as a shape": shared_pairs(LISTS, b"")
+    + (b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01hc" + TYPE + b"U\x02u1\x85R\x89U\x01atb."),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process can be forked here")
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_pickle_of_endless_pairs_is_refused_at_once(name: str) -> None:
+    """In a process of its own, because a hash in C hears no signal but SIGKILL."""
+    child = os.fork()
+    if not child:
+        try:
+            said = refused(cifar._batch, "test_batch", ENDLESS[name], "labels")
+            os._exit(0 if "test_batch is damaged" in said and "fetch it again" in said else 1)
+        finally:
+            os._exit(2)
+    end = monotonic() + 20
+    while (waited := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("it has not ended")
+        sleep(0.01)
+    assert os.waitstatus_to_exitcode(waited[1]) == 0
 
 
 def test_a_pickle_reserves_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten bytes that number an entry twenty million; the reader of C would make room for all before it."""
     with little_memory(monkeypatch):
-        said = refused(cifar._batch, "test_batch", b"\x80\x02]r" + struct.pack("<I", 2 * 10**7) + b".", b"labels")
+        said = refused(cifar._batch, "test_batch", b"\x80\x02]r" + struct.pack("<I", 2 * 10**7) + b".", "labels")
     assert "test_batch is damaged" in said
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import IO, Any, ClassVar, NamedTuple, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,11 @@ class Layout(NamedTuple):
 
     train: tuple[str, ...]
     test: tuple[str, ...]
-    labels: bytes
+    labels: str
 
 
-CIFAR10 = Layout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), b"labels")
-CIFAR100 = Layout(("train",), ("test",), b"fine_labels")
+CIFAR10 = Layout(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "labels")
+CIFAR100 = Layout(("train",), ("test",), "fine_labels")
 
 
 def read_cifar(path: Path, layout: Layout) -> tuple[Labeled, Labeled]:
@@ -99,11 +99,11 @@ def _whole(where: Path, size: int, file: Readable) -> bytes:
     return file.read(size)
 
 
-def _batch(where: str, content: bytes, key: bytes) -> Labeled:
+def _batch(where: str, content: bytes, key: str) -> Labeled:
     """Return the images and labels of one pickle."""
     try:
         values = ArraysOnly(content, where).load()
-        x, y = (_numbers(values[name]) for name in (b"data", key))
+        x, y = (_numbers(values[name]) for name in ("data", key))
     except UserError:
         raise
     except Exception as error:  # a damaged pickle may raise anything
@@ -123,17 +123,52 @@ def _numbers(value: object) -> NDArray[Any]:
     return np.array(value, dtype=np.int64)
 
 
-class ArraysOnly(pickle._Unpickler):
-    """A reader of plain values and NumPy arrays; it refuses everything else that a pickle names.
+_OPERATIONS = (  # those of a published file, or of one that Python 3 has written again; any other is a KeyError
+    *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.BINPERSID),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
+    *(pickle.BINSTRING, pickle.SHORT_BINSTRING, pickle.BINUNICODE, pickle.SHORT_BINUNICODE),
+    *(pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8),
+    *(pickle.EMPTY_LIST, pickle.APPEND, pickle.APPENDS, pickle.EMPTY_DICT),
+    *(pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
+    *(pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BUILD),
+    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
+)
 
-    It is the one written in Python: the one written in C makes room for every number of an entry that a file claims to
-    remember, which is gigabytes for a file of ten bytes. Nothing of NumPy is handed out: an array that a file makes can
-    hold addresses of its choice.
+
+class ArraysOnly(pickle._Unpickler):
+    """A reader of what CIFAR's files contain: a dictionary with texts as keys, lists, plain values and NumPy arrays.
+
+    Only texts are hashed, compared or written out: values may hold each other, so that a few hundred bytes stand for
+    more of them than can be gone through. The reader is the one written in Python: the one written in C makes room for
+    every number of an entry that a file claims to remember, which is gigabytes for a file of ten bytes. Nothing of
+    NumPy is handed out: an array that a file makes can hold addresses of its choice.
     """
+
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
 
     def __init__(self, content: bytes, where: str) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.where = where
+
+    def load_setitem(self) -> None:
+        """Put one value into a dictionary."""
+        value, key = self.stack.pop(), self.stack.pop()
+        self._put([key, value])
+
+    def load_setitems(self) -> None:
+        """Put all values since the mark into a dictionary."""
+        self._put(self.pop_mark())
+
+    def _put(self, pairs: Sequence[Any]) -> None:
+        for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+            self.stack[-1][_text(key)] = value
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _OPERATIONS},
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what stands for a name that makes an array; refuse others before they are looked up."""
@@ -148,9 +183,16 @@ class ArraysOnly(pickle._Unpickler):
         raise UserError(f"{self.where} points outside itself: get the file from its home")
 
 
+def _text(value: Any) -> str:
+    """Return a text, which a pickle may have as bytes; refuse everything else before it is looked into."""
+    if not isinstance(value, bytes | str):
+        raise ValueError(f"{type(value).__name__} in the place of a text")
+    return value if isinstance(value, str) else value.decode("ascii")
+
+
 def _encode(text: str, encoding: str) -> bytes:
     """Encode as Python 3 writes bytes into old pickles; no other codec is allowed."""
-    if encoding not in ("latin1", b"latin1"):
+    if _text(encoding) != "latin1":
         raise ValueError(encoding)
     return text.encode("latin1")
 
@@ -159,14 +201,13 @@ class PickledType:
     """The type of an array's numbers, as a pickle spells it: integers of some bytes."""
 
     def __init__(self, code: Any, *ignored: object) -> None:
-        self.code = code.decode("ascii") if isinstance(code, bytes) else str(code)
+        self.code = _text(code)
         if not re.fullmatch("[iu][1248]", self.code):
             raise ValueError(f"numbers of type {self.code}")
         self.order = "|"
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1].decode("ascii") if isinstance(state[1], bytes) else str(state[1])
-        self.order = {"<": "<", ">": ">", "|": "|"}[order]
+        self.order = {"<": "<", ">": ">", "|": "|"}[_text(state[1])]
 
 
 class PickledArray:
@@ -177,7 +218,11 @@ class PickledArray:
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, content = state
-        if not isinstance(kind, PickledType) or not isinstance(content, bytes):
+        if (
+            not isinstance(kind, PickledType)
+            or not isinstance(content, bytes)
+            or any(type(n) is not int for n in shape)
+        ):
             raise ValueError("an array of something else than numbers")
         flat = np.frombuffer(content, f"{kind.order}{kind.code}")
         self.array = flat.reshape(shape, order="F" if fortran else "C")
