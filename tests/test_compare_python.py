@@ -49,7 +49,9 @@ def test_the_frame_has_the_numbers_of_the_runs(found: ct.Compared) -> None:
     assert repr(found) == "Compared(local, fedavg, fedper: 2 seeds)"
     assert any("Sign-flip test, two-sided, Holm-corrected for all 3 pairs" in line for line in found.verdict)
     assert found._repr_markdown_() == found.markdown()
-    assert found.markdown().startswith("| ")
+    above, table = found.markdown().split("\n| method ", 1)
+    assert above.startswith(found.comparison.answer[0])
+    assert [line.split()[1] for line in table.splitlines()[2:5]] == METHODS
 
 
 def test_values_in_place_of_names(found: ct.Compared, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 import coterie as ct
 from coterie.core.clients import in_file_name
 from coterie.measure.compare import MethodRuns, RunData
-from coterie.measure.compare.sites import site_tests
+from coterie.measure.compare.sites import SiteTests, site_pairs, site_tests
 from coterie.measure.paired import holm, sign_flip
 from helpers_cli import Cli
 
@@ -205,17 +205,21 @@ def site_runs(label: str, right: list[str], **changed: Any) -> MethodRuns:
     return MethodRuns(label, [RunData(config, [], {}, clients)])  # type: ignore[typeddict-item]
 
 
+def sites_of(*methods: MethodRuns) -> list[SiteTests]:
+    """Return the first method against the others."""
+    return site_tests(methods, site_pairs(methods), 0)
+
+
 def test_a_site_that_gains_is_told_so() -> None:
     good, bad, even = "1" * 20, "0" * 12 + "1" * 8, "10" * 10
-    (found,) = site_tests([site_runs("a", [good, bad, even]), site_runs("b", [bad, good, even])])
-    assert [test.outcome for test in found.each] == ["better", "worse", "unclear"]
+    (found,) = sites_of(site_runs("a", [good, bad, even]), site_runs("b", [bad, good, even]))
+    assert [gain.verdict for gain in found.each] == ["helps", "harms", "unclear"]
     assert found.each[0].p == pytest.approx(3 * 2 / 2**12)
     assert found.said == (
-        "a against b: better for client 0 (+60, p = 0.0015); worse for client 1 (-60, p = 0.0015); "
-        "no clear difference for client 2 (+0, p = 1.000)."
+        "better for client 0 (+60, p = 0.0015); worse for client 1 (-60, p = 0.0015); tie for client 2"
     )
-    (apart,) = site_tests([site_runs("a", [good]), site_runs("b", [bad], names=["mayo"])])
-    assert apart.each[0].outcome == "better"
+    (apart,) = sites_of(site_runs("a", [good]), site_runs("b", [bad], names=["mayo"]))
+    assert apart.each[0].verdict == "helps"
 
 
 def test_other_metrics_are_told_by_intervals_and_many_clients_not_at_all() -> None:
@@ -223,10 +227,10 @@ def test_other_metrics_are_told_by_intervals_and_many_clients_not_at_all() -> No
     one, other = site_runs("a", good, names=["mayo"]), site_runs("b", bad)
     for method in (one, other):
         del method.runs[0].client_summary["right"]
-    (found,) = site_tests([one, other])
-    assert (found.each[0].p, found.said) == (None, "a against b: better for mayo (+75, +75 to +75).")
-    assert site_tests([site_runs("a", good * 6), site_runs("b", bad * 6)]) == []
-    assert site_tests([one]) == []
+    (found,) = sites_of(one, other)
+    assert (found.each[0].p, found.said) == (None, "better for mayo (+75, +75 to +75)")
+    assert sites_of(site_runs("a", good * 6), site_runs("b", bad * 6)) == []
+    assert sites_of(one) == []
 
 
 def test_data_that_name_their_clients_are_divided_so(cli: Cli, tmp_path: Path) -> None:

@@ -12,9 +12,11 @@ import coterie as ct
 from coterie.core.schema import ACCURACY
 from coterie.data import Federation
 from coterie.measure import resample as resampling
-from coterie.measure.compare import Comparison, Gain, MethodRuns, RunData, gains, paired_test
+from coterie.measure.compare import Comparison, Gain, MethodRuns, RunData, gains
+from coterie.measure.compare.chance import leads
 from coterie.measure.compare.columns import personal_cell
 from coterie.measure.compare.gains import gain_sentences
+from coterie.measure.compare.sites import site_pairs
 from coterie.measure.metric import BUILT_IN, Metric
 from coterie.measure.resample import DRAWS, LEAST, resample
 from coterie.measure.task import task_of
@@ -70,7 +72,7 @@ def test_a_client_gains_whose_interval_lies_above_zero() -> None:
     assert found.each[0].difference == pytest.approx(40)
     assert found.each[0].low == pytest.approx(40)
     assert gain_sentences([found]) == [
-        "Against training alone (local), of 3 clients, each by its own interval: fedper helps 1, harms 1.",
+        "Against training alone (local), of 3 clients, each by its own interval: fedper helps 1, harms 1, 1 tie.",
         "fedper against local, client by client: most client 0 +40 (+40 to +40), least client 2 -40 (-40 to -40).",
     ]
 
@@ -105,7 +107,7 @@ def test_every_seed_has_its_own_clients_where_it_deals_the_samples_anew() -> Non
     assert [gain.difference for gain in found.each] == pytest.approx([40, 20, 0, 0])
     first, _ = gain_sentences([found])
     whose = "of 4 clients (those of 2 seeds, which deal the samples anew), each by its own interval"
-    assert first == f"Against training alone (local), {whose}: fedper helps 2, harms 0."
+    assert first == f"Against training alone (local), {whose}: fedper helps 2, harms 0, 2 ties."
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,10 @@ def test_a_client_that_stays_has_one_line(config: dict[str, Any], clients: dict[
 @pytest.mark.parametrize("pairs", [1, 3])  # few clients are tested by their samples
 def test_the_test_says_that_its_clients_are_others_in_every_seed(pairs: int) -> None:
     said = "every seed deals the samples anew: a client here is 2 with the same number"
-    assert said in paired_test([seeds("local", {}, {}, pairs), seeds("fedper", {}, {}, pairs)])[0]
     named = {"names": ["north", "south"] * pairs}
-    assert said not in paired_test([seeds("local", {}, named, pairs), seeds("fedper", {}, named, pairs)])[0]
+    for clients in ({}, named):
+        methods = [seeds("local", {}, clients, pairs), seeds("fedper", {}, clients, pairs)]
+        assert (said in leads(methods, site_pairs(methods), 1).how) == (not clients)
 
 
 def test_clients_are_others_where_seeds_keep_others_out() -> None:
@@ -240,4 +243,7 @@ def test_the_page_begins_with_it(tmp_path: Path) -> None:
     assert drawn.mean(axis=1) == pytest.approx(np.array(records[0].client_summary["accuracy"]["after_mix"]), abs=0.03)
     assert set(gain_sentences(comparison.gains)) <= set(comparison.verdict)
     page = ct.report.html([tmp_path])
-    assert page.index("Who gains") < page.index('<ul class="verdict">')
+    first = comparison.answer[0]
+    best = max(comparison.methods, key=lambda m: m.finals("after_mix")[0]).label
+    assert first.startswith("Training alone (local) is best" if best == "local" else f"{best} helps ")
+    assert page.index(first) < page.index("Who gains") < page.index('<ul class="verdict">')

@@ -365,7 +365,7 @@ def test_what_is_undefined_everywhere_says_so() -> None:
     compared = Comparison(methods)
     said = compared.protocol(compared.columns, "*")
     assert "AUROC is undefined on every client: there is no mean of it, and no test." in said
-    assert compared.verdict == [
+    assert compared.answer == [
         "No client has a value of AUROC with every method: no test can tell which method is better."
     ]
 

@@ -70,7 +70,7 @@ def test_the_command_says_which_method_was_tuned(tmp_path: Path) -> None:
     assert said in (tmp_path / "c/report.html").read_text()
     (tmp_path / "mine.toml").write_text("[fedper]\nepochs = 1\n")  # is written by hand
     done = answer("compare", "fedper", "local", "--settings", "mine.toml", *SMALL, "--out", "d", cwd=tmp_path)
-    assert done.out.startswith("Unequal work: epochs 1 (fedper), 5 (local).\n")
+    assert done.out.splitlines()[2] == "Unequal work: epochs 1 (fedper), 5 (local)."  # below the answer and its test
     tuned = ("--tune", "lr=0.1", "--tune", "participation=0.5;1.0", *SMALL)
     done = answer("compare", "fedper", "local", *tuned, "--out", "e", cwd=tmp_path)
     assert "Unequal tuning: best of 2 trainings (fedper), best of 1 trainings (local)." in done.out

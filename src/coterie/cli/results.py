@@ -16,7 +16,8 @@ from .console import plain_console, table, wide_console
 TABLE = "table"
 BEST = "*"  # beside bold type, which does not survive a pipe
 LEGEND = f"{POINTS['after_mix']}: right after the exchange; {POINTS['after_train']}: before it"
-SURELY = "helps, harms: by the client's own test samples (95 % interval, not corrected for the number of clients)"
+SURELY = "helps, harms: by the client's own test samples ({})"
+INTERVAL, EXACT = "95 % interval, not corrected for the number of clients", "exact test, corrected for all comparisons"
 FEWEST = 2  # columns of numbers that stay, however little room there is
 
 
@@ -48,12 +49,13 @@ def print_table(comparison: Comparison, wanted: Sequence[str] = ()) -> None:
     chosen = [find_column(comparison, name) for name in wanted]
     shown = chosen or columns_with_room(comparison, console.width)
     made = results_table(comparison, shown)
-    for sentence in comparison.unequal:
+    for sentence in (*comparison.answer, *comparison.unequal):
         console.print(sentence, soft_wrap=True)
     console.print(made, width=width_of(made), crop=False)
-    for sentence in comparison.verdict:
+    for sentence in comparison.details:
         console.print(sentence, soft_wrap=True)
-    words = [LEGEND, *([SURELY] if comparison.gains else []), "more: coterie list columns"]
+    how = {SURELY.format(EXACT if one.exact else INTERVAL) for one in comparison.gains}
+    words = [LEGEND, *how, "more: coterie list columns"]
     notes = [*comparison.legend(BEST), "; ".join(words)]
     left_out = [] if chosen else [c.title for c in comparison.columns if c not in shown]
     if left_out:

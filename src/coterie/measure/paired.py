@@ -7,13 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.spec import counted
+
 Numbers = NDArray[np.float64]
 
 FEWEST = 6  # clients: with five even a difference that all of them share has p = 2 / 2^5 > 0.05
 EXACT = 32  # clients up to which all 2^n flips are counted
 FLIPS, AT_ONCE = 20_000, 500  # that are drawn beyond
 CLEAR = 0.05  # p below which a difference is called one
-_DECIMALS = 12  # of a difference: means over seeds that are equal differ by less
+_TIE = 1e-12  # of what is subtracted: means over seeds that are equal differ by less
 _ROUNDING = 1e-9  # many metrics are fractions, so sums are often equal, but for rounding
 
 
@@ -21,18 +23,25 @@ class Paired(NamedTuple):
     """One method against another over the same clients."""
 
     better: int  # clients that fare better with the first
+    ties: int  # clients that fare alike with both
     clients: int
     p: float  # two-sided, corrected for all that was compared
+    mean: float  # of all differences
 
     @property
-    def said(self) -> str:
-        """The result in words that claim no more than the test does.
+    def clear(self) -> bool:
+        """Whether the first method is better, and more than by chance."""
+        return self.p < CLEAR and self.mean > 0
 
-        >>> Paired(9, 10, 0.0312).said
-        'better for 9 of 10 clients (paired test over clients, p = 0.031)'
+    @property
+    def counts(self) -> str:
+        """For how many clients the first is better.
+
+        >>> Paired(9, 1, 20, 0.0312, 0.5).counts
+        'better for 9 of 20 clients, 1 tie'
         """
-        over, p = f"better for {self.better} of {self.clients} clients", f"paired test over clients, {said_p(self.p)}"
-        return f"{over} ({p})" if self.p < CLEAR else f"no clear difference ({over}; {p})"
+        ties = f", {counted(self.ties, 'tie')}" if self.ties else ""
+        return f"better for {self.better} of {self.clients} clients{ties}"
 
 
 def said_p(p: float) -> str:
@@ -42,6 +51,16 @@ def said_p(p: float) -> str:
     ('p = 0.031', 'p = 1.000', 'p < 0.0001')
     """
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.4f}" if p < 0.01 else f"p = {p:.3f}"
+
+
+def difference(first: Numbers, second: Numbers) -> Numbers:
+    """Return the first numbers less the second; what rounding alone sets apart is a tie, 0.
+
+    >>> difference(np.array([0.1 + 0.2, 0.5]), np.array([0.3, 0.25])).tolist()
+    [0.0, 0.25]
+    """
+    apart = first - second
+    return np.where(np.abs(apart) <= _TIE * np.maximum(np.abs(first), np.abs(second)), 0.0, apart)
 
 
 def sign_flip(differences: Numbers) -> float:
@@ -126,11 +145,11 @@ def against(best: int, gains: Numbers) -> dict[int, Paired]:
     differences is among its own.
     """
 
-    def apart(i: int, j: int) -> Numbers:
-        difference: Numbers = gains[i] - gains[j]
-        return difference.round(_DECIMALS)
-
     pairs = list(combinations(range(len(gains)), 2))
-    ps = holm([sign_flip(apart(i, j)) for i, j in pairs])
+    ps = holm([sign_flip(difference(gains[i], gains[j])) for i, j in pairs])
     of_best = {i + j - best: p for (i, j), p in zip(pairs, ps, strict=True) if best in (i, j)}
-    return {j: Paired(int((apart(best, j) > 0).sum()), gains.shape[1], p) for j, p in of_best.items()}
+    return {j: _paired(difference(gains[best], gains[j]), p) for j, p in of_best.items()}
+
+
+def _paired(apart: Numbers, p: float) -> Paired:
+    return Paired(int((apart > 0).sum()), int((apart == 0).sum()), len(apart), p, float(apart.mean()))

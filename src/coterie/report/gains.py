@@ -26,11 +26,16 @@ def who_gains(comparison: Comparison) -> Chart | None:
     views = {f"{one.label} against {one.reference}": _figure(one, metric) for one in (best, *found)}
     better = "" if metric["higher_is_better"] else " A lower value counts as a gain."
     anew = " of every seed, because every seed deals the samples anew" if best.seeds > 1 else ""
+    clear = (
+        "Helped or harmed is a client where an exact test of its answers says so, corrected for all comparisons."
+        if best.exact
+        else "An interval that contains 0 shows no clear difference. The intervals are not corrected for the number of "
+        "clients."
+    )
     caption = (
         f"One line per client{anew}, with its training samples in parentheses: how much better its model is, on its "
         "own test samples, than its model of the other method, and a 95 % interval from resampling its test samples. "
-        "An interval that contains 0 shows no clear difference. "
-        f"The intervals are not corrected for the number of clients.{better}"
+        f"{clear}{better}"
     )
     most = max(len(one.each) for one in found)
     return Chart("gains", "Who gains", caption, views, height=130 + ROW * min(most, LINES))

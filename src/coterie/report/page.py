@@ -147,8 +147,9 @@ def _setup(
     lacking = "" if all(clients[:2]) else f'<p class="caption">{_why_no_clients(setup)}</p>'
     return f"""<section id="{name}" class="setup">
 <h2>{escape(setup.title)}</h2>
+{_answer([*comparison.answer, *comparison.unequal])}
 {plots(who_gains(comparison))}
-<ul class="verdict">{_items([*comparison.unequal, *comparison.verdict])}</ul>
+<ul class="verdict">{_items(comparison.details)}</ul>
 {headline_table(comparison)}
 <div class="protocol"><h3>What these numbers are</h3><ul>{_items(notes)}</ul></div>
 {members_table(members) if members else ""}
@@ -165,6 +166,11 @@ def _factors(setup: Setup) -> tuple[Chart | None, str]:
         return factors(setup), ""
     except UserError as error:
         return None, f'<p class="caption">The smallest singular values are left out: {_prose(str(error))}.</p>'
+
+
+def _answer(sentences: Sequence[str]) -> str:
+    """Return the sentences that the page begins with."""
+    return "".join(f'<p class="answer">{_prose(sentence)}</p>' for sentence in sentences)
 
 
 def _items(sentences: Sequence[str]) -> str:

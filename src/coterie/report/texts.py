@@ -33,7 +33,8 @@ class ResultTable:
     headings: Sequence[str]
     rows: Sequence[tuple[str, Sequence[Cell]]]  # a method's label and its numbers
     caption: str
-    sentences: Sequence[str]  # all that is to be said of them
+    answer: Sequence[str]  # what they come to, and what is unequal
+    sentences: Sequence[str]  # all else that is to be said of them
 
 
 def comparison_table(comparison: Comparison, wanted: Sequence[str] = ()) -> ResultTable:
@@ -45,7 +46,8 @@ def comparison_table(comparison: Comparison, wanted: Sequence[str] = ()) -> Resu
         [_heading(column) for column in shown],
         [(m.label, [column.cells[i] for column in shown]) for i, m in enumerate(comparison.methods)],
         f"{setup_title(config)}{_round(comparison)}. {_spread([comparison])}",
-        [*comparison.unequal, *comparison.verdict, *comparison.protocol(shown, "Bold:")],
+        [*comparison.answer, *comparison.unequal],
+        [*comparison.details, *comparison.protocol(shown, "Bold:")],
     )
 
 
@@ -66,6 +68,7 @@ def data_table(comparisons: Sequence[Comparison], wanted: Sequence[str] = ()) ->
         _data_names([_config(c) for c in comparisons]),
         [(label, [each.get(label, Cell(None, "-")) for each in known]) for label in labels],
         f"{of[0].upper()}{of[1:]}, by data set. {_spread(comparisons)}",
+        [],
         about_each,
     )
 
@@ -118,7 +121,7 @@ def _data_names(configs: Sequence[Config]) -> list[str]:
 
 
 def markdown(table: ResultTable) -> str:
-    """Return a table in GitHub's Markdown; the best of every column is bold, then come all sentences."""
+    """Return a table in GitHub's Markdown, the answer above it; the best of every column is bold."""
 
     def write(cell: Cell) -> str:
         text = cell.text if cell.spread is None else f"{cell.text} ± {cell.spread.text}"
@@ -130,7 +133,8 @@ def markdown(table: ResultTable) -> str:
     lines = [["method", *map(escaped, table.headings)], ["---", *["---:"] * len(table.headings)]]
     lines += [[escaped(label), *map(write, cells)] for label, cells in table.rows]
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([rows, "", *(f"* {escaped(s)}" for s in table.sentences)])
+    above = [f"{escaped(sentence)}\n" for sentence in table.answer]
+    return "\n".join([*above, rows, "", *(f"* {escaped(s)}" for s in table.sentences)])
 
 
 def latex(table: ResultTable) -> str:
@@ -159,7 +163,7 @@ def latex(table: ResultTable) -> str:
             rf"\caption{{{tex(table.caption)}}}",
             rf"\label{{tab:{label}}}",
             r"\end{table}",
-            *(f"% {sentence}" for sentence in table.sentences),
+            *(f"% {sentence}" for sentence in (*table.answer, *table.sentences)),
         ]
     )
 
@@ -175,7 +179,7 @@ def json_text(table: ResultTable) -> str:
         {"method": label, **{h: write(cell) for h, cell in zip(table.headings, cells, strict=True)}}
         for label, cells in table.rows
     ]
-    whole = {"name": table.name, "caption": table.caption, "rows": rows, "sentences": list(table.sentences)}
+    whole = {"name": table.name, "caption": table.caption, "rows": rows, "sentences": [*table.answer, *table.sentences]}
     return json.dumps(whole, indent=2, ensure_ascii=False)
 
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...core.schema_several import ComparedMethod
+from .answer import answer, details, ranked
+from .chance import Leads, leads
 from .columns import Cell, Column, MethodRuns, RunData, check_target, columns
-from .gains import ALONE, GAINS, Gain, Gains, gain_sentences, gains
+from .gains import ALONE, GAINS, Gain, Gains, gains
 from .meanings import POINTS, TARGET
 from .newcomers import NEWCOMERS, newcomer_sentences
-from .sentences import paired_test, protocol, verdict
-from .sites import site_tests
+from .sentences import protocol
+from .sites import Pairs, decided, site_pairs, site_tests
 from .work import unequal
 
 __all__ = [
@@ -26,7 +28,6 @@ __all__ = [
     "RunData",
     "check_target",
     "gains",
-    "paired_test",
 ]
 
 
@@ -46,12 +47,37 @@ class Comparison:
     @cached_property
     def gains(self) -> list[Gains]:
         """What each client has of every method against training alone and one model for all, if these were run."""
-        return gains(self.methods)
+        return [decided(found, self.methods, self._pairs) for found in gains(self.methods)]
 
     @cached_property
+    def answer(self) -> list[str]:
+        """What stands above the table: who gains or who is best, then whether the lead over the next is chance."""
+        return answer(self.methods, self.gains, self._leads)
+
+    @cached_property
+    def details(self) -> list[str]:
+        """What stands below the table: the other tests, the price, and for whom every method is better."""
+        return [*details(self.methods, self.gains, self._leads), *newcomer_sentences(self.methods)]
+
+    @property
     def verdict(self) -> list[str]:
-        """Sentences: who won, what a paired test makes of it, for whom, and at what cost."""
-        return [*verdict(self.methods), *gain_sentences(self.gains), *newcomer_sentences(self.methods)]
+        """All sentences on what came out, the answer first."""
+        return [*self.answer, *self.unequal, *self.details]
+
+    @property
+    def _best(self) -> MethodRuns | None:
+        """The method that is ahead, where several were measured."""
+        order = ranked(self.methods)
+        return order[0] if len(order) > 1 else None
+
+    @cached_property
+    def _pairs(self) -> Pairs:
+        return site_pairs(self.methods)
+
+    @cached_property
+    def _leads(self) -> Leads | None:
+        best = self._best
+        return None if best is None else leads(self.methods, self._pairs, list(self.methods).index(best))
 
     @cached_property
     def unequal(self) -> list[str]:
@@ -62,9 +88,9 @@ class Comparison:
     def saved(self) -> list[ComparedMethod]:
         """What compare.json says: the summaries of all runs, and of few clients how each fares."""
         every: list[ComparedMethod] = [{"method": m.label, "runs": [r.summary for r in m.runs]} for m in self.methods]
-        for tests in site_tests(self.methods):
-            best = next(method for method in every if method["method"] == tests.label)
-            best["sites"] = [*best.get("sites", []), *tests.saved]
+        if self._best is not None and self._pairs:
+            best = list(self.methods).index(self._best)
+            every[best]["sites"] = [one for tests in site_tests(self.methods, self._pairs, best) for one in tests.saved]
         return every
 
     @cached_property

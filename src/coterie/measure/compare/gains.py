@@ -10,7 +10,7 @@ import numpy as np
 from ...core.schema import FINETUNED, MetricInfo
 from ...core.spec import counted
 from ...core.units import client_names, of_clients, scale
-from ..paired import Numbers
+from ..paired import CLEAR, Numbers, difference, said_p
 from .columns import MethodRuns, RunData
 
 ALONE, COMMON = "training alone", "one model for all"  # what methods are compared with
@@ -19,7 +19,8 @@ UNSURE = 0.68  # the error of its ends, in widths by the root of the draws: sqrt
 GAINS = (
     "Who gains: each client's own model on its own test samples against its model of the other method, and an interval "
     "of 95 % by drawing its test samples again (bootstrap); it helps or harms whose interval lies on one side of 0. "
-    "The intervals are not corrected for the number of clients."
+    "The intervals are not corrected for the number of clients. With fewer than 6 clients an exact test of their "
+    "answers decides instead, where every answer is right or wrong."
 )
 Verdict = Literal["helps", "harms", "unclear"]
 VERDICTS: tuple[Verdict, ...] = ("helps", "harms", "unclear")
@@ -35,11 +36,30 @@ class Gain(NamedTuple):
     high: float
     samples: int  # it trains on
     unsure: float = 0.0  # the error of low and high, which are drawn
+    p: float | None = None  # of an exact test, corrected for all that was compared; None: the interval tells
 
     @property
     def verdict(self) -> Verdict:
         """Whether the client is clearly better or worse off."""
-        return "helps" if self.low > 0 else "harms" if self.high < 0 else "unclear"
+        if self.p is not None and self.p >= CLEAR:
+            return "unclear"
+        low, high = (self.low, self.high) if self.p is None else (self.difference, self.difference)
+        return "helps" if low > 0 else "harms" if high < 0 else "unclear"
+
+    @property
+    def signed(self) -> str:
+        """The difference with its sign.
+
+        >>> Gain(0, "a", 3.25, 1.0, 5.0, 8).signed, Gain(0, "a", 0.0, -1.0, 1.0, 8).signed
+        ('+3.25', '0')
+        """
+        return f"{self.difference:+.3g}" if self.difference else "0"
+
+    @property
+    def said(self) -> str:
+        """The client with its difference, and how sure that is."""
+        sure = " to ".join(self.ends) if self.p is None else said_p(self.p)
+        return f"{self.name} ({self.signed}, {sure})"
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -65,6 +85,18 @@ class Gains(NamedTuple):
         return sum(gain.verdict == verdict for gain in self.each)
 
     @property
+    def counts(self) -> str:
+        """How many clients the method helps and harms, and how many fare alike with both."""
+        ties = sum(gain.difference == 0 for gain in self.each)
+        tied = f", {counted(ties, 'tie')}" if ties else ""
+        return f"{self.label} helps {self.count('helps')}, harms {self.count('harms')}{tied}"
+
+    @property
+    def exact(self) -> bool:
+        """Whether exact tests of the clients' answers tell whom it helps, in the place of intervals."""
+        return any(gain.p is not None for gain in self.each)
+
+    @property
     def total(self) -> float:
         """The sum of all differences, by which methods are ranked."""
         return sum(gain.difference for gain in self.each)
@@ -79,18 +111,18 @@ def gain_sentences(found: Sequence[Gains]) -> list[str]:
     for means in dict.fromkeys(one.means for one in found):
         ranked = sorted((one for one in found if one.means == means), key=lambda one: -one.total)
         clients, seeds = len(ranked[0].each), ranked[0].seeds
-        counts = (f"{one.label} helps {one.count('helps')}, harms {one.count('harms')}" for one in ranked)
         anew = f" (those of {seeds} seeds, which deal the samples anew)" if seeds > 1 else ""
-        whose = f"of {counted(clients, 'client')}{anew}, each by its own interval"
-        said.append(f"Against {means} ({ranked[0].reference}), {whose}: {'; '.join(counts)}.")
-        if means == ALONE:
+        how = "exact test" if ranked[0].exact else "interval"
+        whose = f"of {counted(clients, 'client')}{anew}, each by its own {how}"
+        said.append(f"Against {means} ({ranked[0].reference}), {whose}: {'; '.join(one.counts for one in ranked)}.")
+        if means == ALONE and not ranked[0].exact:
             said.append(_ends(ranked[0]))
     return said
 
 
 def _ends(one: Gains) -> str:
     """Say who has most and least of a method."""
-    most, least = (f"{g.name} {g.difference:+.3g} ({' to '.join(g.ends)})" for g in (one.each[0], one.each[-1]))
+    most, least = (f"{g.name} {g.signed} ({' to '.join(g.ends)})" for g in (one.each[0], one.each[-1]))
     if len(one.each) == 1:
         return f"{one.label} against {one.reference}: {most}."
     return f"{one.label} against {one.reference}, client by client: most {most}, least {least}."
@@ -143,15 +175,16 @@ def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
     if not all(_comparable(a, b, metric) for a, b in pairs):
         return []
     sign = scale(metric) * (1 if metric["higher_is_better"] else -1)
-    mean: Numbers = sign * np.mean([_values(a, metric) - _values(b, metric) for a, b in pairs], axis=0)
     draws = min(_drawn(run).shape[1] for pair in pairs for run in pair)  # the first ones are the same
-    drawn: Numbers = sign * np.mean([_drawn(a)[:, :draws] - _drawn(b)[:, :draws] for a, b in pairs], axis=0)
+    mine, others = zip(*pairs, strict=True)
+    mean = sign * difference(*(np.mean([_values(run, metric) for run in runs], axis=0) for runs in (mine, others)))
+    drawn = sign * difference(*(np.mean([_drawn(run)[:, :draws] for run in runs], axis=0) for runs in (mine, others)))
     names, samples = client_names(clients := method.runs[0].client_summary), clients["train_samples"]
     found = []
     for i in np.flatnonzero(~np.isnan(mean) & (~np.isnan(drawn)).any(axis=1)):
         low, high = np.nanquantile(drawn[i], [(1 - SURE) / 2, (1 + SURE) / 2])
         unsure = UNSURE * float(high - low) / np.sqrt((~np.isnan(drawn[i])).sum())
-        found.append(Gain(int(i), names[i], float(mean[i]), float(low), float(high), samples[i], float(unsure)))
+        found.append(Gain(int(i), names[i], float(mean[i]) + 0.0, float(low), float(high), samples[i], float(unsure)))
     return sorted(found, key=lambda gain: (-gain.difference, gain.client))
 
 

@@ -1,6 +1,6 @@
 """Which method is better where clients are too few for a test over clients: each one's own test samples tell."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -8,34 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.schema_several import SiteVerdict
-from ..paired import CLEAR, FEWEST, exact_flips, holm, said_p
+from ..paired import FEWEST, exact_flips, holm
 from .columns import MethodRuns, RunData
-from .gains import SURE, Gain, client_gains
+from .gains import SURE, Gain, Gains, Verdict, client_gains
 
-Outcome = Literal["better", "worse", "unclear"]
-
-
-class SiteTest(NamedTuple):
-    """One method against another at one client, by its own test samples."""
-
-    gain: Gain
-    p: float | None  # corrected for all that was compared; None: answers are not right or wrong, the interval tells
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the first method is clearly better or worse there."""
-        if self.p is not None and self.p >= CLEAR:
-            return "unclear"
-        if self.p is not None:
-            return "better" if self.gain.difference > 0 else "worse"
-        return "better" if self.gain.low > 0 else "worse" if self.gain.high < 0 else "unclear"
-
-    @property
-    def said(self) -> str:
-        """The client with its numbers."""
-        g = self.gain
-        sure = " to ".join(g.ends) if self.p is None else said_p(self.p)
-        return f"{g.name} ({g.difference:+.3g}, {sure})"
+OUTCOMES: Mapping[Verdict, Literal["better", "worse", "unclear"]] = {
+    "helps": "better",
+    "harms": "worse",
+    "unclear": "unclear",
+}
+Pairs = Mapping[tuple[int, int], Sequence[Gain]]  # by two places in a comparison: each client's gain of the first
 
 
 class SiteTests(NamedTuple):
@@ -43,59 +25,69 @@ class SiteTests(NamedTuple):
 
     label: str
     other: str
-    each: list[SiteTest]
+    each: Sequence[Gain]
 
     @property
     def said(self) -> str:
         """The clients by what they have of it."""
-        groups = {"better for": "better", "worse for": "worse", "no clear difference for": "unclear"}
-        parts = []
-        for words, outcome in groups.items():
-            if some := [test.said for test in self.each if test.outcome == outcome]:
-                parts.append(f"{words} {', '.join(some)}")
-        return f"{self.label} against {self.other}: {'; '.join(parts)}."
+        groups: dict[str, list[str]] = {"better for": [], "worse for": [], "no clear difference for": [], "tie for": []}
+        for gain in self.each:
+            if not gain.difference:
+                groups["tie for"].append(gain.name)
+            else:
+                outcome = OUTCOMES[gain.verdict]
+                groups["no clear difference for" if outcome == "unclear" else f"{outcome} for"].append(gain.said)
+        return "; ".join(f"{words} {', '.join(clients)}" for words, clients in groups.items() if clients)
 
     @property
     def saved(self) -> Iterator[SiteVerdict]:
         """The same for compare.json."""
-        for test in self.each:
-            g = test.gain
+        for gain in self.each:
             yield {
                 "against": self.other,
-                "client": g.client,
-                "name": g.name,
-                "verdict": test.outcome,
-                "difference": g.difference,
-                "low": g.low,
-                "high": g.high,
-                "p": test.p,
+                "client": gain.client,
+                "name": gain.name,
+                "verdict": OUTCOMES[gain.verdict],
+                "difference": gain.difference,
+                "low": gain.low,
+                "high": gain.high,
+                "p": gain.p,
             }
 
 
-def site_tests(methods: Sequence[MethodRuns]) -> list[SiteTests]:
-    """Return the method with the best mean against every other, client by client; [] where too little is known.
+def site_pairs(methods: Sequence[MethodRuns]) -> Pairs:
+    """Return what each client gains of every method against every other, with a test; {} where too little is known.
 
     All pairs of methods at all clients count as tests, because which method is best is read from the same numbers.
     """
     pairs = {(i, j): client_gains(methods[i], methods[j]) for i, j in combinations(range(len(methods)), 2)}
     if not pairs or not all(pairs.values()) or any(len(each) >= FEWEST for each in pairs.values()):
-        return []
-    tested = [(i, j, gain) for (i, j), each in pairs.items() for gain in sorted(each, key=lambda g: g.client)]
-    if all("right" in run.client_summary for m in methods for run in m.runs):
-        raw = [exact_flips(_apart(methods[i], methods[j], gain.client)) for i, j, gain in tested]
-        ps: list[float | None] = [*holm(raw)]
-    else:
-        ps = [None] * len(tested)
-    best = _best(pairs, len(methods))
-    found: dict[int, list[SiteTest]] = {}
-    for (i, j, gain), p in zip(tested, ps, strict=True):
-        if best in (i, j):
-            found.setdefault(i + j - best, []).append(SiteTest(gain if i == best else _mirrored(gain), p))
-    return [SiteTests(methods[best].label, methods[j].label, each) for j, each in found.items()]
+        return {}
+    pairs = {pair: sorted(each, key=lambda gain: gain.client) for pair, each in pairs.items()}
+    if not all("right" in run.client_summary for m in methods for run in m.runs):
+        return pairs
+    raw = [exact_flips(_apart(methods[i], methods[j], gain.client)) for (i, j), each in pairs.items() for gain in each]
+    ps = iter(holm(raw))
+    return {pair: [gain._replace(p=next(ps)) for gain in each] for pair, each in pairs.items()}
 
 
-def site_sentences(tests: Sequence[SiteTests], seeds: int, anew: str) -> list[str]:
-    """Say what the test is, then the best method against every other; ``anew``: where seeds have other clients."""
+def site_tests(methods: Sequence[MethodRuns], pairs: Pairs, best: int) -> list[SiteTests]:
+    """Return the best method against every other, client by client."""
+    others = [j for j in range(len(methods)) if j != best] if pairs else []
+    return [SiteTests(methods[best].label, methods[j].label, _against(pairs, best, j)) for j in others]
+
+
+def decided(found: Gains, methods: Sequence[MethodRuns], pairs: Pairs) -> Gains:
+    """Return gains with the tests of few clients, so that intervals tell nothing else beside them."""
+    labels = [m.label for m in methods]
+    if not pairs or found.seeds > 1:  # a test is of a client over all seeds, and these are other ones in each
+        return found
+    each = _against(pairs, labels.index(found.label), labels.index(found.reference))
+    return found._replace(each=sorted(each, key=lambda gain: (-gain.difference, gain.client)))
+
+
+def how_tested(tests: Sequence[SiteTests], seeds: int, anew: str) -> str:
+    """Say what the tests of few clients are; ``anew``: where seeds have other clients."""
     clients = len(tests[0].each)
     number = "One client is" if clients == 1 else f"{clients} clients are"
     few = f"{number} too few for a test over clients: the test samples of each decide, on the model that it ends with"
@@ -104,16 +96,12 @@ def site_sentences(tests: Sequence[SiteTests], seeds: int, anew: str) -> list[st
     else:
         which = "McNemar test" if seeds == 1 else f"sign-flip test of the right answers of {seeds} seeds"
         how = f"exact {which}, two-sided, Holm-corrected for all clients and pairs of methods"
-    return [f"{few} ({'; '.join(filter(None, (how, anew)))}).", *(each.said for each in tests)]
+    return f"{few} ({'; '.join(filter(None, (how, anew)))})."
 
 
-def _best(pairs: dict[tuple[int, int], list[Gain]], methods: int) -> int:
-    """Return the method that is ahead of the others, summed over the clients."""
-    lead = np.zeros(methods)
-    for (i, j), each in pairs.items():
-        apart = sum(gain.difference for gain in each)
-        lead[i], lead[j] = lead[i] + apart, lead[j] - apart
-    return int(lead.argmax())
+def _against(pairs: Pairs, one: int, other: int) -> list[Gain]:
+    """Return what the first of two methods gains against the second."""
+    return [*pairs[one, other]] if one < other else [_mirrored(gain) for gain in pairs[other, one]]
 
 
 def _mirrored(gain: Gain) -> Gain:

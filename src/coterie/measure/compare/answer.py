@@ -1,0 +1,137 @@
+"""A comparison in sentences: first the answer and whether it is chance, above the table; then the rest, below it."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from ...core.schema import MetricInfo
+from ...core.units import unit, words, written
+from ..selection import BEST_TEST, OPTIMISTIC
+from .chance import Leads, too_few
+from .columns import Cell, MethodRuns, personal_cell, sent, worst
+from .gains import ALONE, Gains, gain_sentences
+from .meanings import POINTS
+
+OWN = "each by its own test samples"  # which tell less than all clients together
+
+
+def ranked(methods: Sequence[MethodRuns]) -> list[MethodRuns]:
+    """Return the methods that were measured, by the model that each of them ends with, the best first."""
+    return sorted((m for m in methods if m.finals(m.end)), key=_goodness, reverse=True)
+
+
+def answer(methods: Sequence[MethodRuns], gains: Sequence[Gains], tests: Leads | None) -> list[str]:
+    """Say what stands above the table: the answer, whether the lead is chance, and what makes it optimistic."""
+    order = ranked(methods)
+    chosen = [run.selection for m in order for run in m.runs if run.selection is not None]
+    warned = [OPTIMISTIC] if any(found["rule"] == BEST_TEST for found in chosen) else []
+    if not order and len(methods) > 1 and methods[0].metric is not None:
+        return [too_few(0, methods[0].metric)]
+    if len(order) < 2 or tests is None:
+        return [*(f"{m.label}: {_result(m)}." for m in order), *warned]
+    return [_for_whom(order, gains) or _highest(order), _lead(order[0], order[1], tests), *warned]
+
+
+def details(methods: Sequence[MethodRuns], gains: Sequence[Gains], tests: Leads | None) -> list[str]:
+    """Say what stands below the table: the other tests, what the best costs, and for whom every method is better."""
+    order = ranked(methods)
+    return [*_tests(order, tests), *(_price(order) if len(order) > 1 else ()), *gain_sentences(gains)]
+
+
+def _for_whom(order: Sequence[MethodRuns], gains: Sequence[Gains]) -> str:
+    """Say how many clients the best method helps and harms; empty where none of them trained alone."""
+    alone = {one.label: one for one in gains if one.means == ALONE}
+    best = order[0].label
+    if best in alone:
+        return f"{_counts(alone[best])}, against {_reference(alone[best])}, {OWN}."
+    nearest = next((alone[m.label] for m in order[1:] if m.label in alone), None)
+    if nearest is None or best != nearest.reference:
+        return ""
+    return f"{_reference(nearest)[0].upper()}{_reference(nearest)[1:]} is best on average: {_counts(nearest)}, {OWN}."
+
+
+def _counts(one: Gains) -> str:
+    """Say how many clients a method helps and harms.
+
+    >>> _counts(Gains("fedper", "local", ALONE, []))
+    'fedper helps none of 0 clients and harms none'
+    """
+    helped, harmed = (one.count(verdict) or "none" for verdict in ("helps", "harms"))
+    clients = len(one.each)
+    return f"{one.label} helps {helped} of {clients} client{'' if clients == 1 else 's'} and harms {harmed}"
+
+
+def _reference(one: Gains) -> str:
+    """Name the method by which every client trains alone."""
+    seeds = f"; the clients of {one.seeds} seeds" if one.seeds > 1 else ""
+    return f"{one.means} ({one.reference}{seeds})"
+
+
+def _highest(order: Sequence[MethodRuns]) -> str:
+    """Say which method has the best mean."""
+    best, metric = order[0], _metric(order[0])
+    most = "highest" if metric["higher_is_better"] else "lowest"
+    return f"{best.label} has the {most} personal {words(metric)} {POINTS[best.end]}, {_mean(best)}."
+
+
+def _lead(best: MethodRuns, second: MethodRuns, tests: Leads) -> str:
+    """Say how far the best is ahead of the next, and whether that is chance, by one test."""
+    metric = _metric(best)
+    write, lead = written(metric), _goodness(best) - _goodness(second)
+    level = write(lead) == write(0.0)
+    apart = "level with" if level else f"{write(lead)}{' points' if metric['percent'] else ''} ahead of"
+    ahead = f"{best.label} ({_mean(best)}) is {apart} {second.label} ({_mean(second)}), the next"
+    outcome = tests.against.get(second.label)
+    if outcome is None:
+        return " ".join(filter(None, (f"{ahead}.", tests.how)))
+    if not outcome.p:
+        return f"{ahead}. By each client's own test samples: {outcome.said}."
+    doubt = "there is no clear difference" if level else "that may be chance"
+    result = f"{outcome.said} (paired test, {outcome.p})"
+    return f"{ahead}. Over all clients {'that is more than chance' if outcome.clear else doubt}: {result}."
+
+
+def _tests(order: Sequence[MethodRuns], tests: Leads | None) -> Iterator[str]:
+    """Yield the best method against the others but the next, and what the test is, in one paragraph."""
+    if tests is None or not tests.against:
+        return
+    others = {m.label: tests.against[m.label] for m in order[2:] if m.label in tests.against}
+    each = {label: f"{lead.said} ({lead.p})" if lead.p else lead.said for label, lead in others.items()}
+    against = "; ".join(f"against {label}: {said}" for label, said in each.items())
+    yield " ".join(filter(None, (against and f"{tests.best} {against}.", tests.how)))
+
+
+def _result(method: MethodRuns) -> str:
+    """Say a single method's metric."""
+    parts = [f"{_text(method, c)} {POINTS[p]}" for p in POINTS if (c := personal_cell(method, p)).value is not None]
+    lowest = _text(method, worst(method))
+    return f"personal {words(_metric(method))} {', '.join(parts)}; worst client {lowest} after aggregation"
+
+
+def _metric(method: MethodRuns) -> MetricInfo:
+    """Return the metric that decides, of a method that was measured."""
+    assert method.metric is not None
+    return method.metric
+
+
+def _mean(method: MethodRuns) -> str:
+    """Write the mean of the models that a method ends with."""
+    return _text(method, personal_cell(method, method.end))
+
+
+def _text(method: MethodRuns, cell: Cell) -> str:
+    """Write a number with its unit."""
+    return f"{cell.text} {unit(_metric(method))}".rstrip()
+
+
+def _goodness(method: MethodRuns) -> float:
+    """Return the mean in the end; of a metric that should be low, what it is below zero."""
+    return fmean(method.finals(method.end)) * (1 if _metric(method)["higher_is_better"] else -1)
+
+
+def _price(order: Sequence[MethodRuns]) -> Iterator[str]:
+    """Yield what the best sent, where another method that exchanges anything sent less."""
+    cells = {m.label: sent(m) for m in order}
+    exchanging = [label for label in cells if cells[label].value]
+    least, best = min(exchanging, key=lambda label: cells[label].value or 0.0, default=""), order[0].label
+    if best in exchanging and cells[least].text != cells[best].text:
+        yield f"{best} sent {cells[best].text}; of all that exchange anything, {least} sent least, {cells[least].text}."
