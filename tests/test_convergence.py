@@ -250,6 +250,12 @@ class TestSharpness:
         assert got[3].isnan()
         assert bool((got[1:3] > 0).all())
 
+    def test_a_model_beyond_the_limit_of_numbers_is_measured_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fed, model = golden((2, 1, 3, 1)), Model(Quadratic(), mean_output)
+        together = sharpness(Serial(), model, replicate(model.start, 4), owned(fed), 0.1)
+        monkeypatch.setattr(landscape, "NUMBERS", 1)  # the model has two
+        assert torch.equal(sharpness(Serial(), model, replicate(model.start, 4), owned(fed), 0.1), together)
+
     @KINDS
     def test_both_engines_and_by_hand(self, kind: str) -> None:
         model, samples = Model(net(kind), cross_entropy), owned(ragged(kind))

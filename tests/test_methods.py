@@ -34,6 +34,18 @@ OUTSIDE = ""  # stands for the code of a module that belongs to no definition
 Definition = ast.FunctionDef | ast.ClassDef
 
 
+def test_radii_are_those_that_the_papers_print() -> None:
+    """FedSAM's is that of its own paper. DFedSalt's belongs to the adaptive form."""
+    methods = ("fedsam", "dfedsam", "dfedsam-mgs", "dfedsalt")
+    settings = {name: ct.algorithms.build(name).settings for name in methods}
+    assert {name: (s["sam"], s["rho"]) for name, s in settings.items()} == {
+        "fedsam": ("plain", 0.05),
+        "dfedsam": ("plain", 0.01),
+        "dfedsam-mgs": ("plain", 0.01),
+        "dfedsalt": ("adaptive", 0.7),
+    }
+
+
 class Code:
     """What a package defines at the top of its modules, and who uses what."""
 

@@ -17,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.schema import ACCURACY, MetricInfo
 from coterie.data.batches import Samples
 from coterie.engines import Graphed, Serial, Vectorized
-from coterie.measure import Metrics, measure_common, metric_row, metrics_for, personal_values
+from coterie.measure import Metrics, measure_common, metric, metric_row, metrics_for, personal_values
 from coterie.measure.compare import Comparison, MethodRuns, RunData
 from coterie.measure.evaluate import Answers
 from coterie.measure.task import natural, task_of
@@ -105,6 +105,24 @@ FITTING = [
 @pytest.mark.parametrize(("name", "case"), FITTING)
 def test_metrics_are_those_of_scikit_learn(name: str, case: str) -> None:
     assert value(name, *CASES[case]) == pytest.approx(oracle(name, case, *CASES[case]), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dice", "iou"])
+def test_channels_of_masks_are_counted_apart(name: str) -> None:
+    """Two masks [n, 2, h, w]: the mean over the channels, each by itself."""
+    outputs, targets = torch.randn(7, 2, 4, 4, dtype=torch.float64), (torch.rand(7, 2, 4, 4) < 0.4).double()
+    outputs[:, 1] -= 1.0  # so that the channels differ
+    channels = [value(name, outputs[:, c], targets[:, c]) for c in range(2)]
+    assert abs(channels[0] - channels[1]) > 0.01
+    assert value(name, outputs, targets) == pytest.approx(sum(channels) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["train_samples", "two words", "loss:1"])
+def test_a_name_that_columns_cannot_have_is_refused(name: str) -> None:
+    """A taken name is a good identifier, and a bad one is not taken: each is reason enough."""
+    with pytest.raises(UserError, match="is no name for a metric") as refused:
+        metric(lambda outputs, targets: 0.0, name)
+    assert "\n" not in str(refused.value)
 
 
 def test_every_metric_is_compared() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 import coterie as ct
 from coterie.core.errors import UserError
+from coterie.report.card import HEIGHT, LEFT, WIDTH
 from coterie.training.run import Run
 from pages import Element, parsed
 
@@ -48,7 +49,10 @@ def test_a_run_draws_a_point_for_every_measured_round(run: Run) -> None:
     everywhere = replace(run, history=type(run.history)({**run.history[2], "round": t} for t in (1, 2, 3)))
     for drawn, points in ((run, 1), (everywhere, 3)):
         lines = shown(drawn).all("polyline")
-        assert [len((line.attributes["points"] or "").split()) for line in lines] == [points, points]
+        texts_of_points = [(line.attributes["points"] or "").split() for line in lines]
+        assert [len(texts) for texts in texts_of_points] == [points, points]
+        places = [tuple(map(float, text.split(","))) for texts in texts_of_points for text in texts]
+        assert all(LEFT <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
 
 
 def test_what_is_shown_loads_nothing_and_runs_nothing(run: Run) -> None:

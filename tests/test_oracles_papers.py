@@ -231,10 +231,11 @@ class TestScaffold:
         close(one.u["u"], two.u["u"])
         close(one.c_i["u"], two.c_i["u"])
 
+    @pytest.mark.parametrize("method", ["scaffold", "scaffold-p"])
     @pytest.mark.parametrize("key", ["momentum", "weight_decay", "clip"])
-    def test_anything_but_plain_sgd_is_refused(self, key: str) -> None:
+    def test_anything_but_plain_sgd_is_refused(self, key: str, method: str) -> None:
         with pytest.raises(ct.UserError, match=key):
-            ct.algorithms.scaffold(**{key: 0.5})
+            ct.algorithms.build(method, **{key: 0.5})
 
 
 class TestScaffoldP:
@@ -269,6 +270,8 @@ class TestScaffoldP:
             now, _ = e.run_round(now, t, evaluate=False)
             for k in now.state.c:
                 torch.testing.assert_close(now.state.c_i[k].mean(0), now.state.c[k], rtol=1e-9, atol=1e-12)
+        assert all(float(v.abs().max()) > 1e-3 for v in now.state.c.values())  # else the mean of zeros is zero
+        assert all(float(v.std(0).max()) > 1e-3 for v in now.state.c_i.values())
 
     def test_c_i_is_the_mean_of_the_gradients_that_were_taken(self) -> None:
         """(x - y_K) / (K lr) undone: the corrected steps give back the batch gradients' mean."""

@@ -38,6 +38,9 @@ def outside(labels, clients):
 def text(n):
     return "ring"
 
+def number(n):
+    return n
+
 def alone():
     return 3
 
@@ -102,6 +105,7 @@ WRONG = {
     ("--topology", f"{NAME}:tems"): ("did you mean teams",),
     ("--topology", f"{NAME}:teams,depth=2"): ("no option 'depth'", "size"),
     ("--topology", f"{NAME}:alone"): ("does not take n", "a function of n"),
+    ("--topology", f"{NAME}:number"): ("returned int", "a matrix, a Topology or a function"),
     ("--topology", f"{NAME}:text"): ("returned str", "a matrix, a Topology or a function"),
     ("--topology", "not_there_at_all:teams"): ("not_there_at_all.py",),
     ("--partition", f"{NAME}:one"): ("rows for 1 clients, and 6 were asked for",),

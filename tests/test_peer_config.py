@@ -230,6 +230,9 @@ class TestData:
         columns = read_columns(tmp_path / "columns.json")
         assert columns["features"] == {"age": None, "ward": ["x", "y", "z"], "dose": None, "size": None}
         assert (columns["mean"][4], columns["std"][4]) == (0.003, 0)
+        (tmp_path / "short.json").write_text(json.dumps({**columns, "mean": columns["mean"][1:]}))
+        with pytest.raises(UserError, match="too few means"):
+            read_columns(tmp_path / "short.json")
         text = changed("classes = 3", 'columns = "columns.json"')
         texts = [changed("npz:own.npz", f"csv:{name}.csv,target=ill", text) for name in "ab"]
         configs = [load(written(tmp_path, text, f"{i}.toml")) for i, text in enumerate(texts)]

@@ -161,6 +161,14 @@ def test_clipping_far_away_is_plain_mixing() -> None:
     np.testing.assert_array_equal(flat(clipped(own, weights, heard, torch.tensor(0.0))), flat(own))
 
 
+def test_clipping_shortens_neighbors_that_are_near() -> None:
+    """x + 1/4 (0.1) + 1/4 (0.2 / 0.5) (0.5): one neighbor is within the radius of 0.2, the other is not."""
+    heard = {"a": torch.tensor([[0.1], [0.5]], dtype=torch.float64)}
+    weights = torch.full((2,), 0.25, dtype=torch.float64)
+    after = clipped({"a": torch.zeros(1, dtype=torch.float64)}, weights, heard, torch.tensor(0.2, dtype=torch.float64))
+    assert float(after["a"]) == pytest.approx(0.025 + 0.05, abs=1e-12)
+
+
 def loop(rule: str, W: Tensor, x: Tensors) -> Tensors:
     """One receiver after another."""
     dense, made = W.to_dense(), []

@@ -224,9 +224,22 @@ def test_theorem_4_1_without_perturbation_and_with_one_step() -> None:
     full = (2 * F0 / T + 16 * lr**3 * Ls**2 * s2 + Phi * 512 * lr**5 * Ls**4 * (s2 + B2) + Ls * lr**2 * 3.3) / D
     assert bounds.sam_completed(F0, Ls, 1, lr, 0.0, s2, B2, 3.3, Phi, T) == pytest.approx(full, rel=1e-12)
     assert bounds.sam(F0, Ls, 1, 1.0, 0.0, s2, B2, Phi, T) == math.inf
-    more = [bounds.sam(F0, Ls, 3, 0.02, rho, s2, B2, Phi, T) for rho in (0.0, 0.1, 0.2)]
-    assert more == sorted(more)
-    assert more[0] < more[2]
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.7])
+def test_theorem_4_1_term_by_term(rho: float) -> None:
+    """Equation 7 in exact fractions, typed from the paper: K = 3, L = 3/2, eta = 1/50."""
+    F0, L, K, eta, s2, B2, Phi, T = map(Fraction, ("3", "3/2", "3", "1/50", "2/5", "2", "7", "11"))
+    r = Fraction(str(rho))
+    D = eta * K - 32 * eta**3 * K**2 * L**2
+    alpha = (eta * L**2 * K**2 / D) * (
+        4 * K**3 * L**2 * eta**2 * r**4 / (2 * K - 1) + 8 * K * eta**2 * (L**2 * r**2 + s2) + 2 * K * r**2 / (2 * K - 1)
+    )
+    beta = (64 * eta**5 * K**3 * L**4 / D) * (
+        4 * K**3 * L**2 * r**4 / (2 * K - 1) + 8 * K * (L**2 * r**2 + s2) + 8 * K * B2 + r**2 / (eta**2 * (2 * K - 1))
+    )
+    expected = float(2 * F0 / (T * D) + alpha + Phi * beta)
+    assert bounds.sam(3.0, 1.5, 3, 0.02, rho, 0.4, 2.0, 7.0, 11) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_theorems_around_a_server_give_their_corollaries() -> None:

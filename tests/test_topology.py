@@ -140,6 +140,16 @@ def test_one_peer_after_another(n: int) -> None:
     assert torch.equal(product, torch.full((n, n), 1 / n, dtype=torch.float64)) == (n & (n - 1) == 0)
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["row", "column"])
+def test_the_gap_of_an_unsymmetric_graph_is_its_second_eigenvalue(transposed: bool) -> None:
+    """The eigenvalues of a triangular W stand on its diagonal: 1, 0.6, 0.2 and 0.1."""
+    W = torch.tensor(
+        [[1.0, 0.0, 0.0, 0.0], [0.4, 0.6, 0.0, 0.0], [0.5, 0.3, 0.2, 0.0], [0.3, 0.3, 0.3, 0.1]], dtype=torch.float64
+    )
+    assert tp.stochasticity(W) == "row"
+    assert tp.spectral_gap(W.T if transposed else W) == pytest.approx(0.4, abs=1e-9)
+
+
 @pytest.mark.parametrize("make", [tp.ring, tp.grid, tp.exponential, tp.one_peer_exponential, tp.full, tp.star, tp.none])
 def test_one_client_is_alone(make: Callable[[int], tp.Topology]) -> None:
     W = make(1)(0)

@@ -348,6 +348,7 @@ def test_a_residual_network_by_hand() -> None:
         (lambda: nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2)), "channels of 1 (MultiheadAttention)"),
         (lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2), "layers that share a tensor"),
         (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 2)), "not the 6 channels of the layer"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(9, 2)), "has 9 entries, which are not the 6 channels"),
     ],
 )
 def test_what_has_no_layers_one_after_the_other(module: Callable[[], nn.Module], sentence: str) -> None:
