@@ -18,7 +18,7 @@ import coterie as ct
 from coterie.core.annotations import Example, PositiveInt, Range
 from coterie.core.arguments import accept, checked, checked_class
 from coterie.recipes import Changes
-from coterie.training.run import Client
+from coterie.training.client import Client
 
 X, Y = torch.rand(4, 3), torch.tensor([0, 1, 0, 1])
 ROWS = (torch.arange(2), torch.arange(2, 4))
@@ -44,6 +44,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "data.tables.TableOptions": {"target": "y"},
     "data.transform.Transform": {"mean": (0.5,), "std": (0.5,)},
     "export.personalize.personalize": {"run": "nowhere", "federation": FED},
+    "export.predictor.predictor": {"run": "nowhere"},
     "export.restore.load": {"path": "nowhere"},
     "export.save": {"run": "nowhere", "client": 0, "path": "x.pt"},
     "export.save_all": {"run": "nowhere", "folder": "x"},
@@ -89,8 +90,8 @@ CALLS: dict[str, dict[str, Any]] = {
 # What Coterie makes and people read, or a method's author builds on: nobody is expected to call it.
 HANDED_OUT = re.compile(
     r"algorithms\.base\.Algorithm|algorithms\.options\..*|core\.(errors|schema)\..*|recipes\.(reading|recipe)\.[A-Z].*"
-    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.(Run|Client)"
-    r"|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
+    r"|recipes\.published\.PublishedNumber|submodels\.width\.Cut|theory\.outcome\.Outcome|training\.run\.Run|training\.client\.Client"
+    r"|training\.predict\.Predictor|training\.time_limit\.OutOfTime|export\.personalize\.Personalized|cli\.compared\.Compared"
 )
 HOSTILE = [None, object(), b"x", [object()], 1j, {"a": 1}, slice(3)]
 

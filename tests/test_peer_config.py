@@ -397,6 +397,7 @@ def test_columns_of_unlike_tables_are_refused() -> None:
             merged([one, one | change])
     both = merged([one, {**one, "mean": [5.0], "classes": ["1", "2"], "rows": 30}])
     assert (both["mean"], both["std"], both["rows"]) == ([4.0], [pytest.approx(7**0.5)], 40)
+    assert both["fill"] == [4.0]  # what stands for a missing value
     assert both["classes"] == ["0", "1", "2"]
 
 

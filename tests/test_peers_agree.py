@@ -15,7 +15,7 @@ from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
 from coterie.net.transport import Transport
 from coterie.store import RunFolder, client_file
-from coterie.training.run import client_tensors
+from coterie.training.client import client_tensors
 from laws import METHODS, build, kind_like
 from local_peers import participants, run_together
 from net_members import Certified, free_addresses

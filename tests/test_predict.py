@@ -113,10 +113,12 @@ def test_rows_of_a_table_are_encoded_as_in_training(target: str, loss: str | Non
     answers = scripted(ct.export.save(run, 0, tmp_path / "a.pt"))(raw)
     torch.testing.assert_close(answers if loss else answers.argmax(1), expected)
     for wrong, told in {
-        "has no column 'ward' for predict": frame[["age"]],
+        "has no column 'ward', which the run has learned from": frame[["age"]],
         "is a Series: give a DataFrame": frame.iloc[0],
-        "missing values in ward: fill them": frame.assign(ward=frame.ward.where(frame.index > 3)),
-        "column age of the frame holds texts, and numbers in the run": frame.assign(age="old"),
+        "row 0 of the frame has no value in ward .and 3 more., and the run was trained": frame.assign(
+            ward=frame.ward.where(frame.index > 3)
+        ),
+        "row 0 of the frame holds 'old' in age, where the run has learned from numbers": frame.assign(age="old"),
     }.items():
         with pytest.raises(ct.UserError, match=wrong):
             mine.predict(told)

@@ -117,7 +117,7 @@ def test_every_link_leads_somewhere(site: Path) -> None:
 
 
 FIELDS = {
-    "runs": (ct.Run, ct.training.run.Client),
+    "runs": (ct.Run, ct.Client),
     "data": (ct.data.Federation,),
     "algorithms": (Training,),
     "inside": (base.Program, base.Round, base.Trained, base.Problem, Phase),

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from .cli.compared import Compared
     from .cli.python import compare
     from .core.errors import UserError
+    from .training.client import Client
     from .training.cluster import Cluster
     from .training.fit import fit
-    from .training.run import Client, Run, load
+    from .training.run import Run, load
     from .training.time_limit import OutOfTime, TimeLimit
 
 __all__ = [
@@ -63,7 +64,7 @@ _HOME = {
     "UserError": "core.errors",
     "Cluster": "training.cluster",
     "fit": "training.fit",
-    "Client": "training.run",
+    "Client": "training.client",
     "Run": "training.run",
     "load": "training.run",
     "OutOfTime": "training.time_limit",

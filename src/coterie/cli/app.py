@@ -14,6 +14,7 @@ from .options import DAY, SEEDS, DataDir, RowsFormat, Settings, TopologyText
 from .peer import peer
 from .recipe import recipe
 from .run_and_compare import compare, run
+from .trained import predict
 from .training_command import TrainingCommand
 from .tune import tune
 from .typed import Commands
@@ -257,3 +258,6 @@ def personalize(
     from .personalize import personalize_site
 
     personalize_site(run, data, out, epochs, format, force, data_dir)
+
+
+app.command()(predict)

@@ -19,9 +19,9 @@ from ..data.batches import Integers
 from ..measure.convergence import CLIENTS
 from ..measure.rows import joined, whole
 from ..store.checkpoint import Checkpoint
+from ..training.client import Client, client_from
 from ..training.cluster import Cluster
 from ..training.experiment import Experiment, RunState
-from ..training.run import Client, client_from
 from .coordinator import Coordinator
 from .shard import outline
 from .start import connected, workers_for

@@ -8,9 +8,9 @@ from ..data.batches import Integers
 from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
+from ..training.client import client_tensors
 from ..training.experiment import Experiment, RunState
 from ..training.first import everybodys
-from ..training.run import client_tensors
 from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 

@@ -1,6 +1,6 @@
 """What only some runs say of themselves: of the columns of a table, of clients that came later."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from .annotations import NonNegative, Positive, PositiveInt, Range
 
@@ -12,6 +12,7 @@ class _Columns(TypedDict):
 
     features: dict[str, list[str] | None]  # by column, in the order of the inputs: its texts; None: a number
     mean: list[float]  # of every input
+    fill: NotRequired[list[float]]  # what stands in every input for a missing value; left out: these are refused
     target: list[str]
     classes: list[str] | None  # None: the targets are numbers
     target_mean: list[float]

@@ -57,6 +57,18 @@ def npz(path: str, augment: bool = False) -> Pool:
     return _raw_pool(path, train, test, augment)
 
 
+def new_samples(path: str) -> NDArray[Any]:
+    """Return the samples of an .npz file without their targets: x, in the form in which ``npz`` has them."""
+    name = _NAMES["x"][0]
+    arrays = read_npz(user_path(path), [name])
+    if name not in arrays:
+        raise UserError(f"{path} has no {name}: save the samples in it, as in numpy.savez(FILE, {name}=samples)")
+    x = arrays[name]
+    if not prod(x.shape) or not x.ndim > 1:
+        raise UserError(f"{name} of {path} has the shape {x.shape}: give it one row per sample, and at least one")
+    return _inputs(path, name, x)
+
+
 def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool:
     """Read images of one size, one folder per class: PATH/class/*.png, or PATH/train/class and PATH/test/class.
 

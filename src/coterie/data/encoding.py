@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema_parts import SavedColumns, SharedColumns
-from .columns import Table, TableColumn
+from .batches import Integers
+from .columns import Table, TableColumn, numbered
+from .notes import feature_notes, few
 from .readers.pictures import decoded
 
 MOST_TEXTS = 100  # different texts of a column that is encoded one-hot
-SHOWN = 5  # names in a sentence
 Mask = NDArray[np.bool_]
 Floats32 = NDArray[np.float32]
 Texts = tuple[str, ...]
@@ -56,6 +57,10 @@ class Scale(NamedTuple):
         mean = float(values.mean(dtype=np.float64))
         return cls(mean, float(np.sqrt(np.square(values - mean).mean())))
 
+    def of_values(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return standardized numbers."""
+        return (values - self.mean) / self.std
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -69,6 +74,8 @@ class Columns:
     target: Texts
     classes: Texts | None  # their names; None: the targets are numbers
     target_scales: tuple[Scale, ...]  # of targets that are numbers
+    fill: tuple[float, ...]  # what stands in every input for a missing value: the mean, and 0 for a text
+    filled: bool  # whether missing values are filled; otherwise they are refused
     notes: tuple[str, ...] = ()  # what was done to the table, in sentences
 
     @classmethod
@@ -78,15 +85,16 @@ class Columns:
         features = {name: None if texts is None else tuple(texts) for name, texts in saved["features"].items()}
         classes = None if saved["classes"] is None else tuple(saved["classes"])
         of_targets = tuple(map(_scale, saved["target_mean"], saved["target_std"]))
-        found = cls(features, scales, tuple(saved["target"]), classes, of_targets)
+        fill = tuple(saved.get("fill", saved["mean"]))
+        found = cls(features, scales, tuple(saved["target"]), classes, of_targets, fill, "fill" in saved)
         numbers = 0 if classes is not None else len(found.target)
-        if len(found.inputs) != len(scales) or len(of_targets) != numbers:
+        if not len(found.inputs) == len(scales) == len(fill) or len(of_targets) != numbers:
             raise UserError("the columns in the run's config.json have too few means or too many: restore the file")
         return found
 
     def saved(self) -> SavedColumns:
         """Return what another table with the same columns is encoded with, as JSON has it."""
-        return {
+        saved: SavedColumns = {
             "features": {name: None if texts is None else list(texts) for name, texts in self.features.items()},
             "mean": [scale.mean for scale in self.scales],
             "std": [scale.std for scale in self.scales],
@@ -95,6 +103,7 @@ class Columns:
             "target_mean": [scale.mean for scale in self.target_scales],
             "target_std": [scale.std for scale in self.target_scales],
         }
+        return {**saved, "fill": list(self.fill)} if self.filled else saved
 
     @property
     def inputs(self) -> Texts:
@@ -136,20 +145,21 @@ def encode(
     width = sum(1 if found is None else len(found) for found in features.values())
     check_fits(4 * width * table.rows, f"{table.rows:,} rows of {width:,} inputs", "leave columns out with drop")
     x, test_x = (np.zeros((int(rows.sum()), width), np.float32) for rows in (~test, test))
-    scales: list[Scale] = []
+    made: list[tuple[Scale, float]] = []  # of every input
     for name, found in features.items():
         column = table.pop(name) if found is None else texts.pop(name)
         notes += _missing(table.where, name, column, way.fill)
-        parts = Part(~test, x[:, len(scales) :]), Part(test, test_x[:, len(scales) :])
+        parts = Part(~test, x[:, len(made) :]), Part(test, test_x[:, len(made) :])
         if found is None:
-            known = None if way.known is None else way.known.scales[len(scales)]
-            scales.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none", known))
+            known = None if way.known is None else (way.known.scales[len(made)], way.known.fill[len(made)])
+            made.append(_fill_numbers(table.where, name, column.values, parts, way.standardize != "none", known))
         else:
             notes += _fill_texts(name, column, found, parts)
-            scales += [Scale()] * len(found)
-    notes += _feature_notes(features, way.standardize)
+            made += [(Scale(), 0.0)] * len(found)
+    notes += feature_notes(features, way.standardize)
     y, of_targets = _scaled_targets(y, classes, ~test, way)
-    columns = Columns(features, tuple(scales), tuple(targets), classes, tuple(of_targets), tuple(notes))
+    scales, fill = zip(*made, strict=True)
+    columns = Columns(features, scales, tuple(targets), classes, tuple(of_targets), fill, way.fill, tuple(notes))
     return Encoded(x, y[~test], test_x, y[test], columns)
 
 
@@ -160,7 +170,7 @@ def _of_images(
     others = [name for name in table.names if name != image]
     if others:
         raise UserError(
-            f"{table.where} has the columns {_few(others)} beside the images {image}, and a sample is an image or "
+            f"{table.where} has the columns {few(others)} beside the images {image}, and a sample is an image or "
             f"a row of numbers: leave them out with drop={'+'.join(others)}"
         )
     if way.fill or way.standardize == "none":
@@ -168,7 +178,7 @@ def _of_images(
     pixels = decoded(table.pop(image).values.tolist())
     notes = (_target_note(targets, y, classes, way.standardize),)
     y, scales = _scaled_targets(y, classes, ~test, way)
-    columns = Columns({}, (), tuple(targets), classes, tuple(scales), notes)
+    columns = Columns({}, (), tuple(targets), classes, tuple(scales), (), False, notes)
     return Encoded(pixels[~test], y[~test], pixels[test], y[test], columns)
 
 
@@ -187,19 +197,24 @@ def _missing(where: str, name: str, column: TableColumn, fill: bool) -> Iterable
 
 
 def _fill_numbers(
-    where: str, name: str, values: NDArray[Any], parts: Sequence[Part], standardize: bool, known: Scale | None
-) -> Scale:
-    """Write a column of numbers to its place, missing ones as their mean; return how it was scaled."""
+    where: str,
+    name: str,
+    values: NDArray[Any],
+    parts: Sequence[Part],
+    standardize: bool,
+    known: tuple[Scale, float] | None,
+) -> tuple[Scale, float]:
+    """Write a column of numbers to its place; return how it was scaled, and the mean that stands for missing ones."""
     values = values.astype(np.float64, copy=False)
     if np.isinf(values).any():
         raise UserError(f"column {name} of {where} holds infinity: mend it, or leave it out with drop={name}")
     absent, train = np.isnan(values), parts[0].rows
     found = Scale.of(values[train & ~absent])
-    scale = known or (found if standardize else Scale())
-    values = np.where(absent, scale.mean if known else found.mean, values) if absent.any() else values
+    scale, mean = known or (found if standardize else Scale(), found.mean)
+    values = np.where(absent, mean, values) if absent.any() else values
     for rows, inputs in parts:
-        inputs[:, 0] = (values[rows] - scale.mean) / scale.std
-    return scale
+        inputs[:, 0] = scale.of_values(values[rows])
+    return scale, mean
 
 
 def _categories(where: str, name: str, column: TableColumn, train: Mask) -> Texts:
@@ -217,18 +232,21 @@ def _categories(where: str, name: str, column: TableColumn, train: Mask) -> Text
 
 def _fill_texts(name: str, column: TableColumn, found: Texts, parts: Sequence[Part]) -> Iterable[str]:
     """Write a column of texts to its places, one per text; yield what is to be said of texts new in testing."""
-    known = {text: i for i, text in enumerate(found)}
-    places = np.array([*(known.get(text, -1) for text in column.names or ()), -1], np.int64)[column.values]
+    places = numbered(column, found)
     for rows, inputs in parts:
-        mine = places[rows]
-        inputs[np.flatnonzero(mine >= 0), mine[mine >= 0]] = 1
+        one_hot(places[rows], inputs)
     strange = (places < 0) & (column.values >= 0)
     if strange.any():
         which = [(column.names or ())[i] for i in np.unique(column.values[strange]).tolist()]
         yield (
-            f"{int(strange.sum()):,} test rows hold {_few(which)} in {name}, which no training row does: they are 0 in "
+            f"{int(strange.sum()):,} test rows hold {few(which)} in {name}, which no training row does: they are 0 in "
             "all of its inputs"
         )
+
+
+def one_hot(places: Integers, inputs: Floats32) -> None:
+    """Write a 1 for the text of every row, by its place among the known texts; -1: the row holds none of them."""
+    inputs[np.flatnonzero(places >= 0), places[places >= 0]] = 1
 
 
 def _check_alike(table: Table, known: Columns) -> None:
@@ -245,7 +263,7 @@ def _check_alike(table: Table, known: Columns) -> None:
     strange = [name for name in table.names if name not in known.features]
     if strange:
         raise UserError(
-            f"the run has not learned from {_few(strange)} of {table.where}: remove what it does not know, or leave it "
+            f"the run has not learned from {few(strange)} of {table.where}: remove what it does not know, or leave it "
             f"out, as in csv:FILE,target={'+'.join(known.target)},drop={'+'.join(strange[:3])}"
         )
 
@@ -267,25 +285,11 @@ def _scaled_targets(y: NDArray[Any], classes: Texts | None, train: Mask, way: Wa
 
 def _target_note(targets: Sequence[str], y: NDArray[Any], classes: Texts | None, standardize: str) -> str:
     if classes is not None:
-        return f"{targets[0]} has {len(classes)} classes: {_few(classes)}"
-    many = f"{len(targets)} targets, {_few(targets)}, are numbers" if len(targets) > 1 else f"{targets[0]} is a number"
+        return f"{targets[0]} has {len(classes)} classes: {few(classes)}"
+    many = f"{len(targets)} targets, {few(targets)}, are numbers" if len(targets) > 1 else f"{targets[0]} is a number"
     scales = [Scale.of(column) for column in y.T]
     if standardize == "all":
         return f"{many}, standardized by the training rows"
     far = any(abs(scale.mean) > scale.std or not 0.1 <= scale.std <= 10 for scale in scales)
     first = f"mean {scales[0].mean:.4g}, deviation {scales[0].std:.4g}"
     return f"{many} ({first}; standardize=all makes it easier to learn)" if far else many
-
-
-def _feature_notes(features: dict[str, Texts | None], standardize: str) -> list[str]:
-    texts = [name for name, found in features.items() if found is not None]
-    numbers = len(features) - len(texts)
-    width = sum(len(found) for found in features.values() if found is not None)
-    said = [f"{_few(texts)}: texts, encoded one-hot in {width} inputs"] if texts else []
-    if numbers and standardize != "none":
-        said.append(f"{numbers} column{'s' * (numbers > 1)} of numbers: standardized by the training rows")
-    return said
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

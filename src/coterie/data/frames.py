@@ -11,7 +11,6 @@ from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.spec import Spec, bind, parameters
 from .columns import Lazy, Table, TableColumn, check_columns, text_column
-from .encoding import Columns, Floats32, Way, encode
 from .federation import Federation
 from .sources import default_partition, divided, federate
 from .tables import Names, TableOptions, table_pool
@@ -48,20 +47,6 @@ def from_frame(
     table = Table(list(frames), parts, [len(one) for one in frames.values()])
     pool = table_pool(seed, table, TableOptions(**found))
     return divided(pool, table.where, clients, partition or default_partition(pool), seed, {})
-
-
-def encoded_rows(frame: Any, known: Columns) -> Floats32:
-    """Return rows of a frame of pandas as a run encodes them; columns that it has not learned from are left out."""
-    where = "the frame"
-    table = Table([where], [_columns(where, frame)], [len(frame)])
-    table.check("predict", known.features)
-    table.drop([name for name in table.names if name not in known.features])
-    missing = zip(map(str, frame.columns), frame.isna().any(), strict=True)
-    if absent := [name for name, some in missing if some and name in known.features]:
-        raise UserError(f"{where} has missing values in {', '.join(absent)}: fill them first")
-    tests = np.ones(len(frame), bool)  # nothing is fitted to them
-    targets = np.zeros((len(frame), len(known.target)))
-    return encode(table, tests, known.target, targets, known.classes, Way(False, "features", known)).test_x
 
 
 def _columns(where: str, frame: Any) -> dict[str, Lazy]:

@@ -14,9 +14,10 @@ from ..training.run import Run
 from .deployed import Form, Opened
 from .formats import FORMATS, Format, FormatName
 from .personalize import Personalized, personalize
+from .predictor import predictor
 from .restore import load
 
-__all__ = ["Form", "FormatName", "Personalized", "load", "personalize", "save", "save_all", "save_site"]
+__all__ = ["Form", "FormatName", "Personalized", "load", "personalize", "predictor", "save", "save_all", "save_site"]
 
 
 @checked("function")
@@ -52,7 +53,7 @@ def save(
     chosen = _format(format, path)
     opened = Opened.of(run, trust)
     _check_absent(path, force)
-    chosen.write(opened.deployed(opened.number(client), form), path)
+    chosen.write(opened.deployed(opened.number(client, or_else=", or all"), form), path)
     return path
 
 

@@ -25,8 +25,9 @@ from ..models.model import answer
 from ..store.digests import Digests
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
+from ..training.client import Client
 from ..training.predict import Answering
-from ..training.run import Client, Modules, Run, client_of, finished, model_of
+from ..training.run import Modules, Run, client_of, finished, model_of
 
 Shape = tuple[int, ...]
 Form = Literal["recovered", "factorized"]
@@ -195,9 +196,9 @@ class Opened:
         """What the clients are called, where the data name them."""
         return self.client_summary.get("names", [])
 
-    def number(self, client: int | str) -> int:
+    def number(self, client: int | str, or_else: str = "") -> int:
         """Return the number of a client, which is given by its name or by that number."""
-        return client_number(self.names, self.clients, client, ", or all")
+        return client_number(self.names, self.clients, client, or_else)
 
     def deployed(self, client: int, form: Form) -> Deployed:
         """Return one client's model in the form that is asked for; a model without factors has one form only."""
@@ -237,7 +238,8 @@ class Opened:
         about = {"method": self.config["method"], "settings": self.config["settings"]}
         ended = {"round": last, "rounds": self.config["rounds"], "seed": self.config["seed"]}
         source = {"data": data.get("source"), "partition": data.get("partition")}
-        return {"model": name, **described, "model_options": model, **about, **ended, **source}
+        answers = {"targets": self.config.get("targets", "classes")}
+        return {"model": name, **described, "model_options": model, **about, **ended, **source, **answers}
 
     def _chosen(self, client: int) -> dict[str, Any]:
         """Return after which round the model was taken, and by which rule, where that is not the last one."""

@@ -25,9 +25,10 @@ from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
 from ..store.folder import CONFIG
 from ..training.checks import check_model
+from ..training.client import Client, answering
 from ..training.experiment import Experiment
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
-from ..training.run import Client, Run, answering, finished, module_of
+from ..training.run import Run, finished, module_of
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from ..store import RunFolder
 from ..store.checkpoint import Checkpoint, oldest
 from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
+from ..training.client import client_tensors
 from ..training.config import describe
 from ..training.experiment import RunState
-from ..training.run import client_tensors
 from ..training.so_far import clients_after
 from .check import hello
 from .deadline import Deadline

@@ -41,7 +41,8 @@ def columns_of(text: str, seed: int) -> SharedColumns:
     if found is None or found.columns is None:
         raise UserError(f"{text} is no table: write csv:FILE,target=COLUMN, or name a file of columns, .json")
     std, target_std = map(_deviations, (found.columns.scales, found.columns.target_scales))
-    return {**found.columns.saved(), "std": std, "target_std": target_std, "rows": len(found.x)}
+    saved, fill = found.columns.saved(), list(found.columns.fill)  # another member may have missing values
+    return {**saved, "std": std, "target_std": target_std, "fill": fill, "rows": len(found.x)}
 
 
 def _deviations(scales: Sequence[Scale]) -> list[float]:
@@ -54,18 +55,22 @@ def merged(parts: Sequence[SharedColumns]) -> SharedColumns:
     for part in parts[1:]:
         _check_alike(first, part)
     features = {name: _texts([part["features"][name] for part in parts]) for name in first["features"]}
-    inputs = [_scales(part) for part in parts]
-    scales = [
-        scale
-        for name, texts in features.items()
-        for scale in ([_pooled(parts, [own[name] for own in inputs])] if texts is None else [(0.0, 1.0)] * len(texts))
-    ]
+    inputs = [_numbers(part) for part in parts]
+    scales: list[tuple[float, float, float]] = []
+    for name, texts in features.items():
+        if texts is None:
+            scale = _pooled(parts, [(mean, std) for mean, std, _ in (own[name] for own in inputs)])
+            fill, _ = _pooled(parts, [(own[name][2], 0.0) for own in inputs])
+            scales.append((*scale, fill))
+        else:
+            scales += [(0.0, 1.0, 0.0)] * len(texts)
     count = len(first["target_mean"])
     targets = [_pooled(parts, [(p["target_mean"][i], p["target_std"][i]) for p in parts]) for i in range(count)]
     return {
         "features": features,
-        "mean": [mean for mean, _ in scales],
-        "std": [std for _, std in scales],
+        "mean": [mean for mean, _, _ in scales],
+        "std": [std for _, std, _ in scales],
+        "fill": [fill for _, _, fill in scales],
         "target": first["target"],
         "classes": _texts([part["classes"] for part in parts]),
         "target_mean": [mean for mean, _ in targets],
@@ -91,9 +96,10 @@ def _texts(each: Sequence[list[str] | None]) -> list[str] | None:
     return None if each[0] is None else found
 
 
-def _scales(part: SharedColumns) -> dict[str, tuple[float, float]]:
-    """Return mean and deviation of every column of numbers."""
-    return dict(zip(Columns.of(part).inputs, zip(part["mean"], part["std"], strict=True), strict=True))
+def _numbers(part: SharedColumns) -> dict[str, tuple[float, float, float]]:
+    """Return mean and deviation of every column of numbers, and what stands for a missing one."""
+    columns = Columns.of(part)
+    return dict(zip(columns.inputs, zip(part["mean"], part["std"], columns.fill, strict=True), strict=True))
 
 
 def _pooled(parts: Sequence[SharedColumns], scales: Sequence[tuple[float, float]]) -> tuple[float, float]:

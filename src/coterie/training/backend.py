@@ -9,9 +9,9 @@ from torch import Tensor
 from ..core.schema import Row
 from ..core.tensors import Tensors
 from ..store.checkpoint import Checkpoint, Saved
+from .client import Client
 from .cluster import Cluster
 from .experiment import Experiment, RunState
-from .run import Client
 from .select_engine import Choice
 
 

@@ -32,8 +32,8 @@ from ..store import RunFolder
 from ..store.checkpoint import oldest
 from ..store.chosen import save_chosen
 from ..store.folder import CHECKPOINT
+from .client import Client, client_from, client_tensors
 from .experiment import Experiment
-from .run import Client, client_from, client_tensors
 
 ROUNDS, VALUES, MODELS = "rounds", "values/", "client/"
 

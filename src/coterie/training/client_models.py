@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.tensors import rows, split
 from ..models.model import products
-from .run import Client
+from .client import Client
 
 if TYPE_CHECKING:
     from .experiment import Experiment

@@ -12,8 +12,8 @@ from ..measure.rows import client_columns
 from ..models.model import Model
 from ..topology import Topology
 from ..topology.sparse import entries
+from .client import Client
 from .experiment import Experiment
-from .run import Client
 
 LABELS = 100_000  # the most counts of samples per class that are written; the words of a language are more
 EDGES = 10_000  # the most edges of a graph that are written

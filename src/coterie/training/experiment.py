@@ -27,9 +27,9 @@ from ..models.trials import drops_out, needs_company
 from ..store import flatten, unflatten
 from ..store.checkpoint import Checkpoint
 from .checks import check_asked
+from .client import Client
 from .client_models import client_models
 from .first import First, everybodys
-from .run import Client
 from .schedule import Schedule
 
 AFTER_TRAIN = "measured/after_train"

@@ -1,9 +1,13 @@
 """A client's model asked: from samples as the data set gives them to the answers."""
 
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.errors import UserError
@@ -12,8 +16,14 @@ from ..core.schema_parts import SavedColumns
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of
 from ..data.encoding import Columns
-from ..data.frames import encoded_rows
+from ..data.new_files import ArrowRows
+from ..data.new_rows import DictRows, FrameRows, NewRows, encoded_rows
 from ..models.model import answer
+
+BATCH = 1000  # samples that are answered at a time
+CLASSES = ("classes", "tokens", "pixels", "probabilities")  # targets that are answered by the largest of the outputs
+LABELS = ("labels", "masks")  # by outputs above 0
+Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -38,28 +48,64 @@ class Answering:
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers of a module in evaluation mode to a batch of samples, or to one, or to rows of a table."""
-        if self.columns is not None and (hasattr(x, "columns") or hasattr(x, "iloc")):
-            rows = encoded_rows(x, Columns.of(self.columns))
-            return self._in_units(self._predict(module, torch.from_numpy(rows)), self.columns)
-        return self._predict(module, x)
+        rows = self._rows(x)
+        if rows is None:
+            return self._predict(module, x)
+        return self._answers(self._table_outputs(module, rows, warn))
+
+    def scored(self, module: nn.Module, x: Any, say: Say) -> dict[str, NDArray[Any]]:
+        """Return the answers to a batch of samples and what they rest on, as columns by name."""
+        rows = self._rows(x)
+        if rows is not None:
+            outputs = self._table_outputs(module, rows, say)
+        else:
+            outputs = self._all_outputs(module, as_tensor("the samples", x))
+        found = {"prediction": self._answers(outputs)}
+        if self.targets in CLASSES + LABELS:
+            found["probability"] = outputs.softmax(1) if self.targets in CLASSES else outputs.sigmoid()
+        values = {name: tensor.numpy() for name, tensor in found.items()}
+        return values if self.columns is None else _columns(values, self.columns)
+
+    def _rows(self, x: Any) -> NewRows | None:
+        """Return rows of the table that the run has learned from; None: the samples are an array."""
+        if self.columns is None or isinstance(x, ArrowRows):
+            return x if isinstance(x, ArrowRows) else None
+        if isinstance(x, list) and x and isinstance(x[0], Mapping):
+            return DictRows(x)
+        return FrameRows(x) if hasattr(x, "columns") or hasattr(x, "iloc") else None
+
+    def _table_outputs(self, module: nn.Module, rows: NewRows, say: Say) -> Tensor:
+        """Return the outputs for rows of a table, in its units."""
+        assert self.columns is not None
+        x = torch.from_numpy(encoded_rows(rows, Columns.of(self.columns), say))
+        return self._in_units(self._all_outputs(module, x), self.columns)
+
+    def _all_outputs(self, module: nn.Module, samples: Tensor) -> Tensor:
+        """Return the outputs for samples, some at a time."""
+        return torch.cat([self._outputs(module, batch) for batch in torch.split(samples, BATCH)])
 
     def _predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers to samples as the federation holds them."""
         samples = as_tensor("the samples", x)
         alone = self.input_shape is not None and samples.dim() == len(self.input_shape)
-        batch = samples[None] if alone else samples
+        answers = self._answers(self._outputs(module, samples[None] if alone else samples, samples))
+        return answers[0] if alone else answers
+
+    def _outputs(self, module: nn.Module, batch: Tensor, given: Tensor | None = None) -> Tensor:
+        """Return the outputs for a batch; ``given``: the samples as they came, for sentences."""
         fits = self.input_shape is None or tuple(batch.shape[1:]) == self.input_shape
+        samples = batch if given is None else given
         if self.fixed and not fits:
             raise self._misfit(samples)
         inputs = self._inputs(module, batch)
         try:
             with torch.no_grad():
-                found = self._answers(answer(module, inputs))
+                outputs: Tensor = answer(module, inputs)
         except Exception as error:  # a module of one's own fails in its own way
             if fits:
                 raise
             raise self._misfit(samples) from error
-        return found[0] if alone else found
+        return outputs
 
     def _misfit(self, samples: Tensor) -> UserError:
         """Return what is to be said of samples that the module does not take."""
@@ -80,12 +126,46 @@ class Answering:
 
     def _answers(self, outputs: Tensor) -> Tensor:
         """Return the class of the largest score, 1 for a label that is there, or the outputs, as metrics read them."""
-        if self.targets in ("classes", "tokens", "pixels", "probabilities"):
+        if self.targets in CLASSES:
             return outputs.argmax(1)
-        return (outputs > 0).long() if self.targets in ("labels", "masks") else outputs
+        return (outputs > 0).long() if self.targets in LABELS else outputs
 
-    def _in_units(self, answers: Tensor, columns: SavedColumns) -> Tensor:
-        """Return numbers as the table holds them; classes and labels stay."""
-        if not answers.is_floating_point():
-            return answers
-        return answers * answers.new_tensor(columns["target_std"]) + answers.new_tensor(columns["target_mean"])
+    def _in_units(self, outputs: Tensor, columns: SavedColumns) -> Tensor:
+        """Return numbers as the table holds them; scores of classes and labels stay."""
+        if columns["classes"] is not None or self.targets in LABELS:
+            return outputs
+        return outputs * outputs.new_tensor(columns["target_std"]) + outputs.new_tensor(columns["target_mean"])
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model that answers rows of the table that it has learned from, or samples as its federation holds them."""
+
+    module: nn.Module
+    answering: Answering
+
+    def predict(self, x: Any) -> Tensor:
+        """Return the answers, as ``Client.predict`` does."""
+        return self.answering.predict(self.module, x)
+
+    def scored(self, x: Any, say: Say | None = None) -> dict[str, NDArray[Any]]:
+        """Return answers and probabilities, as ``Client.scored`` does; ``say``: told of texts that are new."""
+        return self.answering.scored(self.module, x, say or warn)
+
+
+def warn(said: str) -> None:
+    """Warn of something in the samples."""
+    warnings.warn(said, UserWarning, stacklevel=2)
+
+
+def _columns(found: Mapping[str, NDArray[Any]], columns: SavedColumns) -> dict[str, NDArray[Any]]:
+    """Return answers to rows of a table as columns of a table, with the names of its classes or targets."""
+    classes, targets = columns["classes"], columns["target"]
+    if classes is not None and "probability" in found:
+        answers, likely = found["prediction"].reshape(-1), found["probability"].reshape(len(found["probability"]), -1)
+        scored = classes[-likely.shape[1] :]  # one output is for the second of two classes
+        scores = {f"probability_{name}": likely[:, i] for i, name in enumerate(scored)}
+        return {"prediction": np.array(classes, object)[answers], **scores}
+    if len(targets) == 1:
+        return {kind: values.reshape(len(values)) for kind, values in found.items()}
+    return {f"{kind}_{name}": values[:, i] for kind, values in found.items() for i, name in enumerate(targets)}

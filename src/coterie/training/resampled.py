@@ -11,8 +11,8 @@ from ..measure.evaluate import sample_statistics
 from ..measure.paired import FEWEST
 from ..measure.resample import NUMBERS, draws, resample
 from ..measure.rows import finite
+from .client import Client
 from .experiment import Experiment
-from .run import Client
 
 
 def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummary:

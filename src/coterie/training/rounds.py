@@ -22,13 +22,14 @@ from ..track import Tracking
 from ..track.progress import Progress
 from .backend import Backend
 from .chosen import Chosen
+from .client import answering, client_tensors
 from .client_summary import client_summary
 from .config import moved
 from .experiment import Experiment, RunState
 from .history import History
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
-from .run import Run, answering, client_tensors, read_finished
+from .run import Run, read_finished
 from .time_limit import LimitedRun
 
 

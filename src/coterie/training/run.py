@@ -2,14 +2,14 @@
 
 import shlex
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .. import algorithms, models
 from ..algorithms.update import final_models
@@ -29,46 +29,12 @@ from ..store import RunFolder, client_file
 from ..store.digests import Digests
 from ..store.folder import CONFIG, METRICS
 from . import render
+from .client import Client, answering, client_from, client_tensors
 from .client_table import client_history, client_table
 from .history import History
-from .predict import Answering
 
 if TYPE_CHECKING:
     import pandas
-
-
-@dataclass(frozen=True, repr=False)
-class Client:
-    """One client's own model."""
-
-    shared: Tensors  # what it exchanged
-    personal: Tensors  # what never left it
-    model: Model | None  # the model that these tensors are of; None where it must be given to coterie.load
-    answering: Answering | None = None  # what its samples are and its outputs mean; of the clients of a run
-
-    def __repr__(self) -> str:
-        return f"Client(shared={len(self.shared)} tensors, personal={len(self.personal)} tensors)"
-
-    def module(self) -> nn.Module:
-        """Return the client's own module, in evaluation mode, ready to use."""
-        if self.model is None:
-            raise UserError(
-                "this run has a module of its own, or a method that makes one: give coterie.load the module that was "
-                "trained, as model=..., or trust the code that the run names, as trust=['mine:net']"
-            )
-        return self.model.to_module(self.shared | self.personal)
-
-    def predict(self, x: Any) -> Tensor:
-        """Return the client's answers to samples as its federation holds them: a batch [B, ...], or one sample.
-
-        Images of bytes are normalized, floating numbers take the type of the model, tokens stay. NumPy arrays and
-        tensors are taken alike. A DataFrame has rows of the table that the run has learned from, if it has: they are
-        encoded as its rows were, and numbers are answered in its units. Answers are classes, 0 and 1 of labels, or
-        numbers, by the loss that was minimized; ``module()`` has the scores.
-        """
-        if self.answering is None:
-            raise UserError("only a client of a run knows what its samples are: call module() on inputs of the model")
-        return self.answering.predict(self.module(), x)
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,18 +93,6 @@ class Run:
     def report(self, path: str | Path) -> Path:
         """Write one HTML page that needs nothing else; several runs: ``coterie.report.write(runs, path)``."""
         return render.write([self], path)
-
-
-def answering(config: Config, clients: Iterable[Client]) -> list[Client]:
-    """Return clients who know what samples of the run are."""
-    known = Answering.of(config)
-    return [replace(client, answering=known) for client in clients]
-
-
-def client_tensors(client: Client) -> Tensors:
-    """Return a client's model as its file holds it: ``shared/name`` and ``personal/name``."""
-    parts = {"shared": client.shared, "personal": client.personal}
-    return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
 
 
 @checked("function")
@@ -284,12 +238,3 @@ def _check_fits(own: Tensors, model: Model, file: Path) -> None:
                 f"{file} does not fit the model: {name} is {held} and should be {takes}; repeat the run from its "
                 "config.json, or pass the module that was trained, as in coterie.load(path, model=...)"
             )
-
-
-def client_from(tensors: Tensors, model: Model | None) -> Client:
-    """Return the client that ``client_tensors`` took apart."""
-
-    def part(name: str) -> Tensors:
-        return {k.removeprefix(name): v for k, v in tensors.items() if k.startswith(name)}
-
-    return Client(part("shared/"), part("personal/"), model)

@@ -9,11 +9,12 @@ from ..core.schema import ClientSummary, Row
 from ..measure import summarize
 from ..store import RunFolder
 from ..store.checkpoint import Checkpoint
+from .client import Client
 from .client_summary import client_summary
 from .experiment import Experiment, RunState
 from .history import History
 from .resampled import resampled
-from .run import Client, Run
+from .run import Run
 
 TRIES, PAUSE = 5, 0.2  # a run under way removes a checkpoint while another process reads it
 

@@ -1,6 +1,6 @@
 """Tables that Apache Arrow reads: CSV and Parquet files. It reads in parallel, and one library knows both formats."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +34,23 @@ def csv(path: str, test_file: str = "", delimiter: Delimiter = "comma", decimal:
 
     delimiter: comma, semicolon or tab; decimal: the sign in numbers, point or comma.
     """
+    files = [file for file in (path, test_file) if file]
+    return arrow_table(files, [read_csv(file, delimiter, decimal) for file in files])
+
+
+def read_csv(
+    path: str, delimiter: Delimiter, decimal: Decimal, texts: Collection[str] = (), missing: bool = True
+) -> Any:
+    """Return a CSV file as Arrow has it.
+
+    texts: columns that are texts whatever they look like; missing: whether an empty text is a missing value.
+    """
     library = pyarrow("CSV files")
-    convert = library.csv.ConvertOptions(strings_can_be_null=True, decimal_point="," if decimal == "comma" else ".")
+    convert = library.csv.ConvertOptions(
+        strings_can_be_null=missing,
+        decimal_point="," if decimal == "comma" else ".",
+        column_types=dict.fromkeys(texts, library.string()),
+    )
     parse = library.csv.ParseOptions(delimiter=DELIMITERS[delimiter], newlines_in_values=False)
 
     def read(file: Path) -> Any:
@@ -43,7 +58,7 @@ def csv(path: str, test_file: str = "", delimiter: Delimiter = "comma", decimal:
         _check_delimiter(file, delimiter)
         return library.csv.read_csv(file, parse_options=parse, convert_options=convert)
 
-    return _table("CSV", path, test_file, read, library)
+    return _read("CSV", path, read, library)
 
 
 def _check_delimiter(file: Path, delimiter: Delimiter) -> None:
@@ -57,6 +72,12 @@ def _check_delimiter(file: Path, delimiter: Delimiter) -> None:
 
 def parquet(path: str, test_file: str = "") -> Table:
     """Read a Parquet file. test_file: a second one, with the rows for testing."""
+    files = [file for file in (path, test_file) if file]
+    return arrow_table(files, [read_parquet(file) for file in files])
+
+
+def read_parquet(path: str) -> Any:
+    """Return a Parquet file as Arrow has it."""
     library = pyarrow("Parquet files")
 
     def read(file: Path) -> Any:
@@ -66,22 +87,18 @@ def parquet(path: str, test_file: str = "") -> Table:
             check_fits(need, f"the rows of {file}", "take fewer rows or columns")
             return opened.read()
 
-    return _table("Parquet", path, test_file, read, library)
+    return _read("Parquet", path, read, library)
 
 
-def _table(kind: str, path: str, test_file: str, read: Callable[[Path], Any], library: Any) -> Table:
-    """Return the columns of one file or two."""
-    files = [file for file in (path, test_file) if file]
-    tables = []
-    for file in files:
-        try:
-            tables.append(read(user_path(file)))
-        except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror or error}): name a {kind} file") from error
-        except library.ArrowException as error:
-            said = " ".join(str(error).split())[:200]
-            raise UserError(f"{file} is no {kind} file that can be read ({said}): mend it, or name another") from error
-    return arrow_table(files, tables)
+def _read(kind: str, path: str, read: Callable[[Path], Any], library: Any) -> Any:
+    """Return what a file holds; refuse one that cannot be read."""
+    try:
+        return read(user_path(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): name a {kind} file") from error
+    except library.ArrowException as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is no {kind} file that can be read ({said}): mend it, or name another") from error
 
 
 def arrow_table(files: list[str], tables: list[Any]) -> Table:
@@ -102,13 +119,8 @@ def _lazy(types: Any, file: str, name: str, column: Any) -> Lazy:
     return Lazy("texts" if _is_text(types, column.type) else "numbers", partial(_column, types, file, name, column))
 
 
-def _is_text(types: Any, kind: Any) -> bool:
-    inside = kind.value_type if types.is_dictionary(kind) else kind
-    return any(is_a(inside) for is_a in (types.is_string, types.is_large_string, types.is_string_view))
-
-
-def _column(types: Any, file: str, name: str, column: Any) -> TableColumn:
-    """Return a column of Arrow as numbers."""
+def plain_column(types: Any, column: Any) -> TableColumn | None:
+    """Return a column of Arrow as numbers or texts; None where it holds anything else, such as dates."""
     kind = column.type
     if _is_text(types, kind):
         return _texts(types, column)
@@ -119,11 +131,24 @@ def _column(types: Any, file: str, name: str, column: Any) -> TableColumn:
     elif types.is_decimal(kind):
         column = column.cast("float64")
     elif not types.is_integer(kind) and not types.is_floating(kind):
-        raise UserError(
-            f"column {name} of {file} holds {kind}, neither numbers nor texts: save it as a number, or leave it out "
-            f"with drop={name}"
-        )
+        return None
     return TableColumn(np.asarray(column.to_numpy()))
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    inside = kind.value_type if types.is_dictionary(kind) else kind
+    return any(is_a(inside) for is_a in (types.is_string, types.is_large_string, types.is_string_view))
+
+
+def _column(types: Any, file: str, name: str, column: Any) -> TableColumn:
+    """Return a column of Arrow as numbers."""
+    found = plain_column(types, column)
+    if found is None:
+        raise UserError(
+            f"column {name} of {file} holds {column.type}, neither numbers nor texts: save it as a number, or leave it "
+            f"out with drop={name}"
+        )
+    return found
 
 
 def _texts(types: Any, column: Any) -> TableColumn:
