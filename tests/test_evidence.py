@@ -144,6 +144,26 @@ def test_the_index_tells_both_radii_of_the_gap() -> None:
     assert max(small["differences"]) < 0 < min(large["differences"])
 
 
+def test_radii_say_what_their_runs_say() -> None:
+    """The index quotes the page, and the page is made of its runs."""
+    import radii
+
+    results = json.loads(radii.FILE.read_text(encoding="utf-8"))
+    assert (EVIDENCE / "radii.md").read_text(encoding="utf-8") == radii.page(results)
+    salt, without = results["dfedsalt"], "dfedalt"
+    means = [sum(salt[row]) / 2 for row in ("plain 0.7", without, "adaptive 0.7")]
+    index = (EVIDENCE / "index.md").read_text(encoding="utf-8")
+    (line,) = (line for line in index.splitlines() if "(radii.md)" in line)
+    assert [f"{value:.1f} %" in line for value in means] == [True] * 3
+    for method, radius in (("dfedsalt", 0.7), ("dfedsam", 0.4), ("fedsam", 0.4)):
+        baseline = results[method][radii.STUDIES[method].without]
+        assert radii.untrained(results[method], "plain", radii.STUDIES[method].without).startswith(
+            f"The plain form does not train with a radius of {radius}"
+        )
+        assert not radii.untrained(results[method], "adaptive", radii.STUDIES[method].without)
+        assert min(results[method]["adaptive 0.7"]) > max(baseline) - 3
+
+
 def test_the_index_quotes_its_pages() -> None:
     """Every decimal number of a row stands on a page that the row links, with as many digits or more."""
     for row in (line for line in text("index").splitlines() if line.startswith("| [")):

@@ -12,6 +12,7 @@ import digits
 import equation_7
 import fashion_tables
 import overlap
+import radii
 from fashion_studies import STUDIES
 
 HERE = Path(__file__).parent
@@ -29,6 +30,7 @@ def main() -> None:
     capacities.rewritten(HERE)
     (HERE / "overlap.md").write_text(overlap.page(json.loads((HERE / "overlap.json").read_text())["found"]))
     (HERE / "equation_7.md").write_text(equation_7.page(json.loads((HERE / "equation_7.json").read_text())))
+    (HERE / "radii.md").write_text(radii.page(json.loads(radii.FILE.read_text())))
     (HERE / "004_figures.md").write_text(figures.page(json.loads((HERE / "004_figures.json").read_text())))
     (HERE / "004_recipes.md").write_text(recipes.page(json.loads((HERE / "004_recipes.json").read_text())))
 
