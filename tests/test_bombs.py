@@ -2,10 +2,8 @@
 
 import gzip
 import io
-import os
 import pickle
 import shutil
-import signal
 import struct
 import tarfile
 import time
@@ -16,7 +14,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -30,6 +27,7 @@ from coterie.data.readers import cifar, packed, pictures
 from coterie.data.readers.images import read_idx
 from coterie.data.readers.mat import read_mat
 from coterie.data.readers.npz import read_npz
+from limited import ends
 
 MB = 10**6
 BOMB = 48 * MB  # what a file of some kilobytes unpacks to
@@ -308,25 +306,16 @@ ENDLESS = {
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process can be forked here")
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_pickle_of_endless_pairs_is_refused_at_once(name: str) -> None:
-    """In a process of its own, because a hash in C hears no signal but SIGKILL."""
-    child = os.fork()
-    if not child:
-        try:
-            said = refused(cifar._batch, "test_batch", ENDLESS[name], "labels")
-            os._exit(0 if "test_batch is damaged" in said and "fetch it again" in said else 1)
-        finally:
-            os._exit(2)
-    end = monotonic() + 20
-    while (waited := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        if monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            pytest.fail("it has not ended")
-        sleep(0.01)
-    assert os.waitstatus_to_exitcode(waited[1]) == 0
+    """A hash in C hears no signal but SIGKILL."""
+
+    def check() -> None:
+        said = refused(cifar._batch, "test_batch", ENDLESS[name], "labels")
+        assert "test_batch is damaged" in said
+        assert "fetch it again" in said
+
+    ends(check)
 
 
 def test_a_pickle_reserves_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

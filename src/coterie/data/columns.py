@@ -136,8 +136,10 @@ def one_kind(column: TableColumn) -> TableColumn:
 
 def check_columns(where: str, names: Sequence[str]) -> None:
     """Refuse names that no option can mean."""
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise UserError(f"{where} has two columns {twice!r}: rename one of them")
-    if "" in names:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UserError(f"{where} has two columns {name!r}: rename one of them")
+        seen.add(name)
+    if "" in seen:
         raise UserError(f"{where} has a column without a name, as pandas writes its index: save it with index=False")

@@ -11,6 +11,7 @@ from ...core.errors import UserError
 from ...core.files import user_path
 from ...core.memory import check_fits
 from ..columns import Lazy, Table, TableColumn, check_columns, joined, text_column
+from .packed import check_ordinary
 
 Delimiter = Literal["comma", "semicolon", "tab"]
 Decimal = Literal["point", "comma"]
@@ -93,6 +94,7 @@ def read_parquet(path: str) -> Any:
 def _read(kind: str, path: str, read: Callable[[Path], Any], library: Any) -> Any:
     """Return what a file holds; refuse one that cannot be read."""
     try:
+        check_ordinary(user_path(path))
         return read(user_path(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}): name a {kind} file") from error

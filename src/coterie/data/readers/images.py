@@ -227,7 +227,8 @@ def _validation_files(folder: Path, numbers: dict[str, int]) -> tuple[list[Path]
     """Return the files that val_annotations.txt lists: each line has a name, a class and a box."""
     listed = folder / "val_annotations.txt"
     try:
-        pairs = [line.split("\t")[:2] for line in listed.read_text(encoding="utf-8").splitlines() if line]
+        with opened(listed) as file:
+            pairs = [line.split("\t")[:2] for line in file.read().decode().splitlines() if line]
         labels = [numbers[kind] for _, kind in pairs]
     except OSError as error:
         raise UserError(f"{listed} cannot be read ({error.strerror}): unpack the archive again") from error

@@ -25,12 +25,21 @@ class Readable(Protocol):
         """Return so many bytes, or fewer."""
 
 
+class NotOrdinaryError(OSError):
+    """A file that is a pipe, a socket or a device."""
+
+
 def opened(path: Path) -> BinaryIO:
     """Open a file to read it; refuse a pipe or a device, which may have no end."""
+    check_ordinary(path)
+    return path.open("rb")
+
+
+def check_ordinary(path: Path) -> None:
+    """Refuse a pipe or a device, as opening one may wait for ever; a folder cannot be opened anyway."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
-    return path.open("rb")
+        raise NotOrdinaryError(errno.EINVAL, "it is no ordinary file", str(path))
 
 
 def check_size(where: Path, size: int) -> None:

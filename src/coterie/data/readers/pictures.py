@@ -15,6 +15,7 @@ from rich.progress import track
 
 from ...core.errors import UserError
 from ...core.memory import check_fits
+from .packed import NotOrdinaryError, check_ordinary
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _GRAY = ("1", "L")
@@ -46,7 +47,10 @@ def decoded(paths: Sequence[Path | ImageBytes], color: bool = False) -> NDArray[
     library = pillow()
 
     def opened(path: Path | ImageBytes) -> Any:
-        return library.open(BytesIO(path.content) if isinstance(path, ImageBytes) else path)
+        if isinstance(path, ImageBytes):
+            return library.open(BytesIO(path.content))
+        check_ordinary(path)
+        return library.open(path)
 
     workers = min(32, (os.cpu_count() or 1) + 4)  # Pillow decodes without Python's lock
     with warnings.catch_warnings(), ThreadPoolExecutor(workers) as pool:
@@ -92,6 +96,8 @@ def _read(opened: Any, path: Path | ImageBytes, look: Callable[[Any], Any]) -> A
     try:
         with opened(path) as image:
             return look(image)
+    except NotOrdinaryError as error:
+        raise UserError(f"the image {path} cannot be read ({error.strerror}): remove it") from error
     except Warning as error:
         raise UserError(f"the image {path} is too large ({error}): scale it down") from error
     except Exception as error:  # every format fails in its own way
