@@ -88,6 +88,20 @@ LAWS = (
         ClosedForm({}, each_round(lambda u, v: (down_u(u), down_v(v)))),
     ),
     Law(
+        "pooled",
+        {"pooled": {"epochs": 2}},
+        ClosedForm(
+            {},
+            each_round(
+                lambda u, v: (
+                    descend(u, a.mean(), (a * b).mean() / a.mean()),
+                    descend(v, c.mean(), (c * d).mean() / c.mean()),
+                )
+            ),
+        ),
+        stateless=("pooled",),
+    ),
+    Law(
         "fedavg",
         {"fedavg": {"epochs": 2, **THREE}, "fedavg, robust": {"epochs": 1, "robust": "clip", **THREE}},
         ClosedForm(EQUAL, each_round(lambda u, v: (mean(down_u(u)), mean(down_v(v))))),

@@ -16,6 +16,7 @@ EXCEPTIONS = {
     "cluster/start.py": "local is Ray's word for a cluster of one's own",
 }
 SPELLED = {spelled for name in BUILDERS for spelled in (name, name.replace("-", "_"))}
+WORDS = {"local", "pooled"}
 FILES = {
     p.relative_to(ROOT).as_posix(): p for p in sorted(ROOT.rglob("*.py")) if p.relative_to(ROOT).parts[0] not in THERE
 }
@@ -26,10 +27,10 @@ def named(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in SPELLED:
             yield str(node.value)
-        # "local" is a word of English, and of Python's threading
-        elif isinstance(node, ast.Attribute) and node.attr in SPELLED - {"local"}:
+        # "local" is a word of English, and of Python's threading; samples of many owners are "pooled", too
+        elif isinstance(node, ast.Attribute) and node.attr in SPELLED - WORDS:
             yield node.attr
-        elif isinstance(node, ast.FunctionDef | ast.alias) and node.name in SPELLED - {"local"}:
+        elif isinstance(node, ast.FunctionDef | ast.alias) and node.name in SPELLED - WORDS:
             yield node.name
 
 

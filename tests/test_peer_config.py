@@ -154,6 +154,7 @@ UNFIT = {
         "fedavg does not run between peers: choose .*such as dfedavg",
     ),
     "a server unless": ('method = "dfedalt"', 'method = "ditto"', "ditto does not run between peers"),
+    "all in one place": ('method = "dfedalt"', 'method = "pooled"', "needs the samples of all members in one place"),
     "alone": ('method = "dfedalt"', 'method = "local"', "local does not run between peers"),
     "a missing graph": ('topology = "ring"', "", "fedlmt needs a server unless it has a topology"),
     "quantize": ("lr = 0.02", "quantize = 8", "quantize rounds messages in a simulation"),

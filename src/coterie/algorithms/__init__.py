@@ -13,6 +13,7 @@ from .custom import custom_builder
 from .settings import file_settings
 from .base import Algorithm as Algorithm
 from .local import local as local
+from .pooled import pooled as pooled
 from .fedavg import fedavg as fedavg
 from .fedavg_ft import fedavg_ft as fedavg_ft
 from .fedprox import fedprox as fedprox

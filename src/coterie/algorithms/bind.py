@@ -34,8 +34,8 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
         refuse_robust(t, f"{algorithm.name} names none in its program (rule)")
     if t.finetune_epochs:
         program = finetuned(program, problem)
-    some = members(program.participation, problem.clients) < problem.clients
-    if program.topology is not None and (some or offline):
+    graph, n = program.topology, problem.clients
+    if graph is not None and (offline or members(program.participation, n) < n):
         program = attended(program)
     return program if t.quantize is None else quantized(program, t.quantize)
 

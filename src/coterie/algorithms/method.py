@@ -78,6 +78,7 @@ class Facts:
         theorem: The theorem of ``coterie.theory`` that speaks of it, by its name there.
         submodel: The kind of submodel that its clients hold, by its name in ``coterie capacity``.
         paced: Whether what it does in a round depends on how many rounds there are: then a run cannot get more.
+        in_one_place: Whether all samples are in one place, which is not federated.
     """
 
     presets: Presets = field(default_factory=dict)
@@ -85,6 +86,7 @@ class Facts:
     theorem: str | None = None
     submodel: str | None = None
     paced: bool = False
+    in_one_place: bool = False
 
     def __post_init__(self) -> None:
         for kind in self.presets:
@@ -113,6 +115,7 @@ def method(
     theorem: str | None = None,
     submodel: str | None = None,
     paced: bool = False,
+    in_one_place: bool = False,
 ) -> Callable[[Callable[Concatenate[Problem, Training, S], Program[Any]]], Callable[S, Algorithm]]:
     """Make a method of a function ``(p, t, *, its settings, **options) -> Program``, which is called to bind it.
 
@@ -126,7 +129,7 @@ def method(
         check: Refuses settings that do not go together, once each is right by itself.
         complete: Returns settings that follow from others, as a dictionary.
         adapt: Makes the module that the method trains of the one it is given: its first argument.
-        presets: See ``Facts``, as for ``staged``, ``theorem``, ``submodel`` and ``paced``.
+        presets: See ``Facts``, as for ``staged``, ``theorem``, ``submodel``, ``paced`` and ``in_one_place``.
 
     Each of these functions takes the settings that it looks at as arguments of their names; ``t`` has the options.
     """
@@ -158,7 +161,7 @@ def method(
         builder.__signature__ = signature.replace(parameters=public, return_annotation=Algorithm)
         builder.__doc__ = f.__doc__ and complete_docstring(f.__doc__, defaults)
         builder.method = name
-        builder.facts = Facts(presets or {}, staged, theorem, submodel, paced)
+        builder.facts = Facts(presets or {}, staged, theorem, submodel, paced, in_one_place)
         return cast(Callable[S, Algorithm], builder)
 
     return decorate

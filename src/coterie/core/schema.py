@@ -280,6 +280,7 @@ class Config(Repeatable):
     fingerprints: Annotated[dict[str, str], Fingerprints]
     versions: dict[str, str]
     columns: NotRequired[SavedColumns]  # of a table
+    in_one_place: NotRequired[bool]  # whether all samples were together, which is not federated
     sample_shape: NotRequired[list[Count]]  # where the model is a module that Coterie did not build
     peer: NotRequired[PeerOrigin]  # of a participant's own folder
 

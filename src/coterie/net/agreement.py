@@ -11,6 +11,7 @@ from torch import nn
 
 from .. import algorithms, models, topology
 from ..algorithms.base import Algorithm
+from ..algorithms.method import facts
 from ..algorithms.settings import parameters_of
 from ..algorithms.used import check_used
 from ..core import files
@@ -38,6 +39,11 @@ def algorithm(config: PeerConfig) -> Algorithm:
     method, settings = config.federation.method, dict(config.settings)
     builder = algorithms.builder(config.code(method))
     takes, where = parameters_of(builder), f"{config.path}, [federation.settings]"
+    if facts(builder).in_one_place:
+        raise UserError(
+            f"{config.path}, [federation]: {display_name(method)} needs the samples of all members in one place, and "
+            "they stay with their members: choose a method that mixes models (`coterie list` has them)"
+        )
     if "topology" not in takes and not is_own(method):  # the program of one's own method says itself what it needs
         raise UserError(f"{config.path}, [federation]: {_needs_server(display_name(method))}")
     _check_simulated(where, settings)

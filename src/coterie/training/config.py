@@ -12,6 +12,7 @@ import torch
 
 from .. import __version__, algorithms, data, models
 from ..algorithms.base import Algorithm
+from ..algorithms.method import facts
 from ..algorithms.used import check_used
 from ..core.checked_json import made_of
 from ..core.custom import check_trusted, is_own, own_code
@@ -60,6 +61,8 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
 
 def _with_parts(config: Config, experiment: Experiment) -> Config:
     """Add what only some runs have."""
+    if facts(algorithms.BUILDERS.get(config["method"], object)).in_one_place:
+        config["in_one_place"] = True
     if experiment.newcomers is not None:
         config["holdout_clients"] = experiment.newcomers.clients
     if experiment.federation.columns is not None:

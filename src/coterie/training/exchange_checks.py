@@ -50,6 +50,8 @@ def _check_compared(graph: Topology, t: Training) -> None:
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:
     if not 0 <= likely <= 1:
         raise UserError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
+    if likely and e.program.topology is None and not e.program.message(e.model.start):
+        raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     if likely and e.program.topology is None:
         instead = "lower its participation" if "participation" in e.algorithm.settings else "give it a topology"
         raise UserError(

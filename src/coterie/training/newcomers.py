@@ -48,7 +48,7 @@ def hold_out(federation: Federation, asked: float | int, seed: int) -> tuple[Fed
 
 def shares(e: Experiment) -> bool:
     """Return whether the method has anything that a newcomer could be given."""
-    return bool(e.program.message(e.model.start))
+    return bool(e.program.message(e.model.start)) or bool(e.program.shared)
 
 
 def received(e: Experiment, final: Tensors, clients: int) -> Tensors:

@@ -28,6 +28,7 @@ def protocol(methods: Sequence[MethodRuns], target: float | None, shown: Sequenc
         *([] if metric is None else [_personal(methods, metric, clients)]),
         *_undefined(methods, clients),
         *_untold_costs(methods),
+        *_not_federated(methods),
         *(f"{c.title[0].upper()}{c.title[1:]}: {c.means}." for c in shown),
         f"Engine: {', '.join(engines)}.",
     ]
@@ -70,6 +71,12 @@ def _untold_costs(methods: Sequence[MethodRuns]) -> Iterator[str]:
     if tuned := [m.label for m in methods if m.end == FINETUNED]:
         who = "" if len(tuned) == len(methods) else f" of {', '.join(tuned)}"
         yield f"FLOPs and seconds are without the final fine-tuning{who}."
+
+
+def _not_federated(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Say which methods had all samples in one place."""
+    if labels := [m.label for m in methods if m.runs[0].config.get("in_one_place")]:
+        yield f"{', '.join(labels)} trains one model on the samples of all clients in one place: it is not federated."
 
 
 def _undefined(methods: Sequence[MethodRuns], clients: int) -> Iterator[str]:
