@@ -40,9 +40,10 @@ def read_latex(text: str) -> tuple[list[list[str]], str, str]:
     outside = re.sub(r"\$[^$]*\$", "", bare)
     assert not re.search(r"[#_^~<>±]", outside.replace("tab:", ""))
     known = {"begin", "end", "centering", "small", "toprule", "midrule", "bottomrule", "caption", "label", "textbf"}
-    assert set(re.findall(r"\\([a-z]+)", outside)) <= known
+    assert set(re.findall(r"\\([a-z]+)", outside.replace(r"\\", " "))) <= {*known, "shortstack"}
     (columns,) = re.findall(r"\\begin\{tabular\}\{(l(?:r)*)\}", body)
     inside = body[body.index(r"\toprule") : body.index(r"\bottomrule")]
+    inside = re.sub(r"\\shortstack\[r\]\{(.*?)\\\\(.*?)\}", r"\1 \2", inside)
     lines = [line.removesuffix(r" \\") for line in inside.splitlines() if line.endswith(r" \\")]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)&", line)] for line in lines]
     assert all(len(row) == len(columns) for row in rows)
@@ -60,8 +61,21 @@ def test_a_paper_gets_names_a_label_and_a_short_caption(cli: Cli, folder: Path) 
     assert label == "tab:synthetic-size-400-classes-4-3-clients"
     assert len(caption) < 200
     assert r"over 2 seeds" in caption
-    assert "% Worst client: the lowest accuracy" in text  # what the numbers are is kept, as comments
     assert "seconds" not in text
+
+
+def test_unless_columns_are_named_the_table_fits_into_one_of_a_paper(cli: Cli, folder: Path) -> None:
+    """Method, mean, worst client and sent, narrow headings, and few comments, which begin with the answer."""
+    text = cli.succeed("report", "c1", "--format", "latex", cwd=folder).out
+    rows, _, _ = read_latex(text)
+    assert rows[0] == ["Method", r"after aggregation (\%)", r"worst client (\%)", "sent"]
+    plain = [[re.sub(r"\\textbf\{(.*)\}", r"\1", cell).replace(r"$\pm$", "±") for cell in row] for row in rows[1:]]
+    assert sum(max(map(len, column)) for column in zip(*plain, strict=True)) <= 40
+    assert re.findall(r"shortstack\[r\]\{(.*?)\}", text) == [r"after\\aggregation (\%)", r"worst\\client (\%)"]
+    comments = [line[2:] for line in text.splitlines() if line.startswith("% ")]
+    assert len(comments) <= 5
+    above = cli.succeed("report", "c1", "--format", "markdown", cwd=folder).out.replace("\\", "").split("\n| method")[0]
+    assert "\n\n".join(comments[1:]) == above.strip()
 
 
 def test_compare_prints_the_same_table(cli: Cli, folder: Path) -> None:

@@ -135,6 +135,7 @@ def test_every_method_is_tuned_alike(cli: Cli, tmp_path: Path) -> None:
     said = "local lr=0.5 (the best of 2); dfedavg lr=0.5, topology="
     assert said in done.out.replace("\\_", "_")
     assert "(the best of 4)" in done.out
+    assert "Unequal tuning: best of 2 trainings (local), best of 4 trainings (dfedavg)." in done.out
     assert "tuned alike" in (tmp_path / "c" / "report.html").read_text()
     for method in ("local", "dfedavg"):
         config = json.loads((tmp_path / "c" / f"{method}-seed0" / "config.json").read_text())

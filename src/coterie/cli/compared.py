@@ -9,7 +9,7 @@ from ..core.arguments import checked
 from ..core.errors import UserError
 from ..measure.compare import Comparison
 from ..report import write, write_methods
-from ..report.texts import comparison_table, latex, markdown
+from ..report.texts import LATEX, comparison_table, latex, markdown
 from ..training.run import Run
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Compared:
 
     @checked("function")
     def latex(self, columns: Sequence[str] = ()) -> str:
-        """Return the table for LaTeX's booktabs; ``columns``: the titles of some of them, all unless given."""
-        return latex(comparison_table(self.comparison, columns))
+        """Return the table for LaTeX's booktabs; ``columns``: their titles, else few for a paper."""
+        return latex(comparison_table(self.comparison, columns, LATEX))
 
     @checked("function")
     def report(self, path: str | Path) -> Path:

@@ -60,7 +60,7 @@ def _print_results(runs: Sequence[Path], target: float | None, format: str, colu
     else:
         print(
             WRITERS[format](
-                data_table(compared, columns) if len(compared) > 1 else comparison_table(compared[0], columns)
+                data_table(compared, columns) if len(compared) > 1 else comparison_table(compared[0], columns, format)
             )
         )
     if collected.left_out:

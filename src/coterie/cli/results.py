@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..core.errors import unknown
 from ..measure.compare import POINTS, Cell, Column, Comparison
-from ..report.texts import WRITERS, ResultTable, comparison_table, find_column
+from ..report.texts import WRITERS, ResultTable, comparison_table, find_column, in_two_lines
 from .console import plain_console, table, wide_console
 
 TABLE = "table"
@@ -39,7 +39,7 @@ def show_comparison(comparison: Comparison, folder: Path, format: str = TABLE) -
         print_table(comparison)
         wide_console().print(f"results: {folder}", soft_wrap=True)
         return
-    print(WRITERS[format](comparison_table(comparison)))
+    print(WRITERS[format](comparison_table(comparison, format=format)))
     print(f"results: {folder}", file=sys.stderr)
 
 
@@ -85,17 +85,6 @@ def results_table(comparison: Comparison, shown: Sequence[Column]) -> Table:
         cells = [_cell(column.cells[i], mark) for column, mark in zip(shown, marked, strict=True)]
         made.add_row(Text(method.label, "bold"), *cells)
     return made
-
-
-def in_two_lines(title: str) -> str:
-    """Break a title where its longer line is shortest.
-
-    >>> in_two_lines("rounds to 80 %")
-    'rounds\\nto 80 %'
-    """
-    breaks = [i for i, c in enumerate(title) if c == " "]
-    at = min(breaks, key=lambda i: max(i, len(title) - i), default=None)
-    return title if at is None else f"{title[:at]}\n{title[at + 1 :]}"
 
 
 def _cell(cell: Cell, marked: bool) -> Text:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ..algorithms import BUILDERS
 from ..algorithms.about import about
 from ..core.errors import UserError, unknown
-from ..core.schema import Config
-from ..measure.compare import Cell, Column, Comparison
+from ..core.schema import FINETUNED, Config
+from ..measure.compare import POINTS, Cell, Column, Comparison
 from .titles import data_name, data_title, setup_title
 
 _LATEX = {
@@ -25,6 +25,11 @@ _LATEX = {
 }
 
 
+LATEX = "latex"
+PAPER = (POINTS["after_mix"], POINTS[FINETUNED], "worst client", "sent")  # columns that fit into one of a paper
+MORE = "`coterie list columns` names all columns, `--columns` chooses some, `--format markdown` says what numbers are"
+
+
 @dataclass(frozen=True)
 class ResultTable:
     """Numbers of methods, as every format writes them."""
@@ -35,19 +40,23 @@ class ResultTable:
     caption: str
     answer: Sequence[str]  # what they come to, and what is unequal
     sentences: Sequence[str]  # all else that is to be said of them
+    remarks: Sequence[str]  # what a comment in a paper says of them
 
 
-def comparison_table(comparison: Comparison, wanted: Sequence[str] = ()) -> ResultTable:
-    """Return the table of one comparison; ``wanted``: the titles of its columns, by default all of them."""
-    shown = [find_column(comparison, name) for name in wanted] or comparison.columns
+def comparison_table(comparison: Comparison, wanted: Sequence[str] = (), format: str = "") -> ResultTable:
+    """Return the table of one comparison; ``wanted``: the titles of its columns, by default those of the format."""
+    usual = [c for c in comparison.columns if format != LATEX or c.title in PAPER]
+    shown = [find_column(comparison, name) for name in wanted] or usual
+    above = [*comparison.answer, *comparison.unequal]
     config = _config(comparison)
     return ResultTable(
         data_title(config["data"]),
         [_heading(column) for column in shown],
         [(m.label, [column.cells[i] for column in shown]) for i, m in enumerate(comparison.methods)],
         f"{setup_title(config)}{_round(comparison)}. {_spread([comparison])}",
-        [*comparison.answer, *comparison.unequal],
+        above,
         [*comparison.details, *comparison.protocol(shown, "Bold:")],
+        [*above, *comparison.notes],
     )
 
 
@@ -69,6 +78,7 @@ def data_table(comparisons: Sequence[Comparison], wanted: Sequence[str] = ()) ->
         [(label, [each.get(label, Cell(None, "-")) for each in known]) for label in labels],
         f"{of[0].upper()}{of[1:]}, by data set. {_spread(comparisons)}",
         [],
+        about_each,
         about_each,
     )
 
@@ -140,7 +150,7 @@ def markdown(table: ResultTable) -> str:
 def latex(table: ResultTable) -> str:
     """Return a table for booktabs with the methods' names as papers write them, a short caption and a label.
 
-    What else is to be said of the numbers follows as comments.
+    A few comments say what the numbers come to.
     """
 
     def write(cell: Cell) -> str:
@@ -150,12 +160,12 @@ def latex(table: ResultTable) -> str:
     label = re.sub(r"[^a-z0-9]+", "-", table.name.lower()).strip("-")
     return "\n".join(
         [
-            r"% needs \usepackage{booktabs}",
+            rf"% needs \usepackage{{booktabs}}; {MORE}",
             r"\begin{table}",
             r"\centering\small",
             rf"\begin{{tabular}}{{l{'r' * len(table.headings)}}}",
             r"\toprule",
-            " & ".join(("Method", *map(tex, table.headings))) + r" \\",
+            " & ".join(("Method", *map(stacked, table.headings))) + r" \\",
             r"\midrule",
             *(" & ".join((tex(printed_name(name)), *map(write, cells))) + r" \\" for name, cells in table.rows),
             r"\bottomrule",
@@ -163,7 +173,7 @@ def latex(table: ResultTable) -> str:
             rf"\caption{{{tex(table.caption)}}}",
             rf"\label{{tab:{label}}}",
             r"\end{table}",
-            *(f"% {sentence}" for sentence in (*table.answer, *table.sentences)),
+            *(f"% {sentence}" for sentence in table.remarks),
         ]
     )
 
@@ -201,7 +211,7 @@ def csv_text(table: ResultTable) -> str:
     return made.getvalue().rstrip("\n")
 
 
-WRITERS = {"markdown": markdown, "latex": latex, "json": json_text, "csv": csv_text}
+WRITERS = {"markdown": markdown, LATEX: latex, "json": json_text, "csv": csv_text}
 
 
 def printed_name(label: str) -> str:
@@ -213,6 +223,27 @@ def printed_name(label: str) -> str:
     name = re.split("[@ ]", label, maxsplit=1)[0]
     title = about(BUILDERS[name]).title.partition(" (")[0] if name in BUILDERS else name
     return title + label[len(name) :]
+
+
+def in_two_lines(title: str) -> str:
+    """Break a title where its longer line is shortest.
+
+    >>> in_two_lines("rounds to 80 %")
+    'rounds\\nto 80 %'
+    """
+    breaks = [i for i, c in enumerate(title) if c == " "]
+    at = min(breaks, key=lambda i: max(i, len(title) - i), default=None)
+    return title if at is None else f"{title[:at]}\n{title[at + 1 :]}"
+
+
+def stacked(title: str) -> str:
+    r"""Return a heading in two lines, as LaTeX prints it.
+
+    >>> print(stacked("worst client (%)"), stacked("sent"))
+    \shortstack[r]{worst\\client (\%)} sent
+    """
+    upper, _, lower = tex(in_two_lines(title)).partition("\n")
+    return rf"\shortstack[r]{{{upper}\\{lower}}}" if lower else upper
 
 
 def tex(text: str) -> str:
