@@ -1,12 +1,14 @@
 """``coterie.compare`` gives what the command gives."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import coterie as ct
+from coterie.cli.comparing import ComparisonPlan
 from helpers_cli import Cli
 from pages import Page
 
@@ -52,6 +54,25 @@ def test_the_frame_has_the_numbers_of_the_runs(found: ct.Compared) -> None:
     above, table = found.markdown().split("\n| method ", 1)
     assert above.startswith(found.comparison.answer[0])
     assert [line.split()[1] for line in table.splitlines()[2:5]] == METHODS
+
+
+def test_without_pandas_it_is_said_before_and_nothing_is_lost(
+    found: ct.Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame, rows = found.frame(), found.rows()
+    for row in rows:
+        titles = [title for title in frame.columns if row[title] is not None]
+        assert [row[title] for title in titles] == frame.loc[row["method"], titles].tolist()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert found.rows() == rows
+    with pytest.raises(ct.UserError, match=r"'coterie\[tables\]', or take found.rows\(\)"):
+        found.frame()
+    said = r"pandas is not installed, so found.rows\(\) has what .* 'coterie\[tables\]' is for frames"
+    trained: list[object] = []
+    monkeypatch.setattr(ComparisonPlan, "train", lambda *_, **__: trained.append(None))
+    with pytest.warns(UserWarning, match=said):
+        ct.compare(["local", "fedavg"], SOURCE, clients=3, rounds=1, progress=False)
+    assert trained
 
 
 def test_values_in_place_of_names(found: ct.Compared, tmp_path: Path) -> None:

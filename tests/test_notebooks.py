@@ -105,7 +105,7 @@ def test_rows_become_a_frame(run: Run, tmp_path: Path) -> None:
 
 def test_without_pandas_one_sentence_names_the_fix(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match="pip install pandas"):
+    with pytest.raises(UserError, match=r"pip install 'coterie\[tables\]', or take run.history"):
         run.history.frame()
 
 

@@ -158,7 +158,7 @@ assert "<svg" in run._repr_html_()
 try:
     run.history.frame()
 except ct.UserError as error:
-    assert "pip install pandas" in str(error)
+    assert "pip install 'coterie[tables]'" in str(error)
 else:
     raise AssertionError("there is no pandas here")
 ct.export.save(run, 1, "m.safetensors")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.arguments import checked
-from ..core.errors import UserError
+from ..core.frames import frames
 from ..measure.compare import Comparison
 from ..report import write, write_methods
 from ..report.texts import LATEX, comparison_table, latex, markdown
@@ -38,13 +38,17 @@ class Compared:
         return self.comparison.verdict
 
     def frame(self) -> "pandas.DataFrame":
-        """Return the table as a frame of pandas: one row per method, one column per number, means over the seeds."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("a frame needs pandas: run pip install pandas") from error
-        found = {column.title: [cell.value for cell in column.cells] for column in self.comparison.columns}
-        return pandas.DataFrame(found, index=pandas.Index(list(self.runs), name="method"), dtype=float)
+        """Return ``rows()`` as a DataFrame of pandas (coterie[tables]), by method; what has no value is NaN."""
+        pandas = frames("found.rows(), a list of dictionaries")
+        return pandas.DataFrame(self.rows()).set_index("method").astype(float)
+
+    def rows(self) -> list[dict[str, str | float | None]]:
+        """Return the table as one dictionary per method: its name, and every number, as a mean over the seeds."""
+        columns = self.comparison.columns
+        numbers = zip(*([cell.value for cell in column.cells] for column in columns), strict=True)
+        titles = [column.title for column in columns]
+        named = zip(self.runs, numbers, strict=True)
+        return [{"method": name, **dict(zip(titles, values, strict=True))} for name, values in named]
 
     @checked("function")
     def markdown(self, columns: Sequence[str] = ()) -> str:

@@ -15,6 +15,7 @@ from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import accept, checked
 from ..core.clients import Clients
 from ..core.errors import UserError
+from ..core.frames import warn_without_frames
 from ..core.schema import Init, MeasureName, Precision, Select
 from ..data import Federation
 from ..measure.metric import MetricLike
@@ -120,6 +121,7 @@ def compare(
     asked = ComparisonPlan.of(plan, list(called), seeds, options.out, target, grid)
     output = Output(quiet=not progress)
     output.say(asked.remarks)
+    warn_without_frames("found.rows() has what found.frame() would have")
     runs: dict[str, list[Run]] = {name: [] for name in called}
     comparison = asked.train(output, trackers, keep=lambda name, run: runs[name].append(_kept(run, out)))
     return Compared(comparison, runs, options.out)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UserError, unknown
+from ..core.frames import frames
 from ..core.schema import ClientSummary, Config, Row
 from ..core.units import client_names, metrics_of, of_clients
 
@@ -15,10 +16,7 @@ COUNTS = ("train_samples", "test_samples", "parameters", "personal_parameters")
 
 def client_table(config: Config, summary: ClientSummary) -> "pandas.DataFrame":
     """Return one row per client by its name, newcomers last; what is not known of somebody is NaN."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise UserError("a frame needs pandas: run pip install pandas") from error
+    pandas = frames("run.client_summary, which is a dictionary of lists")
     known: Any = summary
     found: dict[str, Any] = {key: known[key] for key in COUNTS if known.get(key)}
     for metric in metrics_of(config):
@@ -45,10 +43,7 @@ def client_history(
     config: Config, history: Sequence[Row], summary: ClientSummary, protocol: str, metric: str | None
 ) -> "pandas.DataFrame":
     """Return a metric of every client, one row per evaluated round, one column per client."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise UserError("a frame needs pandas: run pip install pandas") from error
+    pandas = frames("run.history, whose rows have clients")
     kept = {row["round"]: row["clients"] for row in history if "clients" in row}
     if not kept:
         raise UserError("nothing was kept of single clients in every round: train with record=['clients']")

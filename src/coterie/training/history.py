@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.errors import UserError
+from ..core.frames import frames
 from ..core.schema import Row
 
 if TYPE_CHECKING:
@@ -13,14 +13,13 @@ class History(list[Row]):
     """One row per round, oldest first."""
 
     def frame(self) -> "pandas.DataFrame":
-        """Return the rows as a pandas DataFrame, one column per measure; what a round did not measure is NaN.
+        """Return the rows as a DataFrame of pandas (coterie[tables]), one column per measure.
+
+        What a round did not measure is NaN.
 
         What was kept of single clients is in ``run.client_history()``.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError("a frame needs pandas: run pip install pandas") from error
+        pandas = frames("run.history, which is a list of rows")
         frame = pandas.DataFrame([{k: v for k, v in row.items() if k != "clients"} for row in self])
         unknown = frame.columns[frame.isna().all()]  # columns of None would be of no number's type
         return frame.astype(dict.fromkeys(unknown, float))
