@@ -41,6 +41,8 @@ from forks import BESIDE, ENVIRONMENT
 from helpers_cli import DATA, Cli
 from laws import FIRST, METHODS, build, kind_like
 from modules import Recurrent
+from test_inputs import ByName, InOrder, module
+from test_inputs import federation as several
 from test_shards import assert_close, close
 from toys import dropping, experiment, net, ragged
 
@@ -160,6 +162,16 @@ def test_workers_train_what_cannot_be_lifted(workers: list[WorkerHandle]) -> Non
     backend = backend_on(e, workers[:2])
     assert backend.coordinator.engine == "serial"
     assert_close(run(backend)[0].state.gathered(), e.saved(run(e)[0]))
+
+
+def test_workers_take_several_inputs(lent: None) -> None:
+    """By name and in order."""
+    for form in (ByName, InOrder):
+        given = {"rounds": 2, "progress": False, "metric": ["accuracy"]}
+        method = ct.algorithms.dfedalt(topology="ring", epochs=1, batch_size=3)
+        one = ct.fit(module(form), several(form), method, engine="serial", **given)
+        other = ct.fit(module(form), several(form), method, engine="ray", cluster=ct.Cluster(workers=2), **given)
+        assert_close(other.final, one.final)
 
 
 def test_workers_learn_numbers(lent: None) -> None:

@@ -122,7 +122,7 @@ class Round:
     @property
     def members(self) -> Tensor:
         """The places of the cohort in a state, to index its stacked tensors with."""
-        return to_device(torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)), self.samples.x.device)
+        return to_device(torch.from_numpy(np.searchsorted(self.local_clients, self.cohort)), self.samples.y.device)
 
     def row(self, weighting: str) -> Tensor:
         """Return [m] a server's row of W: the weight of each local member among all members of the round.
@@ -132,7 +132,7 @@ class Round:
         sizes = self.samples.sizes
         total = sizes[self.global_cohort].sum() if weighting == "size" else 0
         row = sizes[self.cohort] / total if total else np.full(len(self.cohort), 1 / len(self.global_cohort))
-        return to_device(torch.from_numpy(row), self.samples.x.device)
+        return to_device(torch.from_numpy(row), self.samples.y.device)
 
 
 class ModelGroup(NamedTuple):

@@ -72,7 +72,7 @@ class LocalUpdate:
     def run(self, r: Round, models: Tensors, memory: Tensors | None = None, aux: Aux = NOTHING) -> Trained:
         """Run all phases from the stacked ``models``; the momentum is private, and nothing is sent yet."""
         looked_up = {REFERENCE: models, **aux}
-        loss, steps = torch.zeros(len(r.cohort), device=r.samples.x.device), np.zeros(len(r.cohort))
+        loss, steps = torch.zeros(len(r.cohort), device=r.samples.y.device), np.zeros(len(r.cohort))
         memory, passes = memory or {}, 0
         for phase in self.phases:
             if not phase.trains:  # a phase that trains nothing is none

@@ -4,7 +4,7 @@ The builders' own defaults are those of the papers (100 clients, ResNet-18, CIFA
 Helps show some of it, so nothing here waits for torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -85,9 +85,10 @@ PRESETS["csv"] = PRESETS["parquet"] = PRESETS["huggingface"] = PRESETS["npz"]
 PRESETS["wikitext2"] = PRESETS["text"]
 
 
-def models_for(preset: Preset, shape: Sequence[int]) -> Preset:
+def models_for(preset: Preset, shape: Any) -> Preset:
     """Return the preset with models that suit samples of this shape: convolutional ones for images."""
-    if preset.images is None or len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE:
+    image = isinstance(shape, tuple) and len(shape) == 3 and all(isinstance(side, int) for side in shape)
+    if preset.images is None or not image or min(shape[1:]) < SMALLEST_IMAGE:
         return preset
     suited = PRESETS[preset.images]
     return preset._replace(model=suited.model, staged=suited.staged)

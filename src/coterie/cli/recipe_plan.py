@@ -19,12 +19,12 @@ from ..recipes import Recipe
 from ..recipes.changes import Changes, apply_changes, shortenings
 from ..recipes.metrics import WHEN
 from ..track import Tracker
-from ..training.checks import check_model
 from ..training.chosen import check_selection
 from ..training.experiment import Experiment
 from ..training.first import PER_CLIENT as OWN_DRAWS
 from ..training.first import first_models
 from ..training.fit import fit
+from ..training.model_check import check_model
 from ..training.run import Run
 from ..training.search import combinations
 from .options import RecipeOptions

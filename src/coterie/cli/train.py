@@ -17,11 +17,11 @@ from ..measure.compare import Comparison, MethodRuns, RunData
 from ..measure.selection import chooses
 from ..models.model import Model
 from ..track import Tracker
-from ..training.checks import check_model
 from ..training.chosen import check_selection
 from ..training.evaluation import evaluation_interval
 from ..training.experiment import Experiment
 from ..training.fit import fit
+from ..training.model_check import check_model
 from ..training.newcomers import hold_out
 from ..training.run import Run
 from .chosen_engine import ChosenEngine

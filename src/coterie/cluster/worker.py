@@ -18,7 +18,7 @@ from .. import __version__
 from ..algorithms.base import Algorithm, Problem
 from ..algorithms.bind import bind
 from ..core.errors import UserError
-from ..core.tensors import Tensors, add
+from ..core.tensors import Tensors, Tree, add, leaves, tree_map, with_leaves
 from ..data import Federation
 from ..data.batches import Integers
 from ..engines import Serial
@@ -58,6 +58,7 @@ class Job:
 
     model: Model
     federation: Callable[..., Federation]  # takes the samples
+    forms: Tree  # of training and test samples and their targets: inputs may be several
     algorithm: Algorithm
     fields: Mapping[str, Any]  # FIELDS of the experiment
     device: str
@@ -67,7 +68,7 @@ class Job:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nobody writes to them
             tensors = [torch.from_numpy(v) for v in samples]
-        federation = self.federation(*tensors).to(self.device)
+        federation = self.federation(*with_leaves(self.forms, tensors)).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
         problem = Problem(model, federation.clients, self.fields["rounds"], self.fields["seed"])
         program = bind(self.algorithm, problem, self.fields["offline"] > 0)
@@ -80,8 +81,10 @@ def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:
     division = {name: getattr(fed, name) for name in DIVISION}
     fields = {name: getattr(e, name) for name in FIELDS}
     model = replace(e.model)  # a copy has no cached properties
-    job = Job(model, partial(Federation, **division), e.algorithm, fields, device)
-    return job, [v.numpy() for v in (fed.x, fed.y, fed.test_x, fed.test_y)]
+    samples = fed.x, fed.y, fed.test_x, fed.test_y
+    forms = tree_map(lambda v: v.new_empty(0), samples)
+    job = Job(model, partial(Federation, **division), forms, e.algorithm, fields, device)
+    return job, [v.numpy() for v in leaves(samples)]
 
 
 class Worker:
@@ -120,7 +123,7 @@ class Worker:
     def host(self, number: int, shard_of: Integers, engine: str, round: int = 0, state: Packed | None = None) -> None:
         """Take on a shard: before the first round, or with its state after ``round`` rounds."""
         inner = self._choice(engine, int((shard_of == number).sum())).engine
-        tensors = None if state is None else unpack(state, self.experiment.federation.x.device)
+        tensors = None if state is None else unpack(state, self.experiment.federation.y.device)
         self.shards[number] = Shard(self.experiment, inner, shard_of, number, round, tensors)
 
     def advance(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
 from .bounds import Edges, EngineName, EqualRows, RightAnswers
-from .schema_parts import Count, Newcomers, NewcomerSummary, PeerOrigin, SavedColumns
+from .schema_parts import Count, Newcomers, NewcomerSummary, PeerOrigin, SampleShape, SavedColumns
 
 FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
 VALIDATION = "validation"  # that of what a client would deploy, on its validation samples, where clients have some
@@ -220,7 +220,7 @@ class ModelOrigin(TypedDict):
     name: NotRequired[str]
     module: NotRequired[str]
     classes: NotRequired[PositiveInt]
-    input_shape: NotRequired[list[PositiveInt]]
+    input_shape: NotRequired[SampleShape]
 
 
 TargetKind = Literal["classes", "tokens", "pixels", "labels", "masks", "numbers", "probabilities"]
@@ -281,7 +281,8 @@ class Config(Repeatable):
     versions: dict[str, str]
     columns: NotRequired[SavedColumns]  # of a table
     in_one_place: NotRequired[bool]  # whether all samples were together, which is not federated
-    sample_shape: NotRequired[list[Count]]  # where the model is a module that Coterie did not build
+    sample_shape: NotRequired[SampleShape]  # where the model is a module that Coterie did not build
+    sample_type: NotRequired[list[str] | dict[str, str]]  # of each of several inputs
     peer: NotRequired[PeerOrigin]  # of a participant's own folder
 
 

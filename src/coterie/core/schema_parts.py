@@ -5,6 +5,8 @@ from typing import Annotated, NotRequired, TypedDict
 from .annotations import NonNegative, Positive, PositiveInt, Range
 
 Count = Annotated[int, Range()]
+SampleShape = list[Count] | list[list[Count]] | dict[str, list[Count]]
+"""Of one sample: of one input, of several in order, or of several by name."""
 
 
 class _Columns(TypedDict):

@@ -109,13 +109,20 @@ def replicate(x: Tree, clients: int) -> Tree:
     return tree_map(lambda v: v.expand(clients, *v.shape), x)
 
 
-def count(x: Tensors) -> int:
-    """Return how many clients stacked tensors have.
+def count(x: Tree) -> int:
+    """Return the length of the leading dimension: how many clients stacked tensors have, or samples a batch.
 
     >>> count(replicate({"a": torch.tensor(1)}, 3))
     3
     """
-    return len(next(iter(x.values())))
+    return len(first_of(x))
+
+
+def first_of(x: Tree) -> Tensor:
+    """Return the first tensor of a tree."""
+    while not isinstance(x, Tensor):
+        x = next(iter(x.values() if isinstance(x, dict) else x))
+    return x
 
 
 def split(x: Tensors, names: Collection[str]) -> tuple[Tensors, Tensors]:

@@ -1,5 +1,6 @@
 """Arrays that people have at hand, as tensors: of NumPy, pandas or PyTorch, or lists of numbers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,10 @@ def _from_values(what: str, values: Any) -> Tensor:
         try:
             return torch.stack(list(values)) if values and isinstance(values[0], Tensor) else torch.as_tensor(values)
         except (TypeError, ValueError, RuntimeError) as error:
+            if ragged := _lengths(values):
+                raise UserError(
+                    f"{what} are no rows of numbers of one length, but of {ragged}: pad them to one length"
+                ) from error
             said = str(error).splitlines()[0]
             raise UserError(f"{what} are no rows of numbers ({said}): give an array of numbers") from error
     if not isinstance(values, np.ndarray) and not hasattr(values, "__array__"):
@@ -105,3 +110,9 @@ def _from_values(what: str, values: Any) -> Tensor:
         raise UserError(f"{what} are {array.dtype}, which torch does not have: give float64")
     # Read-only, reversed and byte-swapped arrays cannot share their memory with a tensor; this copies just those.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+
+
+def _lengths(rows: Sequence[Any]) -> str:
+    """Say how long rows are, where they are of unequal lengths; nothing where they are not."""
+    lengths = {len(row) if hasattr(row, "__len__") else 0 for row in rows}
+    return f"{min(lengths)} to {max(lengths)}" if len(lengths) > 1 else ""

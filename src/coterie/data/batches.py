@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from ..core import rng
 from ..core.clients import client_list
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, rows, tree_map
+from .inputs import Inputs
 from .transform import Masking, Transform
 
 Integers = NDArray[np.int64]
@@ -33,7 +34,7 @@ ANSWERS = 256  # the number of answers that are evaluated together
 class Batch(NamedTuple):
     """The samples of one step."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     mask: Tensor | None  # [B] 1 for a sample, 0 for padding; None: all are samples
     dropout: Tensor | None = None  # its first number is the key of all masks; None: torch's generator draws them
@@ -53,7 +54,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 class Samples:
     """The stored samples of a federation, and which of them each client owns."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     owned: tuple[Tensor, ...]  # positions in x and y, one tensor per client
     transform: Transform | Masking | None = None  # makes inputs of the samples; None: they are inputs
@@ -101,15 +102,16 @@ class Samples:
 
         ``dropout``: whose first number is the key of the batch's dropout masks, if there are any.
         """
-        x = take(self.x, index)
+        x = tree_map(lambda v: take(v, index), self.x)
         if self.transform is not None:
             x = self.transform.plain(x) if draw is None else self.transform.augmented(x, draw)
         return Batch(x, take(self.y, index), mask, dropout)
 
     def parts(self, size: int) -> Iterator[Batch]:
         """Yield copies of all samples in order, ``size`` at a time, as a model is evaluated on them."""
-        for x, y in zip(*(torch.split(v, size) for v in (self.x, self.y)), strict=True):
-            yield Batch(x.clone() if self.transform is None else self.transform.plain(x), y, None)
+        for start in range(0, len(self.y), size):
+            x, y = rows((self.x, self.y), slice(start, start + size))
+            yield Batch(tree_map(torch.clone, x) if self.transform is None else self.transform.plain(x), y, None)
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Batches:
         random = self.key is not None and transform is not None and transform.random
         draw = self._augmentation(which, passes, local) if random else None
         dropout = self._dropout_keys(which, index.shape[1]) if self.dropout else None
-        device = self.samples.x.device
+        device = self.samples.y.device
         return Stream(
             self.samples,
             torch.from_numpy(index).to(device, non_blocking=True),

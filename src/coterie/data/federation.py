@@ -3,27 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from ..core.annotations import PositiveInt
 from ..core.arguments import checked, checked_class
 from ..core.clients import client_name
 from ..core.errors import UserError
 from ..core.memory import check_fits
-from ..core.tensors import as_bytes
-from .arrays import ColumnOrder, as_labels, as_tensor, name_of
-from .datasets import dataset_pair
+from ..core.tensors import as_bytes, count, rows, tree_map
+from .arrays import as_tensor, name_of
 from .encoding import Columns
+from .inputs import Inputs, Shape, by_name, check_alike, check_inputs, names_of, sample_shape, shape_in_words
 from .transform import Masking, Transform
 
-Array = Tensor | NDArray[np.generic]
-Pair = tuple[Array, Array] | Dataset[Any]
 MOST_CLASSES = 1_000_000  # of fewer samples than that
 
 
@@ -40,9 +37,9 @@ class Federation:
     [[1, 0], [0, 2]]
     """
 
-    x: Tensor  # [N, ...] every training sample
+    x: Inputs  # [N, ...] every training sample; several inputs are a dictionary or a tuple of such tensors
     y: Tensor  # [N, ...] class labels, or floating targets
-    test_x: Tensor  # [M, ...]
+    test_x: Inputs  # [M, ...]
     test_y: Tensor  # [M, ...]
     train: tuple[Tensor, ...]  # per client: int64 rows of x
     test: tuple[Tensor, ...]  # per client: int64 rows of test_x; clients may share rows
@@ -58,16 +55,17 @@ class Federation:
             n, m = len(self.train), len(self.test)
             raise UserError(f"give every client a train and a test part, not {n} train and {m} test parts")
         check_names(self.names, len(self.train))
-        for kind, x, y, rows in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
-            parts = OwnedRows(rows, self.names)
-            parts.check(kind, len(x))
+        for kind, x, y, own in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
+            parts = OwnedRows(own, self.names)
+            check_inputs(f"the {kind} samples", x)
+            parts.check(kind, count(x))
             _check_samples(kind, x, y, parts)
             _check_targets(kind, y, self.classes, parts)
         if self.validation and len(self.validation) != self.clients:
             raise UserError(f"give every client validation rows or none, not {len(self.validation)} lists of rows")
-        OwnedRows(self.validation, self.names).check("validation", len(self.x))
-        _check_alike("test samples", self.test_x, "train samples", self.x)
-        _check_alike("test targets", self.test_y, "train targets", self.y)
+        OwnedRows(self.validation, self.names).check("validation", len(self.y))
+        check_alike("test samples", self.test_x, "train samples", self.x)
+        check_alike("test targets", self.test_y, "train targets", self.y)
         _check_transform(self.x, self.y, self.transform)
         if not any(map(len, self.train)):
             raise UserError("no client has a training sample: give at least one client some data")
@@ -75,12 +73,12 @@ class Federation:
         check_fits(counts, f"counting {self.classes} classes", "number the classes from 0 without gaps")
         # A view of images with their channels last would bring that layout into every convolution.
         for name in ("x", "test_x"):
-            object.__setattr__(self, name, getattr(self, name).contiguous())
+            object.__setattr__(self, name, tree_map(lambda v: v.contiguous(), getattr(self, name)))
 
     def __repr__(self) -> str:
         return (
-            f"Federation(clients={self.clients}, samples={len(self.x)}, test_samples={len(self.test_x)}, "
-            f"input_shape={tuple(self.input_shape)}, classes={self.classes})"
+            f"Federation(clients={self.clients}, samples={len(self.y)}, test_samples={len(self.test_y)}, "
+            f"input_shape={shape_in_words(self.input_shape)}, classes={self.classes})"
         )
 
     @property
@@ -91,21 +89,21 @@ class Federation:
     @property
     def sizes(self) -> Tensor:
         """The number of training samples of each client, [n]."""
-        return torch.tensor([len(part) for part in self.train], device=self.x.device)
+        return torch.tensor([len(part) for part in self.train], device=self.y.device)
 
     @property
-    def input_shape(self) -> torch.Size:
-        """The shape of one sample."""
-        return self.x.shape[1:]
+    def input_shape(self) -> Shape:
+        """The shape of one sample; of several inputs a dictionary or a tuple of shapes."""
+        return sample_shape(self.x)
 
     @property
     def outputs(self) -> int:
         """The number of outputs of a model: a score per class, or a number for every number of a target."""
         return self.y.shape[1:].numel() if self.classes is None else self.classes
 
-    def sample(self, which: int | Tensor) -> Tensor:
+    def sample(self, which: int | Tensor) -> Inputs:
         """Return copies of training samples as a model sees them in evaluation: the first ones, or some rows."""
-        x = self.x[:which].clone() if isinstance(which, int) else self.x[which]
+        x = tree_map(lambda v: v[:which].clone(), self.x) if isinstance(which, int) else rows(self.x, which)
         return x if self.transform is None else self.transform.plain(x)
 
     def class_counts(self) -> Tensor:
@@ -120,14 +118,14 @@ class Federation:
         validation = [self.validation[i] for i in which] if self.validation else []
         kept, tested = (torch.unique(torch.cat(parts)) for parts in ([*train, *validation], test))
 
-        def renumbered(parts: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
-            return tuple(torch.searchsorted(rows, part) for part in parts)
+        def renumbered(parts: Sequence[Tensor], places: Tensor) -> tuple[Tensor, ...]:
+            return tuple(torch.searchsorted(places, part) for part in parts)
 
         return replace(
             self,
-            x=self.x[kept],
+            x=rows(self.x, kept),
             y=self.y[kept],
-            test_x=self.test_x[tested],
+            test_x=rows(self.test_x, tested),
             test_y=self.test_y[tested],
             train=renumbered(train, kept),
             test=renumbered(test, tested),
@@ -138,7 +136,9 @@ class Federation:
     @checked("function")
     def to(self, device: torch.device | str) -> "Federation":
         """Return the same federation with every tensor on ``device``."""
-        samples = {name: getattr(self, name).to(device) for name in ("x", "y", "test_x", "test_y")}
+        samples = {
+            name: tree_map(lambda v: v.to(device), getattr(self, name)) for name in ("x", "y", "test_x", "test_y")
+        }
         parts = (self.train, self.test, self.validation)
         train, test, validation = (tuple(own.to(device) for own in each) for each in parts)
         return replace(self, **samples, train=train, test=test, validation=validation)
@@ -148,43 +148,11 @@ class Federation:
         digest = blake2b(f"{self.clients} {self.classes}".encode(), digest_size=8)
         if self.transform is not None:
             digest.update(repr(self.transform).encode())
-        for tensor in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test, *self.validation):
-            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(as_bytes(tensor))
+        for part in (self.x, self.y, self.test_x, self.test_y, *self.train, *self.test, *self.validation):
+            for name, tensor in by_name("", part).items():
+                digest.update(f"{name}{tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(as_bytes(tensor))
         return digest.hexdigest()
-
-
-@checked("function", own=("train", "test"))
-def from_tensors(
-    train: Sequence[Pair],
-    test: Sequence[Pair],
-    classes: PositiveInt | None = None,
-    transform: Transform | None = None,
-    names: Sequence[str] = (),
-) -> Federation:
-    """Make a federation of one pair (samples, targets) per client: tensors, arrays, DataFrames, lists of numbers.
-
-    A client may be a ``torch.utils.data.Dataset`` instead, whose items are pairs (sample, target). DataFrames have the
-    same columns, which are brought into the order of the first one.
-
-    Samples and floating targets keep their dtype; integer targets are class labels and become int64. ``classes``
-    is one more than the largest label unless given. Images of type uint8 are stored as they are; ``transform`` says
-    how a batch of them becomes what the model sees. ``names``: what the clients are called in tables and sentences.
-
-    >>> x, y = torch.rand(4, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
-    >>> fed = from_tensors(train=[(x, y), (x[:1], y[:1])], test=[(x, y), (x, y)])
-    >>> fed.sizes.tolist(), fed.classes, fed.x.dtype
-    ([4, 1], 3, torch.float64)
-    """
-    order = ColumnOrder()
-    x, y, parts = _concatenated("train", train, names, order)
-    test_x, test_y, test_parts = _concatenated("test", test, names, order)
-    if classes is None and not y.is_floating_point():
-        largest = [int(labels.max()) for labels in (y, test_y) if labels.numel()]
-        classes = max(largest, default=0) + 1
-        if classes > max(MOST_CLASSES, len(y) + len(test_y)):
-            raise UserError(f"the largest label is {classes - 1}: number the classes from 0, or say how many there are")
-    return Federation(x, y, test_x, test_y, parts, test_parts, classes, transform=transform, names=tuple(names))
 
 
 def check_names(names: Sequence[str], clients: int) -> None:
@@ -194,46 +162,6 @@ def check_names(names: Sequence[str], clients: int) -> None:
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise UserError(f"two clients are called {twice}: give every client a name of its own")
-
-
-def _concatenated(
-    kind: str, pairs: Sequence[Pair], names: Sequence[str], order: ColumnOrder
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return all pairs end to end, and the rows of each client."""
-    if not isinstance(pairs, Sequence) or isinstance(pairs, str | bytes):
-        raise UserError(f"{kind} is a {type(pairs).__name__}: give a list of pairs (samples, targets), one per client")
-    if not pairs:
-        raise UserError(f"{kind} is empty: give one pair (samples, targets) per client")
-    check_names(names, len(pairs))
-    called = [client_name(names, client) for client in range(len(pairs))]
-    tensors = [_pair(kind, who, pair, order) for who, pair in zip(called, pairs, strict=True)]
-    for who, pair in zip(called, tensors, strict=True):
-        for what, mine, first in zip(("samples", "targets"), pair, tensors[0], strict=True):
-            _check_alike(f"{kind} {what} of {who}", mine, f"those of {called[0]}", first)
-    xs, ys = zip(*tensors, strict=True)
-    rows = torch.arange(sum(map(len, xs)), device=xs[0].device)
-    return torch.cat(xs), torch.cat(ys), torch.split(rows, [len(x) for x in xs])
-
-
-def _pair(kind: str, who: str, pair: Pair, order: ColumnOrder) -> tuple[Tensor, Tensor]:
-    if isinstance(pair, Dataset):
-        pair = dataset_pair(f"{kind} of {who}", pair)
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise UserError(
-            f"{kind} of {who} must be a pair (samples, targets) or a torch Dataset, not a {type(pair).__name__}"
-        )
-    x = as_tensor(f"the {kind} samples of {who}", order.aligned("samples", f"{kind} of {who}", pair[0]))
-    y = as_labels(f"the {kind} targets of {who}", order.aligned("targets", f"{kind} of {who}", pair[1]))
-    if not x.ndim or not y.ndim or len(x) != len(y):
-        shapes = f"{tuple(x.shape)} and {tuple(y.shape)}"
-        raise UserError(f"{kind} of {who} needs as many samples as targets, not shapes {shapes}")
-    return x, y
-
-
-def _check_alike(what: str, these: Tensor, others: str, those: Tensor) -> None:
-    if these.shape[1:] != those.shape[1:] or these.dtype != those.dtype:
-        looks = [f"{name_of(values)} of shape {tuple(values.shape[1:])}" for values in (these, those)]
-        raise UserError(f"{what} are {looks[0]} but {others} are {looks[1]}: make them alike")
 
 
 class OwnedRows(NamedTuple):
@@ -260,11 +188,11 @@ class OwnedRows(NamedTuple):
             raise UserError(f"{client_name(self.names, client)} points outside the {samples} {kind} samples")
 
 
-def _check_samples(kind: str, x: Tensor, y: Tensor, parts: "OwnedRows") -> None:
-    if len(x) != len(y):
-        raise UserError(f"there are {len(x)} {kind} samples but {len(y)} targets: give one target a sample")
-    for what, values in (("samples", x), ("targets", y)):
+def _check_samples(kind: str, x: Inputs, y: Tensor, parts: "OwnedRows") -> None:
+    for what, values in (by_name("samples", x) | {"targets": y}).items():
         as_tensor(f"the {kind} {what}", values)  # refuses what has no numbers in memory
+        if len(values) != len(y):
+            raise UserError(f"there are {len(values)} {kind} {what} but {len(y)} targets: give one target a sample")
         # The extremes show any NaN or infinity without a mask as large as the data.
         if values.numel() and not torch.stack(values.aminmax()).isfinite().all():
             whose = parts.owner(~values.isfinite())
@@ -281,8 +209,11 @@ def _check_targets(kind: str, y: Tensor, classes: int | None, parts: "OwnedRows"
         raise UserError(f"{kind} labels run from {low} to {high}{whose}: {classes} classes are 0 to {classes - 1}")
 
 
-def _check_transform(x: Tensor, y: Tensor, transform: Transform | Masking | None) -> None:
+def _check_transform(x: Inputs, y: Tensor, transform: Transform | Masking | None) -> None:
     if isinstance(transform, Masking):  # the source of a text has made it fit
+        return
+    if names_of(x):
+        _check_several(x, transform)
         return
     raw = x.dtype == torch.uint8
     if raw and transform is None:
@@ -297,3 +228,12 @@ def _check_transform(x: Tensor, y: Tensor, transform: Transform | Masking | None
     if len(transform.mean) != x.shape[1]:
         given = len(transform.mean)
         raise UserError(f"the images have {x.shape[1]} channels, mean and std {given}: give one number a channel")
+
+
+def _check_several(x: Inputs, transform: Transform | None) -> None:
+    """Refuse what is for one tensor of images."""
+    if transform is not None:
+        raise UserError("a transform is for samples of one tensor, and these have several inputs: leave it out")
+    for name, v in by_name("samples", x).items():
+        if v.dtype == torch.uint8:
+            raise UserError(f"{name} are uint8, and several inputs are given as a model takes them: make them numbers")

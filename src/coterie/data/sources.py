@@ -18,7 +18,8 @@ from .builtin import digits, synthetic
 from .custom import image_folder, npz
 from .dealing import Parts
 from .encoding import Columns
-from .federation import Federation, from_tensors
+from .federation import Federation
+from .given import from_tensors
 from .partition import IID, NATURAL, PARTITIONS, natural_split, split, test_parts
 from .place import data_dir as found_data_dir
 from .pool import Pool

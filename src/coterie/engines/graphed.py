@@ -183,7 +183,7 @@ class RecordedStep:
         self.last = chunk == 1 and may_be_last(leaves((carry, fixed)))  # the channels, of one client alone
         self.carry, self.fixed = tree_map(self._own, carry), tree_map(self._own, fixed)
         kind = next(v.dtype for v in leaves((carry, fixed)) if v.is_floating_point())
-        self.rates = torch.tensor(step.rates, dtype=kind, device=samples.x.device)
+        self.rates = torch.tensor(step.rates, dtype=kind, device=samples.y.device)
         self._plays: dict[Hashable, tuple[Tensors, Play]] = {}
 
     def load(self, rates: Sequence[float | Tensor], fixed: Sequence[Tensor]) -> None:
@@ -292,4 +292,7 @@ def all_steps(batches: Batches, group: Integers, exact: bool) -> tuple[Tensors, 
 
 
 def _channels_last(batch: Batch) -> Batch:
-    return batch._replace(x=batch.x.contiguous(memory_format=torch.channels_last)) if batch.x.dim() == 4 else batch
+    def last(x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+    return batch._replace(x=tree_map(last, batch.x))

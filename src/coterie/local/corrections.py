@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.tensors import Tensors, add, floating, norm, split, sub
+from ..core.tensors import Tensors, add, floating, norm, rows, split, sub
 from ..data.batches import Batch, Batches
 from ..engines.base import Grad, StepInfo
 from ..exchange.mixing import ratio
@@ -47,7 +47,7 @@ class Sam(Correction):
         """Return the gradient after an ascent along it."""
 
         def ascended(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensors, StepInfo]:
-            rewind = rewinder(batch.x.device)
+            rewind = rewinder(batch.y.device)
             g, info = grad(x, frozen, batch)
             rewind()
             scales = None if self.form == "plain" else {k: v.abs() + self.eta for k, v in x.items()}
@@ -153,7 +153,7 @@ class FewSamples(Correction):
             exact, info = grad(v, frozen | u, batch)
             size = self.size
             mask = None if batch.mask is None else batch.mask[:size]
-            few = batch._replace(x=batch.x[:size], y=batch.y[:size], mask=mask)
+            few = batch._replace(x=rows(batch.x, slice(size)), y=batch.y[:size], mask=mask)
             noisy, seen = grad(u, frozen | v, few)
             return {k: (noisy | exact)[k] for k in x}, info._replace(unreached=info.unreached | seen.unreached)
 

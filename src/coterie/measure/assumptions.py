@@ -97,7 +97,7 @@ def _noise(
     for few in sorted({int(k) for k in steps if k > 1}):  # side by side where equally many are looked at
         which = np.flatnonzero(steps == few)
         batches = Batches(samples, which, Amount(steps=few), 1, key=0)
-        mine = rows(models, torch.from_numpy(which).to(samples.x.device))
+        mine = rows(models, torch.from_numpy(which).to(samples.y.device))
         with unfused_attention(), torch.enable_grad():
             found = engine.map(one, mine, batches, keys=[0] * len(which))
         sums = [total + float(part.sum()) for total, part in zip(sums, found, strict=True)]

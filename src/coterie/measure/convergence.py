@@ -39,7 +39,7 @@ def gradient_norms(
     Reference: FedAvg-P/Scaffold-P, Table 1.
     """
     sums = gradient_sums(engine, model, models, samples, shared)
-    return GradientNorms(float(squared(sums.u, samples.x.device)) / sums.clients**2, sums.v2 / sums.clients)
+    return GradientNorms(float(squared(sums.u, samples.y.device)) / sums.clients**2, sums.v2 / sums.clients)
 
 
 def with_common_shared(models: Tensors, shared: Collection[str], center: Tensors | None = None) -> Tensors:

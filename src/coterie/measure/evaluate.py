@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ..core.errors import UserError
 from ..core.process_wide import ProcessWide
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, floating, pick, replicate, split
+from ..core.tensors import Tensors, Tree, count, floating, pick, replicate, split, to_device
 from ..data.batches import Amount, Batch, Batches, Integers, Samples
 from ..engines.base import Engine
 from ..models.model import Model, products
@@ -113,7 +113,7 @@ def sample_statistics(
         for step in range(-(-int(sizes.max(initial=0)) // wide)):
             who = np.flatnonzero(sizes > step * wide)
             batches = Batches(tests, clients[who], Amount(steps=1), wide, key=None, first=step)
-            none = torch.zeros(len(who), width, metrics.width, dtype=metrics.task.dtype, device=tests.x.device)
+            none = torch.zeros(len(who), width, metrics.width, dtype=metrics.task.dtype, device=tests.y.device)
             mine = models if len(who) == len(clients) else pick(models, who)
             found: Tensor = engine.scan(Answers(model, metrics), none, mine, batches, keys=[0] * len(who))
             place = step * wide + np.arange(width)
@@ -159,7 +159,7 @@ def measure_common(
     Every sample is answered once, whoever owns it, where one process has all clients; unless the company of a client's
     own samples matters to the answers.
     """
-    few = torch.arange(min(len(tests.y), 4), device=tests.x.device)
+    few = torch.arange(min(len(tests.y), 4), device=tests.y.device)
     if len(clients) == len(tests.owned) and model.answers_alone(tests.batch(few, None, None).x):
         places, kept = pooled_statistics(engine, model, tensors, tests, clients, metrics)
         own = torch.from_numpy(kept.numpy()[tests.flat])
@@ -186,21 +186,21 @@ def pooled_statistics(
 
 def global_accuracy(engine: Engine, model: Model, tensors: Tensors, tests: Samples) -> float:
     """Return the accuracy of one model on all test samples together."""
-    metrics = metrics_for(model, tests.batch(torch.arange(1, device=tests.x.device)).x, tests.y, ["accuracy"])
+    metrics = metrics_for(model, tests.batch(torch.arange(1, device=tests.y.device)).x, tests.y, ["accuracy"])
     _, kept = pooled_statistics(engine, model, tensors, tests, np.arange(len(tests.owned)), metrics)
     return float(metrics.value(kept))
 
 
-def metrics_for(model: Model, x: Tensor, y: Tensor, given: Sequence[MetricLike]) -> Metrics:
+def metrics_for(model: Model, x: Tree, y: Tensor, given: Sequence[MetricLike]) -> Metrics:
     """Return metrics for what a model answers to the first inputs ``x``, and for all targets ``y``.
 
     Those that do not fit are refused. Without any given it is the one that suits the task and the loss, or none.
     """
     device = next(iter(model.start.values())).device  # also where there are shapes alone
     with plain_inference(model), torch_draws(device=device):
-        outputs = model.outputs(model.start, x.to(device))
+        outputs = model.outputs(model.start, to_device(x, device))
     task = task_of(outputs, y, model.loss)
-    return Metrics.of(given or natural(task, model.loss), task, outputs, y[: len(x)].to(device))
+    return Metrics.of(given or natural(task, model.loss), task, outputs, y[: count(x)].to(device))
 
 
 def record_train_accuracy(experiment: Measured, state: Any) -> dict[str, float]:

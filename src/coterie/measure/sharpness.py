@@ -63,7 +63,7 @@ def on_clients(
     for start in range(0, len(known), at_a_time):
         which = known[start : start + at_a_time]
         batches = Batches(samples, which, Amount(epochs=1), ANSWERS, key=None)
-        mine = rows(models, torch.from_numpy(which).to(samples.x.device))
+        mine = rows(models, torch.from_numpy(which).to(samples.y.device))
         with unfused_attention(), torch.enable_grad():
             results = engine.map(f, mine, batches, keys=[0] * len(which))
         yield which, results

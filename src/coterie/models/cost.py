@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
 from ..core.rng import torch_draws
+from ..core.tensors import Tree, first_of
+from ..core.tensors import count as count_of
 from ..engines.watch import Watch
 from .model import answer
 
@@ -42,7 +44,7 @@ class _Products(Watch):
         return result
 
 
-def cost(module: nn.Module, samples: Tensor) -> Cost:
+def cost(module: nn.Module, samples: Tree) -> Cost:
     """Count a forward pass of ``samples`` ([n, ...]) through ``module``; return the cost of one of them.
 
     Some modules need two samples: a single number has no batch statistics. The convention is that of Table 1 of
@@ -65,7 +67,7 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
     hooks = [m.register_forward_hook(count) for m in leaves]
     was_training = module.training
     try:
-        with torch.no_grad(), torch_draws(device=samples.device), products:
+        with torch.no_grad(), torch_draws(device=first_of(samples).device), products:
             answer(module.eval(), samples)
     finally:
         module.train(was_training)
@@ -73,5 +75,5 @@ def cost(module: nn.Module, samples: Tensor) -> Cost:
             hook.remove()
     macs = products.flops // 2
     convolutional = any(isinstance(m, nn.modules.conv._ConvNd) for m in leaves)
-    n = len(samples)
+    n = count_of(samples)
     return Cost(macs // n, (macs + extra) // n, activations // n, convolutional)

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.rng import torch_draws
 from ..core.schema import Precision
-from ..core.tensors import SIMD_WIDTH, Tensors, Tree
+from ..core.tensors import SIMD_WIDTH, Tensors, Tree, first_of, tree_map
 from ..data.batches import Batch
 from ..engines.base import Objective, StepInfo
 from ..engines.dropout import CounterDropout
@@ -156,7 +156,7 @@ class Model:
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             # A forward pass writes into running statistics, or puts others in their place in ``tensors``.
             tensors = x | frozen | {k: frozen[k].clone() for k in self.running}
-            with self._modes(batch.x.device, batch.mask):
+            with self._modes(batch.y.device, batch.mask):
                 dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
                 with dropout:
                     outputs = forward(tensors, batch.x)
@@ -172,12 +172,12 @@ class Model:
 
         return value
 
-    def outputs(self, tensors: Tensors, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def outputs(self, tensors: Tensors, x: Tree, mask: Tensor | None = None) -> Tensor:
         """Return the outputs of the model with these tensors in evaluation mode, which leaves all of them as they are.
 
         ``mask``: as a batch has it.
         """
-        with self._modes(x.device, mask):
+        with self._modes(next(iter(tensors.values())).device, mask):
             return self._evaluate(tensors | {k: tensors[k].clone() for k in self.running}, x)
 
     @contextmanager
@@ -208,11 +208,11 @@ class Model:
     def _evaluate(self) -> "Stateless":
         return Stateless(self.module, self.evaluation)
 
-    def answers_alone(self, x: Tensor) -> bool:
+    def answers_alone(self, x: Tree) -> bool:
         """Try once whether the answer to a sample is independent of the other samples, in evaluation mode."""
         if "alone" not in self._found:
-            with torch.no_grad(), torch_draws(device=x.device):
-                others = x[:1].repeat_interleave(len(x), 0)  # before a module may write into x
+            with torch.no_grad(), torch_draws(device=first_of(x).device):
+                others = tree_map(lambda v: v[:1].repeat_interleave(len(v), 0), x)  # before a module may write into x
                 company = self.outputs(self.start, x), self.outputs(self.start, others)
             self._found["alone"] = torch.allclose(company[0][:1], company[1][:1], rtol=1e-4, atol=1e-5)
         return self._found["alone"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.rng import torch_draws
-from ..core.tensors import Tensors, split
+from ..core.tensors import Tensors, Tree, first_of, rows, split, tree_map
 from ..data.batches import Batch
 from ..engines.base import StepInfo
 from ..engines.dropout import CounterDropout
@@ -35,7 +35,7 @@ def padding_matters(model: Model, batch: Batch, targets: Tensor) -> bool:
     which leave the padding out. A model may begin with a head or a gate of zeros, which hides all of it until the first
     step, so that the same is tried with other weights, too.
     """
-    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=batch.x.device) as seed:
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=batch.y.device) as seed:
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         if not _padded_alike(model, model.start, batch, targets, seed):
             return True
@@ -70,15 +70,15 @@ def _padded_alike(
     apart: float = ROUNDING,
 ) -> bool:
     """Return whether these values of a model's tensors show no trace of padding: nothing is relatively so far apart."""
-    x, y, key, few = batch.x, batch.y, batch.dropout, max(1, 2 * len(batch.x) // 3)
-    used = torch.arange(len(x), device=x.device) < few
-    first = torch.cat([torch.arange(few), torch.zeros(len(x) - few, dtype=torch.int64)]).to(x.device)
+    (x, y), key, few = (batch.x, batch.y), batch.dropout, max(1, 2 * len(batch.y) // 3)
+    used = torch.arange(len(y), device=y.device) < few
+    first = torch.cat([torch.arange(few), torch.zeros(len(y) - few, dtype=torch.int64)]).to(y.device)
     trials = {
         "whole": Batch(x, y, None, key),
         "masked": Batch(x, y, torch.ones_like(used), key),
         "padded": Batch(x, y, used, key),
-        "padded otherwise": Batch(x[first], y[first], used, key),
-        "few": Batch(x[:few], y[:few], None, key),
+        "padded otherwise": Batch(rows(x, first), y[first], used, key),
+        "few": Batch(rows(x, slice(few)), y[:few], None, key),
     }
     found: dict[str, StepInfo] = {}
     for name, trial in trials.items():
@@ -92,12 +92,13 @@ def _padded_alike(
         return all(torch.allclose(v, w, rtol=apart, atol=apart / 100) for v, w in pairs)
 
     alike = same("whole", "masked") and same("padded", "padded otherwise") and same("padded", "few", losses=False)
-    return alike and _is_mean(model.loss, model.outputs(tensors, x.clone()), targets, apart)
+    return alike and _is_mean(model.loss, model.outputs(tensors, tree_map(torch.clone, x)), targets, apart)
 
 
 def _copy(batch: Batch) -> Batch:
     """Return a copy for one trial: a module or a loss may write into what it is given."""
-    return batch._replace(x=batch.x.clone(), y=batch.y.clone())
+    x, y = tree_map(torch.clone, (batch.x, batch.y))
+    return batch._replace(x=x, y=y)
 
 
 def _is_mean(loss: Loss, outputs: Tensor, targets: Tensor, apart: float) -> bool:
@@ -125,17 +126,18 @@ def differing(targets: Tensor, most: int) -> Tensor:
     return torch.from_numpy(first[chosen] * apart).to(targets.device)
 
 
-def drops_out(model: Model, x: Tensor) -> bool:
+def drops_out(model: Model, x: Tree) -> bool:
     """Try whether the model in training mode drops out something: then its batches need keys of the masks."""
     if any(v.is_meta for v in model.start.values()):
         return False  # shapes alone, to count with: nothing can be tried, and nothing is trained
-    masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=x.device))
-    with torch.no_grad(), torch_draws(device=x.device), masks:
+    device = first_of(x).device
+    masks = CounterDropout(torch.zeros(1, dtype=torch.int64, device=device))
+    with torch.no_grad(), torch_draws(device=device), masks:
         answer(model.training, x, {k: v.clone() for k, v in model.start.items()})
     return masks.calls > 0
 
 
-def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
+def needs_company(model: Model, x: Tree, y: Tensor, training: bool) -> bool:
     """Try whether the model and its loss fail with one sample and work with the same sample twice.
 
     Batch normalization does so where a channel of a sample is one number, which has no variance.
@@ -143,19 +145,20 @@ def needs_company(model: Model, x: Tensor, y: Tensor, training: bool) -> bool:
     objective = model.objective if training else model.eval_objective
 
     def works(samples: int) -> bool:
-        batch = Batch(torch.cat([x[:1]] * samples), torch.cat([y[:1]] * samples), None)
+        first = torch.zeros(samples, dtype=torch.int64, device=y.device)
+        batch = Batch(rows(x, first), y[first], None)
         try:
             objective(*split(model.start, model.parameters), batch)
         except Exception:
             return False
         return True
 
-    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=x.device):
+    with warnings.catch_warnings(), torch.no_grad(), torch_draws(device=y.device):
         warnings.simplefilter("ignore")  # a loss may complain of a single sample
         return not any(v.is_meta for v in model.start.values()) and not works(1) and works(2)
 
 
-def check_stateless(model: Model, x: Tensor) -> None:
+def check_stateless(model: Model, x: Tree) -> None:
     """Refuse a model that keeps something of a call elsewhere than in its buffers: all clients would share it.
 
     Also one with buffers that stay infinite, as some masks of attention are: an average of them is no number.
@@ -163,8 +166,8 @@ def check_stateless(model: Model, x: Tensor) -> None:
     answers = []
     for _ in range(3):  # two numbers drawn elsewhere may be nearly equal: once in 500 times, three in some 100,000
         tensors = {k: v.clone() for k, v in model.start.items()}
-        with torch.no_grad(), torch_draws(0, x.device):
-            answers.append(answer(model.training, x.clone(), tensors))  # which it may write into
+        with torch.no_grad(), torch_draws(0, first_of(x).device):
+            answers.append(answer(model.training, tree_map(torch.clone, x), tensors))  # which it may write into
     for name in model.parameters:
         if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
             raise UserError(
@@ -194,7 +197,7 @@ def draws_randomness(model: Model, batch: Batch) -> bool:
     Dropout in training draws none if the batch has a key of its masks.
     """
     watch = WatchDraws()
-    with torch.no_grad(), torch_draws(device=batch.x.device), watch:
+    with torch.no_grad(), torch_draws(device=batch.y.device), watch:
         for objective in (model.objective, model.eval_objective):
             objective(*split(model.start, model.parameters), _copy(batch))
     return watch.drawn

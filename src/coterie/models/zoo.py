@@ -14,6 +14,7 @@ from ..core.arguments import checked
 from ..core.custom import import_function, is_own
 from ..core.errors import UserError, unknown
 from ..core.spec import Spec, bind, parameters, parse, spelled
+from ..data.inputs import Shape, names_of, shape_as_json, shape_of_json
 from .allocation import AllocationCheck
 from .parts import WidthRate, need_images, scaled_width
 from .resnet import resnet8_bn, resnet8_gn, resnet18_bn, resnet18_gn
@@ -26,7 +27,7 @@ class Described(Protocol):
     """The facts that a model needs of its data; a Federation has them."""
 
     @property
-    def input_shape(self) -> Sequence[int]:
+    def input_shape(self) -> Shape:
         """The shape of one sample."""
 
     @property
@@ -115,7 +116,7 @@ def build(
     federation: Annotated[Described, Example('coterie.data.federate("digits")')] | None = None,
     *,
     classes: PositiveInt | None = None,
-    input_shape: Sequence[PositiveInt] | None = None,
+    input_shape: Shape | None = None,
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
@@ -138,11 +139,11 @@ def build(
         input_shape = federation.input_shape if input_shape is None else input_shape
     if classes is None:
         raise UserError(f"model {spec.name} needs to know the number of classes: pass a federation or classes=")
-    shape = (1, 28, 28) if input_shape is None else tuple(input_shape)
+    shape = (1, 28, 28) if input_shape is None else shape_of_json(input_shape)
     with rng.torch_draws(rng.key(seed, "init")), AllocationCheck(f"model {spec}"):
         module, described = _build(spec, shape, classes)
     # A description for config.json, not a submodule.
-    module.origin = {**described, "classes": classes, "input_shape": list(shape), "seed": seed}  # type: ignore[assignment]
+    module.origin = {**described, "classes": classes, "input_shape": shape_as_json(shape), "seed": seed}  # type: ignore[assignment]
     return module
 
 
@@ -164,9 +165,14 @@ def rebuild_trusted(origin: Mapping[str, Any]) -> nn.Module:
     return build(module, **options)
 
 
-def _build(spec: Spec, shape: Sequence[int], classes: int) -> tuple[nn.Module, dict[str, Any]]:
+def _build(spec: Spec, shape: Shape, classes: int) -> tuple[nn.Module, dict[str, Any]]:
     """Return the module, and its name and options for its description."""
     if spec.name in BUILDERS:
+        if names := names_of(shape):
+            raise UserError(
+                f"model {spec.name} takes one tensor, and a sample has the inputs {', '.join(names)}: name a function "
+                "of your own that builds a module for them, as in mine:net"
+            )
         make = BUILDERS[spec.name]
         options = bind("model", spec, parameters(make, filled=("shape", "classes")))
         return make(shape, classes, **options), {"name": spec.name, **options}

@@ -21,6 +21,7 @@ from ..core.errors import UserError, in_one_line
 from ..core.spec import Spec, bind
 from ..data import Federation, Transform
 from ..data.arrays import name_of
+from ..data.inputs import shape_as_json, type_names
 from ..models.losses import loss_named, name_of_loss
 from ..models.model import Model
 from ..models.parts import origin_of
@@ -108,7 +109,7 @@ def agreed(config: PeerConfig, own: Federation | None = None) -> dict[str, Any]:
         "loss": name_of_loss(loss),
         "metric": list(config.metric),
         "classes": shared.classes if isinstance(shared.classes, tuple) else own.classes,
-        "inputs": {"shape": list(own.input_shape), "type": name_of(own.sample(1))},
+        "inputs": {"shape": shape_as_json(own.input_shape), "type": type_names(own.sample(1))},
         "targets": {"shape": list(own.y.shape[1:]), "type": name_of(own.y)},
         "images": _images(own),
         "columns": columns,

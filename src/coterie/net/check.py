@@ -14,9 +14,10 @@ from ..core.errors import UserError, in_one_line
 from ..core.spec import counted, scaled
 from ..core.tensors import size_in_bytes
 from ..data import Federation
+from ..data.inputs import shape_in_words
 from ..models.losses import loss_named
 from ..models.model import Model
-from ..training.checks import check_model
+from ..training.model_check import check_model
 from .address import Address
 from .agreement import agreed, algorithm, differences, module
 from .certificates import key_problem
@@ -100,9 +101,9 @@ def _data(config: PeerConfig, own: list[Federation]) -> str:
     """Read the data into ``own``, and say what they are."""
     found = own_data(config)
     own.append(found)
-    samples, tests = counted(len(found.x), "training sample"), counted(len(found.test_x), "test sample")
+    samples, tests = counted(len(found.y), "training sample"), counted(len(found.test_y), "test sample")
     kinds = "numbers" if found.classes is None else f"{found.classes} classes"
-    return f"{samples} and {tests} of shape {tuple(found.input_shape)}, {kinds}"
+    return f"{samples} and {tests} of shape {shape_in_words(found.input_shape)}, {kinds}"
 
 
 def _model(config: PeerConfig, own: Federation) -> str:

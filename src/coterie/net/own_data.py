@@ -29,7 +29,7 @@ def own_data(config: PeerConfig) -> Federation:
         found = one_client(spec, config.federation.seed, columns(config, spec))
         found = _numbered(config, spec, _normalized(config, found) if spec.name in FITTED else found)
     # A division among several clients would leave out test samples of classes that no training sample has.
-    train, test = (torch.arange(len(samples)) for samples in (found.x, found.test_x))
+    train, test = (torch.arange(len(samples)) for samples in (found.y, found.test_y))
     classes = _classes(config, found)
     return replace(found, train=(train,), test=(test,), validation=(), names=(config.name,), classes=classes, origin={})
 

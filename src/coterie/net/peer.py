@@ -42,7 +42,7 @@ MakeTransport = Callable[[Mailbox, Callable[[], Beat], Callable[[], dict[str, An
 
 def configuration(p: Participant) -> Config:
     """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
-    device = p.experiment.federation.x.device.type
+    device = p.experiment.federation.y.device.type
     config = describe(p.alone, p.given, p.experiment.engine.name, p.reason, device)
     own = p.alone.federation
     config["peer"] = {

@@ -16,9 +16,9 @@ from ..engines import Serial
 from ..measure import metrics_for
 from ..measure.metric import MetricLike
 from ..models.model import Model
-from ..training.checks import check_model
 from ..training.experiment import Experiment
 from ..training.fit import TRIAL
+from ..training.model_check import check_model
 from ..training.select_engine import select_engine
 
 
@@ -77,7 +77,7 @@ def experiments(
         everybody,
         algorithm,
         program,
-        Serial(own.x.device),
+        Serial(own.y.device),
         metrics,
         seed,
         rounds,
@@ -94,7 +94,7 @@ def experiments(
 
 def among(own: Federation, members: Sequence[str], client: int) -> Federation:
     """Return a federation of all members, in which the others have no samples."""
-    nobody = torch.zeros(0, dtype=torch.int64, device=own.x.device)
+    nobody = torch.zeros(0, dtype=torch.int64, device=own.y.device)
 
     def of(rows: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(rows[0] if i == client else nobody for i in range(len(members)))

@@ -42,7 +42,7 @@ def columns_of(text: str, seed: int) -> SharedColumns:
         raise UserError(f"{text} is no table: write csv:FILE,target=COLUMN, or name a file of columns, .json")
     std, target_std = map(_deviations, (found.columns.scales, found.columns.target_scales))
     saved, fill = found.columns.saved(), list(found.columns.fill)  # another member may have missing values
-    return {**saved, "std": std, "target_std": target_std, "fill": fill, "rows": len(found.x)}
+    return {**saved, "std": std, "target_std": target_std, "fill": fill, "rows": len(found.y)}
 
 
 def _deviations(scales: Sequence[Scale]) -> list[float]:

@@ -1,33 +1,24 @@
 """What is refused before anything is trained."""
 
-import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from .. import measure
 from ..algorithms.used import check_used, check_used_on
 from ..core import memory
 from ..core.clients import client_list, client_name
-from ..core.errors import UserError, noted
+from ..core.errors import UserError
 from ..core.memory import check_fits
-from ..core.rng import torch_draws
 from ..core.tensors import size_in_bytes
-from ..data import Federation
-from ..data.arrays import name_of
 from ..data.batches import Amount, Batches
-from ..models.model import Loss, Model, answer, cross_entropy
-from ..models.parts import origin_of
-from ..models.trials import check_stateless, needs_company, spreads_out
+from ..models.trials import needs_company
 from ..store import flatten
 from .cluster import Cluster
 from .exchange_checks import check_exchange
 from .first import PER_CLIENT, everybodys
 
-PROBE = 8  # samples to try a model with
 SPACIOUS = 8  # times as much memory as all models take is enough for any method
 
 if TYPE_CHECKING:
@@ -120,7 +111,7 @@ def check_room(e: "Experiment", clients: int) -> None:
     A state is the sum of what everybody shares and what each of them holds: a client and two of them tell both.
     """
     least = clients * size_in_bytes(e.model.start.values())
-    if e.federation.x.device.type != "cpu" or least < memory.free_memory() // SPACIOUS:
+    if e.federation.y.device.type != "cpu" or least < memory.free_memory() // SPACIOUS:
         return
     shards = (e.changed(shard=e.local_clients[:n]) for n in (1, 2))
     states = (s.program.init(e.model.start, everybodys(None, e.model.start, s.local_clients)) for s in shards)
@@ -155,108 +146,6 @@ def find_device(name: str | torch.device) -> torch.device:
             f"CUDA_VISIBLE_DEVICES={device.index} in the environment"
         )
     return device
-
-
-def check_model(model: Model, federation: Federation) -> None:
-    """Refuse a model that cannot take the data, or has no score for some of their classes."""
-    origin = origin_of(model.module)
-    classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
-    _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
-    outputs = _outputs(model, federation, origin.get("input_shape"))
-    counted = classes or (federation.classes if len(federation.test_y) else None)  # accuracies need scores, too
-    if counted is not None:
-        _check_scores(outputs, counted)
-    _check_classes(outputs.shape[1] if classes else None, classes)
-    check_stateless(model, federation.sample(PROBE))
-    _check_pairs(model.loss, outputs, federation.y)  # first, because torch's own losses warn of such shapes
-    _check_loss(model.loss, outputs, federation.y[:2].clone())
-
-
-def _check_scores(outputs: Any, classes: int) -> None:
-    """Refuse answers that are no scores of classes."""
-    if isinstance(outputs, Tensor) and outputs.dim() > 1:
-        return
-    if isinstance(outputs, Tensor):
-        found, fix = str(tuple(outputs.shape)), f"end it with a layer of {classes} outputs"
-    else:
-        fix = "wrap it in a module that returns the scores, or let its output have them as logits"
-        found, fix = type(outputs).__name__, f"{fix}, as the models of Hugging Face do"
-    raise UserError(
-        f"the model answers with {found}, not with scores [samples, {classes}]: {fix}, or give floating targets and a "
-        "loss for them, such as mse"
-    )
-
-
-def _check_loss(loss: Loss, outputs: Any, targets: Tensor) -> None:
-    """Refuse a loss that is not one number for a batch; what it raises itself passes as it is."""
-    if inspect.isclass(loss):
-        raise UserError(f"the loss is a class: make one of it, as in loss={loss.__name__}()")
-    try:
-        if loss is cross_entropy and targets.is_floating_point() and not _probabilities(targets):
-            raise ValueError("numbers are no probabilities of classes")
-        with torch.no_grad(), torch_draws(device=targets.device), noted("It happened with the first samples."):
-            found = loss(outputs, targets)
-    except UserError:
-        raise
-    except (RuntimeError, ValueError, IndexError) as error:
-        if loss is not cross_entropy:
-            raise
-        raise UserError(
-            f"the targets are {name_of(targets)} of shape {tuple(targets.shape[1:])}, and cross-entropy takes one "
-            "integer label per sample: give these, or another loss: mse for numbers (--loss mse), bce for labels"
-        ) from error
-    if not isinstance(found, Tensor) or not found.is_floating_point():
-        kind = found.dtype if isinstance(found, Tensor) else type(found).__name__
-        raise UserError(f"the loss returns {kind}: return a floating tensor, which gradients can be taken of")
-    if found.dim():
-        raise UserError(
-            f"the loss returns a tensor of shape {tuple(found.shape)} for {len(targets)} samples: return their mean, "
-            'as reduction="mean" does'
-        )
-
-
-def _check_pairs(loss: Loss, outputs: Any, targets: Tensor) -> None:
-    """Refuse a loss that compares every answer with every target, because their shapes differ by a dimension of 1."""
-    if isinstance(outputs, Tensor) and spreads_out(loss, outputs, targets):
-        answers, wanted = ("[samples, 1]" if v.dim() > 1 else "[samples]" for v in (outputs, targets))
-        raise UserError(
-            f"the model answers with {answers} and the targets are {wanted}, so that the loss compares every answer "
-            "with every target: give targets of the shape of the answers (y[:, None], y[:, 0]), or loss=mse, which "
-            "takes both"
-        )
-
-
-def _probabilities(targets: Tensor) -> bool:
-    """Return whether floating targets are probabilities of classes, which cross-entropy takes as well."""
-    return targets.dim() > 1 and bool((targets >= 0).all()) and bool(((targets.sum(1) - 1).abs() < 1e-3).all())
-
-
-def _outputs(model: Model, federation: Federation, built: Sequence[int] | None) -> Any:
-    """Return what the model answers to the first samples; refuse it with both shapes where it cannot take them."""
-    have = tuple(federation.input_shape)
-    try:
-        with torch.no_grad(), torch_draws(device=federation.x.device):
-            return answer(model.evaluation, federation.sample(2))
-    except (RuntimeError, IndexError) as error:
-        takes = f"fails ({str(error).splitlines()[0]})"
-        weights = next((name_of(w) for w in model.start.values() if w.is_floating_point()), None)
-        kind = name_of(federation.sample(1))
-        if weights not in (None, kind) and "type" in takes:
-            raise UserError(
-                f"the model has {weights} weights and the samples are {kind}: give samples of {weights}, as "
-                f"x.to(torch.{weights}) makes them"
-            ) from error
-        if built is not None and tuple(built) != have:
-            takes = f"is built for samples of shape {tuple(built)}"
-        raise UserError(f"the model {takes}, the data have {have}: build it for these data") from error
-
-
-def _check_classes(outputs: int | None, classes: int | None) -> None:
-    """Refuse labels that would point beside the outputs: on a GPU that ends the whole process."""
-    if outputs is not None and classes is not None and outputs < classes:
-        raise UserError(
-            f"the model has {outputs} outputs, the data have {classes} classes: build it for {classes} classes"
-        )
 
 
 def check_precision(precision: str, place: torch.device, there: Cluster | None) -> None:

@@ -21,6 +21,7 @@ from ..core.schema import ACCURACY, Config
 from ..core.tensors import as_bytes
 from ..core.units import metrics_of
 from ..data import Federation
+from ..data.inputs import names_of, shape_as_json, type_names
 from ..measure.metric import BUILT_IN
 from ..models.losses import LOSSES, name_of_loss
 from ..models.model import Model
@@ -68,7 +69,9 @@ def _with_parts(config: Config, experiment: Experiment) -> Config:
     if experiment.federation.columns is not None:
         config["columns"] = experiment.federation.columns.saved()
     if "input_shape" not in config["model"]:
-        config["sample_shape"] = list(experiment.federation.input_shape)
+        config["sample_shape"] = shape_as_json(experiment.federation.input_shape)
+    if names_of(experiment.federation.x):
+        config["sample_type"] = type_names(experiment.federation.x)
     if experiment.metrics.task.kind != "classes":
         config["targets"] = experiment.metrics.task.kind
     if (measured := list(experiment.metrics.infos)) != [ACCURACY]:
@@ -120,9 +123,10 @@ def rebuild(
 
 def _check_shape(federation: Federation, shape: Any) -> None:
     """Refuse a model for other samples than the data have."""
-    if list(federation.input_shape) != shape:
+    have = shape_as_json(federation.input_shape)
+    if have != shape:
         raise UserError(
-            f"the model takes samples of shape {shape}, the data have {list(federation.input_shape)}: make data and "
+            f"the model takes samples of shape {shape}, the data have {have}: make data and "
             "model of the configuration fit"
         )
 

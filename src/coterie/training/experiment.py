@@ -171,7 +171,7 @@ class Experiment:
         """Return round ``t``, counted from 0."""
         cohort = self.schedule.cohort(t)
         own = cohort if self.shard is None else cohort[np.isin(cohort, self.shard)]
-        Ws = self.schedule.matrices(t, self.train.x.device)
+        Ws = self.schedule.matrices(t, self.train.y.device)
         found = self.dropout, self.smallest_batch
         return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients, *found)
 
@@ -295,6 +295,6 @@ class Experiment:
         return submodel_of_each(self.model, self.program.submodels, self.everybody(t))
 
     def _now(self) -> float:
-        if self.federation.x.is_cuda:
+        if self.federation.y.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter()

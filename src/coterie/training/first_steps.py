@@ -19,9 +19,9 @@ from ..engines.serial import Serial
 from ..measure.evaluate import sample_statistics
 from ..models.model import Model
 from ..models.trials import is_known_code
-from .checks import PROBE
 from .experiment import Experiment
 from .first import everybodys
+from .model_check import PROBE
 
 Attempt = Callable[[Engine], object]
 """Takes the first steps on an engine; raises what the run would raise there."""
@@ -84,7 +84,7 @@ def check_corrections(e: Experiment) -> None:
     own = [c for phase in e.program.phases for c in phase.corrections if not is_known_code(c)]
     if not own:
         return
-    r = first_steps(e, Serial(e.federation.x.device))
+    r = first_steps(e, Serial(e.federation.y.device))
     program, state = _begun(e, r)
     first, second = (program.train(state, r).models for _ in range(2))
     if any(not torch.allclose(v, second[k], rtol=1e-3, atol=1e-5, equal_nan=True) for k, v in first.items()):
@@ -100,7 +100,7 @@ def check_reached(model: Model, federation: Federation) -> None:
     """Refuse a loss that depends on no parameter; an error of autograd would say so without a way out."""
     x = {k: model.start[k].detach().requires_grad_() for k in model.parameters}
     batch = Batch(federation.sample(2), federation.y[:2].clone(), None)
-    with torch_draws(device=batch.x.device):
+    with torch_draws(device=batch.y.device):
         loss, _ = model.objective(x, split(model.start, model.buffers)[0], batch)
     if not loss.requires_grad:
         raise UserError(

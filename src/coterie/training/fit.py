@@ -33,7 +33,7 @@ from ..store import RunFolder
 from ..track import Tracker, Tracking
 from ..track.progress import PendingMessages, Progress
 from .backend import backend_of
-from .checks import check_model, check_precision, find_device, idle_clients
+from .checks import check_precision, find_device, idle_clients
 from .chosen import check_selection, chosen_by
 from .cluster import Cluster, check_cluster
 from .config import describe
@@ -41,6 +41,7 @@ from .evaluation import interval
 from .experiment import Experiment
 from .first import COMMON, PER_CLIENT, drawn, first_models
 from .freed_memory import retain_freed_memory
+from .model_check import check_model
 from .newcomers import hold_out
 from .rounds import begin_rounds, read_again, run_rounds
 from .run import Run

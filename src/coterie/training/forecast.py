@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..algorithms.base import Round
-from ..core.tensors import size_in_bytes
+from ..core.tensors import leaves, size_in_bytes
 from ..data.batches import Batches, Integers
 from ..models.model import Model
 from ..store import flatten
@@ -34,7 +34,7 @@ def forecast(e: Experiment) -> Forecast:
     rounds = [e.round(t) for t in (looked_at if e.rounds > LOOKED_AT else range(e.rounds))]
     share = e.rounds / len(rounds)
     state = e.program.init(e.model.start, everybodys(e.first, e.model.start, e.local_clients))
-    samples = (e.federation.x, e.federation.y, e.federation.test_x, e.federation.test_y)
+    samples = leaves((e.federation.x, e.federation.y, e.federation.test_x, e.federation.test_y))
     forward = sum(e.forward_flops(r) / max(1, len(r.cohort)) for r in rounds) / len(rounds)
     evaluations = -(-e.rounds // e.evaluate_every) if e.measurable else 0
     return Forecast(

@@ -16,6 +16,7 @@ from ..core.schema_parts import SavedColumns
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of
 from ..data.encoding import Columns
+from ..data.inputs import shape_of_json
 from ..data.new_files import ArrowRows
 from ..data.new_rows import DictRows, FrameRows, NewRows, encoded_rows
 from ..models.model import answer
@@ -44,7 +45,7 @@ class Answering:
         transform = None if made is None else Transform(made["mean"], made["std"])
         targets, columns = config.get("targets", "classes"), config.get("columns")
         table = columns if columns is not None and columns["features"] else None  # the images of a table have none
-        return cls(transform, None if shape is None else tuple(shape), built is not None, targets, table)
+        return cls(transform, None if shape is None else shape_of_json(shape), built is not None, targets, table)
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers of a module in evaluation mode to a batch of samples, or to one, or to rows of a table."""

@@ -24,7 +24,7 @@ def resampled(experiment: Experiment, clients: Sequence[Client]) -> ClientSummar
     sizes = experiment.tests.sizes.tolist()
     if not experiment.measurable or len(clients) * draws(experiment.metrics.each[0], sizes) > NUMBERS:
         return {}
-    device, metrics, kept = experiment.tests.x.device, experiment.metrics, []
+    device, metrics, kept = experiment.tests.y.device, experiment.metrics, []
     for number, client in enumerate(clients):
         model = client.model or experiment.model
         one = {k: v.to(device)[None] for k, v in (client.shared | client.personal).items()}

@@ -14,7 +14,7 @@ from ..core import memory
 from ..core.annotations import PositiveInt
 from ..core.errors import UserError, unknown
 from ..core.spec import bind, parse
-from ..core.tensors import size_in_bytes
+from ..core.tensors import size_in_bytes, tree_map
 from ..data.batches import Batch
 from ..engines.base import Engine
 from ..engines.graphed import Graphed
@@ -25,9 +25,10 @@ from ..local.steps import Correction
 from ..models.cost import Cost, cost
 from ..models.model import Model
 from ..models.trials import differing, draws_randomness, is_known_code, padding_matters, runs_known_code
-from .checks import PROBE, check_room
+from .checks import check_room
 from .experiment import Experiment
 from .first_steps import Attempt, check_corrections, take_first_steps
+from .model_check import PROBE
 
 _CHUNK = Parameter("chunk", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=PositiveInt)
 # The engines and what is typed behind their names, as in vectorized:16; ray has one of these on every worker.
@@ -79,7 +80,7 @@ def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     largest = int(federation.sizes.max())
     whole = any(phase.full_batch for phase in program.phases)
     batch = largest if whole else min(program.training.batch_size or largest, largest)
-    key = torch.zeros(1, dtype=torch.int64, device=federation.x.device)  # as in training: dropout draws nothing
+    key = torch.zeros(1, dtype=torch.int64, device=federation.y.device)  # as in training: dropout draws nothing
     # samples are often stored class by class, and what a trial finds out may depend on the classes
     rows = torch.cat([differing(federation.y, PROBE), torch.arange(len(federation.y), device=key.device)])[:PROBE]
     probe = Batch(federation.sample(rows), federation.y[rows], None, key)
@@ -121,7 +122,7 @@ class Candidate:
     @cached_property
     def price(self) -> Cost:
         """The cost of one sample."""
-        return cost(self.model.evaluation, self.probe.x[:2].clone())
+        return cost(self.model.evaluation, tree_map(lambda v: v[:2].clone(), self.probe.x))
 
     @cached_property
     def exact(self) -> bool:
