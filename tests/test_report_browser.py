@@ -90,6 +90,20 @@ def numbers(page: Any, number: int) -> list[float]:
     return [float(v) for cell in cells if (v := cell.get_attribute("data-value"))]
 
 
+def test_a_page_is_loaded_when_all_its_figures_are_drawn(browser: Any, report: Path) -> None:
+    """Headless printing and screenshots take a page when it is loaded, and wait for nothing else."""
+    page = browser.new_page(viewport={"width": DESK, "height": 300})
+    page.add_init_script(
+        "addEventListener('load', () => { window.atLoad = document.querySelectorAll('.main-svg').length; })"
+    )
+    page.goto(report.as_uri(), wait_until="load")
+    plots = page.locator(".plot").count()
+    assert plots > 5
+    assert page.evaluate("window.atLoad") >= plots
+    assert page.locator("iframe").count() == 0
+    page.close()
+
+
 def test_a_table_sorts_by_click(browser: Any, report: Path) -> None:
     with opened(browser, report) as page:
         assert column(page, 1) == ["local", "fedavg", "dfedavg"]

@@ -121,6 +121,17 @@ async function download(name, chart) {
   link.click();
 }
 
+// A page is not loaded while a frame of it is being written: headless printing and screenshots wait for the figures.
+function holdLoad() {
+  const frame = document.createElement("iframe");
+  frame.hidden = true;
+  document.body.append(frame);
+  frame.contentDocument.open();
+  return () => { frame.contentDocument.close(); frame.remove(); };
+}
+
+const slice = () => new Promise((resolve) => { setTimeout(resolve); }); // lets the page answer between two figures
+
 async function start() {
   const [library, data] = await Promise.all([unpack("library"), unpack("charts")]);
   const script = document.createElement("script");
@@ -137,7 +148,10 @@ async function start() {
   few.addEventListener("change", all);
   window.addEventListener("beforeprint", () => { printing = true; all(); });
   window.addEventListener("afterprint", () => { printing = false; all(); });
-  await all();
+  for (const [name, chart] of charts) { // all of them, wherever the reader is
+    await draw(name, chart);
+    await slice();
+  }
   document.documentElement.dataset.drawn = "yes";
 }
 
@@ -180,10 +194,12 @@ function reloadWhenSeen() {
 
 try { restorePlace(); } catch { /* see above */ }
 
+const release = holdLoad();
 start().catch((error) => {
   const trouble = document.getElementById("trouble");
   trouble.hidden = false;
   trouble.textContent = `The charts cannot be drawn here (${error.message}): open this page in a browser of 2023 or later.`;
 }).finally(() => {
+  release();
   if (live) setTimeout(reloadWhenSeen, 1000 * Number(live.dataset.seconds));
 });
