@@ -21,9 +21,12 @@ from coterie.net.start import participant
 from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.report.library import MISSING
+from coterie.training.so_far import clients_after
 from helpers_cli import Cli
+from laws import build
 from local_peers import run_together
 from pages import Page
+from toys import experiment, net, ragged
 
 MEMBERS = ("alpha", "beta", "gamma")
 ROUNDS = 3
@@ -174,3 +177,12 @@ def test_a_member_alone_trains_as_its_group_does(folder: Path) -> None:
     (folder / "npz/other.toml").write_text(text)
     settings = alone.local_method(load(folder / "npz/other.toml")).settings
     assert (settings["robust"], settings["lr_decay"], settings["batch_size"]) == (None, 0.5, 8)
+
+
+def test_what_is_known_of_a_client_is_measured_again_after_a_restart() -> None:
+    """A restored state has no values of its last evaluation."""
+    e = experiment(net("mlp"), ragged("mlp"), build("dfedalt"))
+    now, row = e.run_round(e.start(), 0, evaluate=True)
+    assert now.values
+    (_, known), (_, again) = (clients_after(e, e, state, [row]) for state in (now, now._replace(values=None)))
+    assert known == again

@@ -314,6 +314,27 @@ def test_a_lost_machine_loses_no_client(
     assert backend.coordinator.workers == [workers[0]]
 
 
+def test_a_state_beyond_what_ray_keeps_at_the_driver_outlives_its_machine(
+    cluster: Any, workers: list[WorkerHandle]
+) -> None:
+    """Ray keeps small states at the driver; a large one is gone with its machine, unless another has a copy."""
+    node = cluster.add_node(num_cpus=1, object_store_memory=STORE, resources={"third": 1})
+    there = actor_class(ray, FIVE).options(resources={"third": 1}).remote(sys.path)
+    wide = nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 2000, dtype=torch.float64), nn.Linear(2000, 3, dtype=torch.float64)
+    )
+    algorithm = algorithms.dfedavg(topology="ring", epochs=1, batch_size=4)
+    e = experiment(wide, ragged("mlp"), algorithm, Serial())
+    backend = backend_on(e, [workers[0], *check_versions(ray, [there])])
+    now, _ = backend.run_round(backend.start(), 0, evaluate=False)
+    cluster.remove_node(node, allow_graceful=False)
+    now, _ = backend.run_round(now, 1, evaluate=False)
+    alone = e.start()
+    for t in range(2):
+        alone, _ = e.run_round(alone, t, evaluate=False)
+    assert_close(now.state.gathered(), e.saved(alone))
+
+
 class Hungry(torch.nn.Sequential):
     """Asks for more memory than there is, once, when the file is there."""
 
