@@ -21,6 +21,7 @@ from coterie.data.encoding import Columns
 from coterie.data.new_files import new_file
 from coterie.data.new_rows import DictRows, FrameRows, encoded_rows
 from coterie.data.sources import one_client
+from coterie.export.formats import silence
 from coterie.models.model import Model, cross_entropy
 from coterie.net.shared_columns import columns_of, merged
 from helpers_cli import Cli
@@ -238,6 +239,47 @@ def test_a_single_row_with_nothing_but_missing_values(trained: Trained, tmp_path
     digits = new_file(saved(empty.assign(ward=7), tmp_path / "n.csv"), trained.known, {})
     encoded_rows(digits.samples, trained.known, said.append)
     assert "holds '7' in ward, which no training row did" in said[0]
+
+
+class TestWholeModels:
+    """ONNX and TorchScript files take rows as the table holds them, NaN for what is missing."""
+
+    def rows(self, known: Columns) -> torch.Tensor:
+        """The table as a program makes it that has only the file's own description."""
+        frame = patients()
+        columns = [
+            frame[name] if "=" not in name else frame[name.split("=")[0]] == name.split("=")[1] for name in known.inputs
+        ]
+        return torch.tensor(np.stack([column.astype(np.float32) for column in columns], 1))
+
+    def test_onnx(self, trained: Trained, tmp_path: Path) -> None:
+        runtime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra coterie[export]")
+        file = ct.export.save(trained.run, "oslo", tmp_path / "a.onnx")
+        session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        about = session.get_modelmeta().custom_metadata_map
+        described = json.loads(about["columns"])
+        train = patients()[patients().split == "train"]
+        fill = dict(zip(Columns.of(described).inputs, described["fill"], strict=True))
+        assert (fill["age"], fill["bmi"]) == (pytest.approx(train.age.mean()), pytest.approx(train.bmi.mean()))
+        assert "age, ward=day, ward=er, ward=icu, bmi; numbers as the table holds them" in about["input"]
+        assert "NaN is a missing value and is filled as in training" in about["input"]
+        assert about["output"].startswith("scores of the classes sick, well;")
+        (scores,) = session.run(None, {"input": self.rows(Columns.of(described)).numpy()})
+        with pytest.warns(UserWarning, match="no training row"):
+            expected = trained.run.clients["oslo"].scored(patients())
+        found = torch.from_numpy(scores).softmax(1)[:, 0]
+        np.testing.assert_allclose(found, expected["probability_sick"], atol=1e-5)
+
+    def test_torchscript_and_what_the_command_says(self, trained: Trained, tmp_path: Path, cli: Cli) -> None:
+        typed = ("export", str(trained.folder / "run"), "--client", "oslo", "--out", "a.pt")
+        done = cli.succeed(*typed, cwd=tmp_path)
+        assert "it takes [batch, 5]: age, ward=day, ward=er, ward=icu, bmi; numbers as the table" in done.out
+        assert "NaN is a missing value and is filled as in training" in done.out
+        with silence(), torch.no_grad():
+            answers = torch.jit.load(str(tmp_path / "a.pt"))(self.rows(trained.known))
+        with pytest.warns(UserWarning, match="no training row"):
+            expected = trained.run.clients["oslo"].scored(patients())
+        np.testing.assert_allclose(answers.softmax(1)[:, 0], expected["probability_sick"], atol=1e-5)
 
 
 class TestTheCommand:

@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import cast
 
 from ..core.clients import client_name, client_number
+from ..data.encoding import Columns
+from ..data.notes import few
 from ..export import Form, FormatName, save, save_all
+from ..export.deployed import of_table
 from ..store import RunFolder
 
 EVERYBODY = "all"
@@ -24,3 +27,7 @@ def export_models(
     names = RunFolder(run).client_summary().get("names", ())
     number = client_number(names, int(RunFolder(run).config()["data"]["clients"]), client)
     print(f"{client_name(names, number)} of {run} is in {file}")
+    columns = RunFolder(run).config().get("columns")
+    if file.suffix != ".safetensors" and format != "safetensors" and columns is not None and columns["features"]:
+        inputs = Columns.of(columns).inputs
+        print(f"it takes [batch, {len(inputs)}]: {few(inputs)}; {of_table(columns)}; its metadata describe all columns")

@@ -4,6 +4,7 @@ Clients are read one by one: a hundred models need not be in memory to write one
 """
 
 import json
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,8 +60,9 @@ class Prepared(nn.Module):
 
 
 class Standardized(nn.Module):
-    """A module for numbers as a table holds them: it standardizes them first, and gives its answers in their units."""
+    """A module for numbers as a table holds them: it fills and standardizes them, and answers in their units."""
 
+    fill: Tensor
     mean: Tensor
     std: Tensor
     target_mean: Tensor
@@ -71,12 +73,14 @@ class Standardized(nn.Module):
         self.module, self.answers_numbers = module, columns["classes"] is None
         values = {"mean": columns["mean"], "std": columns["std"]}
         values |= {"target_mean": columns["target_mean"], "target_std": columns["target_std"]}
+        values["fill"] = columns.get("fill", [math.nan] * len(columns["mean"]))  # NaN stays where training had none
         for name, numbers in values.items():
             self.register_buffer(name, torch.tensor(numbers))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scores of the classes, or the numbers that are predicted, of [B, inputs]."""
-        found: Tensor = answer(self.module, (x - self.mean) / self.std)
+        known = torch.where(x.isnan(), self.fill, x)
+        found: Tensor = answer(self.module, (known - self.mean) / self.std)
         return found * self.target_std + self.target_mean if self.answers_numbers else found
 
 
@@ -127,8 +131,11 @@ class Deployed:
         drawn = torch.Generator().manual_seed(count)
         if self.dtype.is_floating_point:
             plain = torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
-            of = self.columns
-            return plain if of is None else plain * torch.tensor(of["std"]) + torch.tensor(of["mean"])
+            if (of := self.columns) is None:
+                return plain
+            rows = plain * torch.tensor(of["std"]) + torch.tensor(of["mean"])
+            rows[0] = rows[0] if "fill" not in of else math.nan  # a row of missing values is tried, too
+            return rows
         # Tokens of a module of one's own are the first two, because nobody says how many it knows.
         most = 256 if self.transform is not None else int(self.known.get("classes", 2))
         return torch.randint(0, most, (count, *self._shape), generator=drawn, dtype=self.dtype)
@@ -141,11 +148,21 @@ class Deployed:
         if self.transform is not None:
             return f"{kind} [{shape}]: images as they are stored, 0 to 255; the normalization is inside"
         if self.columns is not None:
-            names = ", ".join(Columns.of(self.columns).inputs)
-            return (
-                f"{kind} [{shape}]: {names}, as the table holds them, texts as 0 and 1; the standardization is inside"
-            )
+            return f"{kind} [{shape}]: {', '.join(Columns.of(self.columns).inputs)}; {of_table(self.columns)}"
         return f"{kind} [{shape}]: samples as the data set gives them"
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The metadata of a file that holds the whole model."""
+        found = self.about | {"input": self.inputs}
+        if self.columns is None:
+            return found
+        classes, targets = self.columns["classes"], ", ".join(self.columns["target"])
+        if classes is not None:
+            return found | {"output": f"scores of the classes {', '.join(classes)}; softmax makes them probabilities"}
+        labels = self.known.get("targets") == "labels"
+        said = "scores, above 0 where the label is there" if labels else "numbers in the table's own units"
+        return found | {"output": f"{targets}: {said}"}
 
     @property
     def _shape(self) -> Shape:
@@ -154,6 +171,12 @@ class Deployed:
                 "this run of old does not say which shape its samples have: use safetensors, or repeat the run"
             )
         return self.input_shape
+
+
+def of_table(columns: SavedColumns) -> str:
+    """Say how a whole model takes the columns of a table."""
+    missing = "NaN is a missing value and is filled as in training" if "fill" in columns else "no value may be missing"
+    return f"numbers as the table holds them, texts as 0 and 1; {missing}; the standardization is inside"
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class OfBytes(nn.Module):
 
 def write_torchscript(deployed: Deployed, path: Path) -> None:
     """Write a traced model; torch.jit.load needs nothing of Coterie."""
-    about = {METADATA: json.dumps(deployed.about | {"input": deployed.inputs})}
+    about = {METADATA: json.dumps(deployed.described)}
     with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
         made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES))  # type: ignore[no-untyped-call]
         if deployed.transform is not None:
@@ -76,7 +76,7 @@ def write_torchscript(deployed: Deployed, path: Path) -> None:
 def write_onnx(deployed: Deployed, path: Path) -> None:
     """Write a graph with the input ``input``, the output ``scores`` and any number of samples."""
     program = _graph(deployed)
-    program.model.metadata_props.update(deployed.about | {"input": deployed.inputs})
+    program.model.metadata_props.update(deployed.described)
 
     def write(file: Path) -> None:
         program.save(file, external_data=False)
