@@ -341,3 +341,12 @@ def test_options_of_the_commands_reach_a_method_or_are_refused(method: str) -> N
             assert RunPlan.of(options).algorithm(method, [method]).settings[flag] == value
         else:
             check_settings([method], options)
+
+
+@pytest.mark.parametrize("key", ["clip", "finetune_clip"])
+def test_a_norm_of_zero_is_refused_and_none_is_named(key: str) -> None:
+    """Every gradient became zero, and the models of such a run never changed."""
+    for value in (0, 0.0, -1.0):
+        with pytest.raises(UserError, match=f"{key}=.* must be a number above 0, and none is no clipping"):
+            ct.algorithms.build("fedbabu", **{key: value})
+    assert ct.algorithms.build("fedbabu", **{key: None}).settings[key] is None

@@ -25,6 +25,7 @@ Participation = Annotated[float | int, Range()]
 """Who takes part in a round: a fraction of the clients, or a count of them."""
 Weighting = Literal["size", "uniform"]
 """How much a client counts on a server: by its training samples, or as much as every other."""
+Clip = Annotated[float, Range(above=True, instead=", and none is no clipping")]
 Robust = Literal["trimmed", "median", "clip"]
 """What takes the place of averages where members may lie."""
 
@@ -44,7 +45,7 @@ class Options(TypedDict, total=False):
         momentum: The momentum of the local steps.
         persistent_momentum: Whether momentum outlives a round, instead of a fresh buffer in every phase.
         weight_decay: The L2 decay of the local steps.
-        clip: The largest norm of a gradient; none: no clipping.
+        clip: The largest norm of a gradient, above 0; none: no clipping.
         batch_size: Samples in one batch; none: all that a client has. A last one of one sample is left out of its pass
             where a model cannot train on that, as some batch normalization cannot.
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast; no
@@ -67,7 +68,7 @@ class Options(TypedDict, total=False):
     momentum: Fraction
     persistent_momentum: bool
     weight_decay: Rate
-    clip: Rate | None
+    clip: Clip | None
     batch_size: Annotated[int, Range(1)] | None
     epochs: Epochs | None
     steps: Count | None
@@ -77,7 +78,7 @@ class Options(TypedDict, total=False):
     finetune_lr: Rate | None
     finetune_momentum: Fraction | None
     finetune_weight_decay: Rate
-    finetune_clip: Rate | None
+    finetune_clip: Clip | None
 
 
 # Settings of which the first takes the place of the second.

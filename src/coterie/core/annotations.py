@@ -33,12 +33,13 @@ class Range(NamedTuple):
     high: float = math.inf
     above: bool = False  # whether ``low`` itself is outside
     below: bool = False  # whether ``high`` itself is outside
+    instead: str = ""  # what says the thing that a number outside may have been meant to say
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a number outside; of several numbers each one."""
         for one in value if isinstance(value, list | tuple) else (value,):
             if not self.holds(one):
-                raise UserError(f"{name}={shown(one)} is out of range: it must be a number {self}")
+                raise UserError(f"{name}={shown(one)} is out of range: it must be a number {self}{self.instead}")
             if isinstance(one, int) and one > MOST:
                 raise UserError(f"{name}={shown(one)} is out of range: it must be at most {MOST:,}")
 

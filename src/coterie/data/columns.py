@@ -134,6 +134,14 @@ def one_kind(column: TableColumn) -> TableColumn:
     return TableColumn(codes.astype(np.int64), tuple(f"{kind:.17g}" for kind in kinds.tolist()))
 
 
+def doubles(where: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the numbers of a column in double precision; refuse those that single precision does not hold."""
+    found = values.astype(np.float64, copy=False)
+    if (np.isfinite(found) & (np.abs(found) > np.finfo(np.float32).max)).any():
+        raise UserError(f"column {name} of {where} holds numbers beyond 3.4e38: scale it")
+    return found
+
+
 def check_columns(where: str, names: Sequence[str]) -> None:
     """Refuse names that no option can mean."""
     seen: set[str] = set()

@@ -162,7 +162,7 @@ def _samples(path: str, key: str, x: Any, y: Any, client: Any) -> RawSamples:
 def _targets(path: str, key: str, y: NDArray[Any]) -> NDArray[Any]:
     """Return classes as int64; numbers and truth values as float32, in one column where there is only one."""
     if y.dtype.kind in "bf":
-        return (y if y.ndim > 1 else y[:, None]).astype(np.float32)
+        return _floats(path, key, y if y.ndim > 1 else y[:, None])
     if y.size and y.min() < 0:
         raise UserError(f"{key} of {path} has the label {y.min()}: count classes from 0")
     if y.size and y.max() >= max(MOST_CLASSES, len(y)):
@@ -183,7 +183,16 @@ def _inputs(path: str, key: str, x: NDArray[Any]) -> NDArray[Any]:
         return x.astype(np.float32) / 255
     if x.dtype.kind not in "fiu":
         raise UserError(f"{key} of {path} is of type {x.dtype}: save numbers")
-    return x.astype(np.float32 if x.dtype.kind == "f" else np.int64)
+    return _floats(path, key, x) if x.dtype.kind == "f" else x.astype(np.int64)
+
+
+def _floats(path: str, key: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers in single precision; refuse those that would become infinite."""
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(np.float32)
+    if (np.isinf(narrow) & np.isfinite(numbers)).any():
+        raise UserError(f"{key} of {path} has numbers beyond 3.4e38, which single precision does not hold: scale them")
+    return narrow
 
 
 def _with_tests(samples: RawSamples) -> tuple[RawSamples, RawSamples]:

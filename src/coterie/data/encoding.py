@@ -11,7 +11,7 @@ from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema_parts import SavedColumns, SharedColumns
 from .batches import Integers
-from .columns import Table, TableColumn, numbered
+from .columns import Table, TableColumn, doubles, numbered
 from .notes import feature_notes, few
 from .readers.pictures import decoded
 
@@ -205,7 +205,7 @@ def _fill_numbers(
     known: tuple[Scale, float] | None,
 ) -> tuple[Scale, float]:
     """Write a column of numbers to its place; return how it was scaled, and the mean that stands for missing ones."""
-    values = values.astype(np.float64, copy=False)
+    values = doubles(where, name, values)
     if np.isinf(values).any():
         raise UserError(f"column {name} of {where} holds infinity: mend it, or leave it out with drop={name}")
     absent, train = np.isnan(values), parts[0].rows

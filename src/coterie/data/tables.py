@@ -15,7 +15,7 @@ from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
 from .batches import Integers
-from .columns import Table, TableColumn, numbered, one_kind
+from .columns import Table, TableColumn, doubles, numbered, one_kind
 from .encoding import Columns, Way, encode
 from .pool import Natural, Pool, rows_by_label
 from .readers.images import channel_stats
@@ -155,7 +155,12 @@ def _target(where: str, names: Sequence[str], columns: Sequence[TableColumn], ta
     if len(names) == 1 and (task == "classification" or (task == "auto" and kinds)):
         found = one_kind(columns[0])
         return Target(found.values, found.names)
-    return Target(np.stack([column.values.astype(np.float64) for column in columns], 1), None)
+    return Target(_numbers(where, names, columns), None)
+
+
+def _numbers(where: str, names: Sequence[str], columns: Sequence[TableColumn]) -> NDArray[np.float64]:
+    """Return the targets of all rows, a column each."""
+    return np.stack([doubles(where, name, c.values) for name, c in zip(names, columns, strict=True)], 1)
 
 
 def _like(where: str, names: Sequence[str], columns: Sequence[TableColumn], known: Columns) -> Target:
@@ -163,7 +168,7 @@ def _like(where: str, names: Sequence[str], columns: Sequence[TableColumn], know
     if known.classes is None:
         if any(column.names is not None for column in columns):
             raise UserError(f"target {names[0]} of {where} holds texts, and the run has learned numbers: make it alike")
-        return Target(np.stack([column.values.astype(np.float64) for column in columns], 1), None)
+        return Target(_numbers(where, names, columns), None)
     kinds = one_kind(columns[0])
     strange = [name for name in kinds.names or () if name not in known.classes]
     if strange:
