@@ -19,11 +19,6 @@ def main() -> NoReturn:
     The status is 130 when it is interrupted, and 75 when the time of ``--for`` is over and something is left to do.
     Anything else is a defect of ours and ends with a traceback and status 1.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # Before torch is loaded. Training goes on for long beside other work; OpenMP threads that spin while they wait
-        # gain little on an empty machine and are ruinous on a busy one: 3 rounds on the digits took 5 to 50 s beside
-        # two other torch processes, 3 s this way.
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         from ..core.errors import UserError, in_one_line
         from .app import app
