@@ -51,6 +51,7 @@ OTHER: dict[str, Any] = {
     "weight_decay": 0.1,
     "clip": 0.01,
     "batch_size": 2,
+    "replacement": True,
     "epochs": 2,
     "steps": 3,
     "quantize": 4,

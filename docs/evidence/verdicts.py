@@ -10,8 +10,8 @@ RULE = (
     "sign in all seeds and its mean exceeds its standard deviation; it is *contradicted* where the same is true of the "
     "opposite; otherwise it is *not reproduced*. A seed of which a run diverged leaves nothing to show. Several "
     "steps hold where each does, and are contradicted where the last is on the wrong side of the first. That something "
-    "does not grow is contradicted where growth holds, and holds otherwise. Standard deviations are those of a sample "
-    "(n - 1)."
+    "does not move holds where by the same rule no step rises or falls, nor the whole; it is contradicted where the "
+    "whole does. Standard deviations are those of a sample (n - 1)."
 )
 
 
@@ -55,6 +55,23 @@ def rising(steps: Sequence[Mapping[int, float]]) -> str:
     return CONTRADICTED if ends == CONTRADICTED else DOES_NOT
 
 
-def not_rising(steps: Sequence[Mapping[int, float]]) -> str:
-    """The word for a claim that the last is not above the first."""
-    return CONTRADICTED if verdict(differences(steps[0], steps[-1])) == HOLDS else HOLDS
+def unmoved(steps: Sequence[Mapping[int, float]]) -> str:
+    """The word for a claim that all are alike, and what moves where it does not hold.
+
+    >>> unmoved([{0: 1.0, 1: 2.0}, {0: 1.1, 1: 1.9}]), unmoved([{0: 1.0, 1: 2.0}, {0: 0.9, 1: 1.9}])
+    ('reproduced', 'contradicted: falls by 7 %')
+    """
+    ends = moved(steps[0], steps[-1])
+    if ends:
+        return f"{CONTRADICTED}: {ends}"
+    places = [f"{moved(*pair)} at step {k}" for k, pair in enumerate(pairwise(steps), start=1) if moved(*pair)]
+    return f"{DOES_NOT}: {', '.join(places)}" if places else HOLDS
+
+
+def moved(low: Mapping[int, float], high: Mapping[int, float]) -> str:
+    """Whether the second rises above or falls below the first, and by how much of it; nothing where neither is so."""
+    word = verdict(differences(low, high))
+    if word == DOES_NOT:
+        return ""
+    share = abs(fmean(high.values()) / fmean(low.values()) - 1)
+    return f"{'rises' if word == HOLDS else 'falls'} by {100 * share:.0f} %"

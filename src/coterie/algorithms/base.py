@@ -114,10 +114,11 @@ class Round:
         key = rng.key(self.seed, "torch", self.index, batches.key or 0)
         return self.engine.scan(step, given, fixed, batches, keys=rng.counters(key, self.cohort).tolist())
 
-    def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
-        """Return the cohort's shuffled batches of this round."""
+    def batches(self, stream: int, amount: Amount, batch_size: int | None, replacement: bool = False) -> Batches:
+        """Return the cohort's batches of this round, of shuffled samples or of samples drawn with replacement."""
         key = rng.key(self.seed, "batches", self.index, stream)
-        return Batches(self.samples, self.cohort, amount, batch_size, key, self.dropout, self.smallest_batch)
+        every = self.dropout, self.smallest_batch, 0, replacement
+        return Batches(self.samples, self.cohort, amount, batch_size, key, *every)
 
     @property
     def members(self) -> Tensor:

@@ -56,7 +56,7 @@ def controlled(
     def start_gradients(s: Controlled, r: Round) -> Controlled:
         """Set c_i to the mean gradient of the batches of a round, all at the start."""
         grad = r.engine.gradient(p.model.objective)
-        batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size)
+        batches = r.batches(CONTROL_STREAM, t.amount, t.batch_size, t.replacement)
         c_i = r.map(lambda x, stream: mean_gradient(grad, names, x, stream), base.models(s), batches)
         return s._replace(c=r.engine.all_mean({k: v.mean(0) for k, v in c_i.items()}, len(p.local_clients)), c_i=c_i)
 

@@ -170,7 +170,7 @@ def gradient_sizes(p: Problem, models: Tensors, t: Training, r: Round) -> Tree:
         g = grad(*split(x, p.parameters), stream.batch(0))[0] if stream.steps else split(x, p.parameters)[0]
         return {k: torch.where(v.abs() > 1e-6 * v.abs().amax(), v.abs(), 0.0) for k, v in g.items()}
 
-    return r.map(client, models, r.batches(REGROWTH_STREAM, Amount(steps=1), t.batch_size))
+    return r.map(client, models, r.batches(REGROWTH_STREAM, Amount(steps=1), t.batch_size, t.replacement))
 
 
 def regrown(w: Tensor, mask: Tensor, share: float, score: Tensor) -> Tensor:

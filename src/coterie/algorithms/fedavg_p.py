@@ -25,6 +25,8 @@ def check_exact(t: Training, exact_personal: bool) -> None:
     """Refuse exact personal gradients where there is no noise to remove, or epochs that would be single steps."""
     if exact_personal and t.batch_size is None:
         raise UserError("exact_personal changes nothing without batches: give batch_size, or leave it out")
+    if exact_personal and t.replacement:
+        raise UserError("exact_personal sees all samples in every step, so replacement is of no use: leave it out")
     if exact_personal and t.epochs is not None:
         raise UserError("exact_personal sees all samples in every step, so it counts steps: give steps, not epochs")
 

@@ -48,6 +48,8 @@ class Options(TypedDict, total=False):
         clip: The largest norm of a gradient, above 0; none: no clipping.
         batch_size: Samples in one batch; none: all that a client has. A last one of one sample is left out of its pass
             where a model cannot train on that, as some batch normalization cannot.
+        replacement: Whether every sample of a batch is drawn anew from all of the client's, instead of passes through
+            the shuffled data; a batch may then have a sample twice.
         epochs: Passes through the data in one round; several: for as many equal groups of clients, unequally fast; no
             more of them than there are clients.
         steps: Batches in one round, instead of epochs.
@@ -70,6 +72,7 @@ class Options(TypedDict, total=False):
     weight_decay: Rate
     clip: Clip | None
     batch_size: Annotated[int, Range(1)] | None
+    replacement: bool
     epochs: Epochs | None
     steps: Count | None
     quantize: Annotated[int, Range(2, 16)] | None
@@ -104,6 +107,7 @@ class Training(NamedTuple):
     weight_decay: float = 5e-4
     clip: float | None = 10.0
     batch_size: int | None = 128
+    replacement: bool = False
     epochs: int | tuple[int, ...] | None = 5
     steps: int | None = None
     quantize: int | None = None
@@ -137,6 +141,8 @@ class Training(NamedTuple):
         training = self._replace(**with_milestones(options))
         if training.persistent_momentum and not training.momentum:
             raise UserError("persistent_momentum keeps a momentum that is 0: give momentum, as in momentum=0.9")
+        if training.replacement and training.batch_size is None:
+            raise UserError("replacement draws the samples of a batch, and batch_size=none takes all: give batch_size")
         return training
 
     @property
@@ -163,6 +169,7 @@ class Training(NamedTuple):
             weight_decay=self.finetune_weight_decay,
             clip=self.finetune_clip,
             batch_size=self.batch_size,
+            replacement=self.replacement,
             epochs=self.finetune_epochs,
         )
 

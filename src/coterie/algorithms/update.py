@@ -77,8 +77,9 @@ class LocalUpdate:
         for phase in self.phases:
             if not phase.trains:  # a phase that trains nothing is none
                 continue
-            batches = r.batches(phase.stream, phase.amount, None if phase.full_batch else self.training.batch_size)
-            sgd = self.training.sgd(phase, r.index, self.problem.rounds)
+            t, size = self.training, None if phase.full_batch else self.training.batch_size
+            batches = r.batches(phase.stream, phase.amount, size, t.replacement)
+            sgd = t.sgd(phase, r.index, self.problem.rounds)
             params, rest = split(models, phase.trains)
             running, rest = split(
                 rest, {*self.problem.model.running, *(name for c in phase.corrections for name in c.renews)}

@@ -4,6 +4,9 @@ Samples are stored once, a client owns a list of positions, and a batch is gathe
 Clients of unequal size make unequal numbers of steps; where several clients run side by side, the shorter batches are
 padded, and the mask keeps the padding out of every mean.
 
+With replacement, every place in a batch draws from all samples of its client. A pass is as long as without, its last
+batch as short, but the batches are independent of each other.
+
 A model that takes statistics of a batch may be unable to train on one sample. Then a last batch of one is left out of
 its pass, as with ``drop_last``; every pass is shuffled anew, so that each sample has its turn. A client of one sample
 makes no step.
@@ -185,12 +188,14 @@ class Batches:
         dropout: bool = False,
         smallest: int = 1,
         first: int = 0,
+        replacement: bool = False,
     ) -> None:
         self.samples, self.clients = samples, clients  # [m] whose batches
         self.batch_size = batch_size  # None: all samples of a client
         self.key = key  # of shuffling, augmentation and dropout; None: nothing of it happens
         self.dropout = dropout and key is not None  # whether every step has a key of its masks
         self.first = first  # the step to begin with
+        self.replacement = replacement  # whether every place in a batch draws from all samples; it needs a key
         self.sizes: Integers = samples.sizes[clients]  # [m] samples that each client owns
         full = self.sizes if batch_size is None else np.minimum(self.sizes, batch_size)
         self.widths: Integers = np.maximum(full, 1)  # [m] samples in a full batch of each client, 1 at the least
@@ -241,7 +246,8 @@ class Batches:
         mask = None if (counts == counts[:1]).all() else np.arange(index.shape[2]) < counts[:, :, None]
         transform = self.samples.transform
         random = self.key is not None and transform is not None and transform.random
-        draw = self._augmentation(which, passes, local) if random else None
+        # A sample that is drawn twice is augmented twice, so that the place in the pass tells both apart.
+        draw = self._augmentation(which, passes, place if self.replacement else local) if random else None
         dropout = self._dropout_keys(which, index.shape[1]) if self.dropout else None
         device = self.samples.y.device
         return Stream(
@@ -260,12 +266,17 @@ class Batches:
         return Stream(self.samples, block.index[0], None, draw, block.widths, dropout)
 
     def _order(self, which: Integers, epochs: int) -> Integers:
-        """Return [m, E, N] each client's own samples in the order of each pass; its N_i come first."""
+        """Return [m, E, N] each client's own samples in the order of each pass, or so many drawn with replacement.
+
+        The N_i of a client come first.
+        """
         sizes = self.sizes[which]
         position = np.arange(int(sizes.max(initial=0)))
         if self.key is None:
             return np.broadcast_to(position, (len(which), epochs, len(position)))
         draw = rng.counters(self.key, self.clients[which][:, None, None], np.arange(epochs)[:, None], position)
+        if self.replacement:
+            return (draw % np.maximum(sizes, 1).astype(np.uint64)[:, None, None]).astype(np.int64)
         draw[np.broadcast_to(position >= sizes[:, None, None], draw.shape)] = np.iinfo(np.uint64).max
         return draw.argsort(axis=-1)
 

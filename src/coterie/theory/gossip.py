@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from ..algorithms.base import Program
 from ..topology import Topology
 from . import bounds
 from .mixing import contraction, mixing_conditions, phi
@@ -32,7 +31,7 @@ def compare(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, r
     x, T = bound.part("u"), len(runs[0].w) - 1
     # With one Hessian the mean gradient is that at the mean minimum.
     norms = [problem.gradients(r.center, problem.minima.mean(0)).square().sum(1)[:T] for r in runs]
-    constants = _constants(problem, topology, bound.program, runs)
+    constants = _constants(problem, topology, bound, runs)
     c = {k.name: k.value for k in constants}
     most = 1 / (10 * x.steps * c["L"])
     conditions = (
@@ -58,12 +57,10 @@ def compare(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, r
     )
 
 
-def _constants(
-    problem: QuadraticProblem, topology: Topology, program: Program[Any], runs: Runs
-) -> tuple[Constant, ...]:
-    n, Q, lam = problem.clients, program.gossip_steps, contraction(topology, len(runs[0].w) - 1)
+def _constants(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, runs: Runs) -> tuple[Constant, ...]:
+    n, Q, lam = problem.clients, bound.program.gossip_steps, contraction(topology, len(runs[0].w) - 1)
     L = float(torch.linalg.eigvalsh(problem.hessian()).max())
-    sigma_l = (2 * problem.variance(program.training.batch_size)) ** 0.5
+    sigma_l = (2 * bound.variance(problem)) ** 0.5
     apart = problem.gradients(problem.minima.mean(0))  # grad f_i - grad f, the same everywhere
     sigma_g, beta = float(apart.square().sum(1).mean().sqrt()), float(apart.norm(dim=1).max())
     B = max(float(problem.gradients(r.w).norm(dim=2).max()) for r in runs)

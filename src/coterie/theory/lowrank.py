@@ -110,7 +110,7 @@ def factored_constants(problem: MatrixProblem, bound: BoundMethod, runs: FactorR
         N=problem.clients,
         E=local_steps(bound.program.phases[0].amount, bound.batch_size),
         L_s=max(curvature(problem, r) for r in runs),
-        sigma2=problem.variance(bound.batch_size),
+        sigma2=bound.variance(problem),
         G2=max(G2 for G2, _ in each),
         Gg2=max(Gg2 for _, Gg2 in each),
         kappa_u=kappa_u,

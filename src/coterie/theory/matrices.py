@@ -70,9 +70,9 @@ class MatrixProblem(NamedTuple):
         """Return the minimum over all matrices."""
         return self.value(self.targets.mean(0))
 
-    def variance(self, batch_size: int | None) -> float:
+    def variance(self, batch_size: int | None, replacement: bool = False) -> float:
         """Return sigma^2 of a batch."""
-        return batch_variance(self.noise, batch_size)
+        return batch_variance(self.noise, batch_size, replacement)
 
 
 @checked("problem")

@@ -87,7 +87,7 @@ def compare_alt(
     """Compare DFedAlt, or with a radius DFedSalt, with its theorem."""
     gradients, L, T = [partial_gradients(problem, r) for r in runs], smoothness(problem), len(runs[0].w) - 1
     delta2 = max(float(x.apart.mean(1).max()) for x in gradients)
-    lam, sigma2 = mixing.contraction(topology, T), problem.variance(bound.batch_size)
+    lam, sigma2 = mixing.contraction(topology, T), bound.variance(problem)
     constants = (
         Constant("delta", delta2**0.5, SEEN, "partial gradient diversity"),
         Constant("lambda", lam, EXACT, "mixing rate of the graph"),
@@ -113,7 +113,7 @@ def compare_salt(problem: QuadraticProblem, topology: Topology, bound: BoundMeth
 def compare_push(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, runs: Runs) -> Outcome:
     """Compare DFedPGP with its theorem."""
     gradients, L, T = [partial_gradients(problem, r) for r in runs], smoothness(problem), len(runs[0].w) - 1
-    g, steps, sigma2 = mixing.push_sum_constants(topology, T), _steps(bound), problem.variance(bound.batch_size)
+    g, steps, sigma2 = mixing.push_sum_constants(topology, T), _steps(bound), bound.variance(problem)
     sigma_g2 = max(float(x.apart.max()) for x in gradients)
     d = bounds.alternating_push(L, steps, sigma2, sigma2, sigma_g2, g.C, g.q, g.delta)
     window = mixing.connected_window(topology, T)
@@ -158,7 +158,7 @@ def _outcome(
     notes: tuple[str, ...],
 ) -> Outcome:
     """Compare the means of the first T rounds with the bound for T."""
-    L, steps, noise = smoothness(problem), _steps(bound), problem.variance(bound.batch_size) ** 0.5
+    L, steps, noise = smoothness(problem), _steps(bound), bound.variance(problem) ** 0.5
     F0 = problem.value(runs[0].w[0]) - problem.least(personal=True)
     common = (
         Constant("L_u", L.u, EXACT, "Lipschitz constant of grad_u in u"),

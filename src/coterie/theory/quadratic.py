@@ -4,7 +4,8 @@
 
 Clients differ in (b_i, d_i) alone, so the Hessian is the same for all and every constant of the theorems has a closed
 form. A sample adds -<xi, (u, v)>: its gradient is that of f_i minus xi, wherever it is taken. The xi of a client have
-mean 0 and mean squared norms sigma_u^2 and sigma_v^2 exactly. A round draws its batches without replacement.
+mean 0 and mean squared norms sigma_u^2 and sigma_v^2 exactly. A round draws its batches without replacement, unless the
+method has ``replacement``.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -84,14 +85,20 @@ class QuadraticProblem(NamedTuple):
         b = (self.minima - self.minima.mean(0))[:, : len(self.a)]
         return float(((self.a - self.e**2 / self.c) * b**2).sum() / 2 / self.clients)
 
-    def variance(self, batch_size: int | None) -> float:
+    def variance(self, batch_size: int | None, replacement: bool = False) -> float:
         """Return sigma_u^2 = sigma_v^2 of a batch."""
-        return batch_variance(self.noise, batch_size)
+        return batch_variance(self.noise, batch_size, replacement)
 
 
-def batch_variance(noise: float, batch_size: int | None) -> float:
-    """Return sigma^2 of a batch, drawn from the samples of a client without replacement."""
+def batch_variance(noise: float, batch_size: int | None, replacement: bool = False) -> float:
+    """Return sigma^2 of a batch, drawn from the samples of a client.
+
+    >>> batch_variance(2.0, 4, replacement=True)
+    1.0
+    """
     size = SAMPLES if batch_size is None else min(batch_size, SAMPLES)
+    if replacement:
+        return noise**2 / size
     return noise**2 * (SAMPLES - size) / (size * (SAMPLES - 1))
 
 

@@ -84,7 +84,7 @@ class Setting(NamedTuple):
     def of(cls, problem: QuadraticProblem, bound: BoundMethod, runs: Runs) -> "Setting":
         """Return the constants of the bound method and of its runs."""
         u, v, s = bound.part("u"), bound.part("v"), bound.settings
-        each, noise = [norms(problem, r) for r in runs], problem.variance(bound.batch_size)
+        each, noise = [norms(problem, r) for r in runs], bound.variance(problem)
         return cls(
             norms=each,
             c=cohort(bound.program.participation, problem.clients),

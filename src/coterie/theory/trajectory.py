@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +35,13 @@ class PhaseFacts(NamedTuple):
     exact: bool  # every step sees all samples of the client
 
 
+class Noisy(Protocol):
+    """A problem whose samples have noise."""
+
+    def variance(self, batch_size: int | None, replacement: bool) -> float:
+        """Return sigma^2 of a batch."""
+
+
 class BoundMethod(NamedTuple):
     """The method that a theorem is about, bound to the problem.
 
@@ -58,6 +65,10 @@ class BoundMethod(NamedTuple):
         """The condition that a step climbs by its radius; in the adaptive form the distance grows with the weights."""
         steps = (c for phase in self.program.phases for c in phase.corrections if isinstance(c, Sam))
         return Condition("SAM climbs by rho g / |g|", all(c.form == "plain" for c in steps), "take sam=plain")
+
+    def variance(self, problem: "Noisy") -> float:
+        """Return sigma^2 of a batch of the method."""
+        return problem.variance(self.batch_size, self.program.training.replacement)
 
     @property
     def batch_size(self) -> int | None:

@@ -31,9 +31,9 @@ Attempt = Callable[[Engine], object]
 class FirstSteps(Round):
     """A round in which every phase has one step."""
 
-    def batches(self, stream: int, amount: Amount, batch_size: int | None) -> Batches:
+    def batches(self, stream: int, amount: Amount, batch_size: int | None, replacement: bool = False) -> Batches:
         """Return the first batch of every member."""
-        return super().batches(stream, Amount(steps=1), batch_size)
+        return super().batches(stream, Amount(steps=1), batch_size, replacement)
 
 
 def first_steps(e: Experiment, engine: Engine) -> FirstSteps:
