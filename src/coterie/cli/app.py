@@ -160,8 +160,8 @@ def theory(
     method: Annotated[
         str, typer.Argument(help="A method whose paper has a theorem; the answer to any other lists them.")
     ],
-    clients: Annotated[int, typer.Option(help="How many clients.", min=2, max=10_000)] = 8,
-    rounds: Annotated[int, typer.Option(help="How many rounds.", min=1, max=100_000)] = 100,
+    clients: Annotated[int | None, typer.Option(help="How many clients.", min=2, max=10_000, show_default="8")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.", min=1, max=100_000, show_default="100")] = None,
     topology: TopologyText = None,
     problem: Annotated[
         str,
@@ -170,12 +170,27 @@ def theory(
     seed: Annotated[int, typer.Option(help="Of the problem, the batches and the graphs.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many runs the measured is the mean of.", min=1, max=SEEDS)] = 1,
     set: Settings = [],  # noqa: B006
+    corollary: Annotated[
+        bool,
+        typer.Option("--corollary", help="Take the rates of the paper's corollary, not the largest of its theorem."),
+    ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            help="One run for every value, as in T=100,400,1600: T (rounds), K (steps), m (clients, or those that take "
+            "part) or lambda (graphs, as in lambda=ring,grid,full); with the rates and the exponent of the corollary."
+        ),
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw the curves into this file.")] = None,
 ) -> None:
     """Hold a paper's theorem beside runs on a small problem: constants, assumptions, measured norms, bound."""
-    from .theory import show_theory
+    from .theory import TheoryRequest, show_sweep, show_theory
 
-    show_theory(method, clients, rounds, topology, problem, seed, seeds, set, png)
+    request = TheoryRequest(clients, rounds, topology, problem, seed, seeds, corollary, set)
+    if sweep is None:
+        show_theory(method, request, png)
+    else:
+        show_sweep(method, sweep, request, png)
 
 
 @app.command()

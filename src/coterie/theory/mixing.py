@@ -10,6 +10,7 @@ from ..topology import Topology, diameter, spectral_gap
 from .outcome import Condition
 
 GRID = 400  # how finely q is searched
+ROUNDING = 1e-12  # a distance below it is rounding, which stays however many rounds follow, and none that is left
 
 
 def contraction(topology: Topology, rounds: int) -> float:
@@ -83,7 +84,7 @@ def push_sum_constants(topology: Topology, rounds: int) -> PushSum:
     for t, P in enumerate(matrices, start=1):
         running = torch.cat([P @ running, P[None]])
         apart = (running / mass[t][:, None] - 1 / n).abs().sum(2).amax(1).flip(0)
-        left[1 : t + 1] = torch.maximum(left[1 : t + 1], apart)
+        left[1 : t + 1] = torch.maximum(left[1 : t + 1], torch.where(apart > ROUNDING, apart, 0.0))
     C, q = _best_pair(left[1:])
     return PushSum(C, q, float(torch.stack(mass).min()), torch.stack(mass))
 
@@ -92,7 +93,7 @@ def _best_pair(left: Tensor) -> tuple[float, float]:
     """Return the C and q with left[k] <= C q^(k + 1) for which C / (1 - q) is the least."""
     q = torch.arange(1, GRID, dtype=torch.float64) / GRID
     lags = torch.arange(1, len(left) + 1, dtype=torch.float64)
-    C = (left / q[:, None] ** lags).amax(1)
+    C = torch.where(left > 0, left / q[:, None] ** lags, 0.0).amax(1)
     best = int((C / (1 - q)).argmin())
     return (float(C[best]), float(q[best])) if bool(C[best].isfinite()) else (math.inf, 1.0)
 

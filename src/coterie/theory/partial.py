@@ -45,11 +45,16 @@ def _steps(bound: BoundMethod) -> Steps:
     return Steps(u.lr, u.steps, v.lr, v.steps)
 
 
+def chosen_steps(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the lengths of both phases where none are asked for."""
+    return {**steps_unless_epochs("personal_steps", 2, given), **steps_unless_epochs("steps", 5, given)}
+
+
 def _rates(
     L: Smoothness, rounds: int, given: dict[str, Any], decrease: Callable[[Steps], Decrease], most: float = math.inf
 ) -> dict[str, Any]:
     """Return lr = 1 / (L K sqrt(T)), halved until half of the descent is left; below ``most`` / (L_u K_u)."""
-    chosen = {**steps_unless_epochs("personal_steps", 2, given), **steps_unless_epochs("steps", 5, given)}
+    chosen = chosen_steps(given)
     K_u, K_v = (requested_steps(chosen | given, part) for part in ("", "personal_"))
     s = Steps(1 / (L.u * K_u * rounds**0.5), K_u, 1 / (L.v * K_v * rounds**0.5), K_v)
     s = s._replace(lr_u=given.get("lr", s.lr_u), lr_v=given.get("personal_lr", s.lr_v))

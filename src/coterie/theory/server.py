@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..training.schedule import Schedule
@@ -39,14 +40,47 @@ def cohort(participation: float | int, n: int) -> Cohort:
     return Cohort(len(Schedule(n, participation, 0, 1, 1).cohort(0)), n)
 
 
-def _defaults(problem: QuadraticProblem, given: dict[str, Any], most: float) -> dict[str, Any]:
-    """Return the outer rates of the theorem, and inner ones with the largest gamma = lr outer_lr it allows."""
-    chosen = {"participation": 0.5, "personal": "v", **steps_unless_epochs("steps", 5, given)}
-    s = chosen | given
-    c = cohort(s["participation"], problem.clients)
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """Return who takes part and how long where that is not asked for."""
+    return {"participation": 0.5, "personal": "v", **steps_unless_epochs("steps", 5, given)}
+
+
+class Start(NamedTuple):
+    """What the corollaries make their rates of, at the first model."""
+
+    c: Cohort
+    K: int
+    L: float
+    F0: float
+    b2: float
+    su2: float
+    sv2: float
+
+    @classmethod
+    def of(cls, problem: QuadraticProblem, given: dict[str, Any]) -> "Start":
+        """Return the constants before there is a run; ``given``: the settings that are asked for."""
+        s = _chosen(given) | given
+        first = torch.zeros_like(problem.minima)
+        g = problem.gradients(first)[:, : len(problem.a)]
+        noise = problem.variance(s.get("batch_size"), s.get("replacement", False))
+        return cls(
+            c=cohort(s["participation"], problem.clients),
+            K=requested_steps(s),
+            L=smoothness(problem).largest,
+            F0=problem.value(first) - problem.least(personal=True),
+            b2=float(g.square().sum(1).mean() - g.mean(0).square().sum()),
+            su2=noise,
+            sv2=0.0 if s.get("exact_personal") else noise,
+        )
+
+
+def rates(problem: QuadraticProblem, given: dict[str, Any], largest: float) -> dict[str, Any]:
+    """Return the outer rates of the theorem, and inner ones with gamma = lr outer_lr the ``largest``."""
+    chosen = _chosen(given)
+    c = cohort((chosen | given)["participation"], problem.clients)
     outer = given.get("outer_lr", math.sqrt(c.m))
     own = given.get("personal_outer_lr", math.sqrt(c.n / c.m))
-    gamma = given["lr"] * outer if "lr" in given else most / (smoothness(problem).largest * requested_steps(s))
+    gamma = given["lr"] * outer if "lr" in given else largest
     return {**chosen, "outer_lr": outer, "personal_outer_lr": own, "lr": gamma / outer, "personal_lr": gamma / own}
 
 
@@ -54,13 +88,18 @@ def average_defaults(problem: QuadraticProblem, topology: None, rounds: int, giv
     """Return rates with gamma = 1 / (32 L K), or 1 / (84 L K) where the outer rate is one for Theorem 3.11."""
     c = cohort(given.get("participation", 0.5), problem.clients)
     full = c.m == c.n and given.get("outer_lr", 0) >= rounds
-    return _defaults(problem, given, 1 / 84 if full else 1 / 32)
+    return rates(problem, given, 1 / ((84 if full else 32) * _length(problem, given)))
 
 
 def scaffold_defaults(problem: QuadraticProblem, topology: None, rounds: int, given: dict[str, Any]) -> dict[str, Any]:
     """Return rates with gamma = min(m / n^(2/3), 1) / (72 L K)."""
     c = cohort(given.get("participation", 0.5), problem.clients)
-    return _defaults(problem, given, min(c.m / c.n ** (2 / 3), 1) / 72)
+    return rates(problem, given, min(c.m / c.n ** (2 / 3), 1) / (72 * _length(problem, given)))
+
+
+def _length(problem: QuadraticProblem, given: dict[str, Any]) -> float:
+    """Return L K, which every rate is divided by."""
+    return smoothness(problem).largest * requested_steps(_chosen(given) | given)
 
 
 class Setting(NamedTuple):
