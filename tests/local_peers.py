@@ -92,6 +92,7 @@ def participants(
     rounds: int,
     folder: Path,
     seed: int = 0,
+    validation: float = 0.0,
     **more: Any,
 ) -> list[Participant]:
     """One participant per client of a federation."""
@@ -99,7 +100,8 @@ def participants(
     found = []
     for i in range(fed.clients):
         own, given = fed.of_clients(np.array([i])), model()
-        whole, alone, reason = experiments(given, own, names, i, algorithm, rounds, seed, engine="serial")
+        chosen = {"engine": "serial", "validation": validation}
+        whole, alone, reason = experiments(given, own, names, i, algorithm, rounds, seed, **chosen)  # type: ignore[arg-type]
         found.append(
             Participant("test", names, i, whole, alone, given, reason, {}, "digest", folder / names[i], **more)
         )

@@ -36,6 +36,7 @@ SHARED = {
     "images": 'model = "small-cnn"\nclasses = ["dark", "light"]\nmean = [0.4]\nstd = [0.3]\n',
     "npz": 'model = "mlp:width=8"\nclasses = 3\n',
 }
+OWN = {"npz": 'validation = 0.2\nselect = "best-validation"\n'}
 
 
 def write_data(folder: Path, kind: str, name: str) -> None:
@@ -64,7 +65,7 @@ def write_member(folder: Path, kind: str, name: str) -> PeerConfig:
         f'[federation]\nid = "{kind}"\nmethod = "dfedalt"\nrounds = {ROUNDS}\n{SHARED[kind]}'
         '[federation.settings]\nlr = 0.1\nbatch_size = 8\nepochs = [1, 2]\nlr_min = 0.001\ntopology = "full"\n'
         f"[federation.members]\n{places}"
-        f'[peer]\nname = "{name}"\nfolder = "run-{name}"\ndata = "{DATA[kind].format(name)}"\n'
+        f'[peer]\nname = "{name}"\nfolder = "run-{name}"\ndata = "{DATA[kind].format(name)}"\n{OWN.get(kind, "")}'
     )
     return load(path)
 
@@ -104,7 +105,8 @@ def test_one_command_compares_the_same_samples(cli: Cli, folder: Path, kind: str
     (gains,) = Comparison(setup.methods).gains
     clients = [json.loads((path / "clients.json").read_text()) for path in both]
     (gain,) = gains.each
-    assert (gain.name, gain.samples) == ("beta", len(own.train[0]))
+    kept = round(0.2 * len(own.train[0])) if kind in OWN else 0
+    assert (gain.name, gain.samples) == ("beta", len(own.train[0]) - kept)
     apart = 100 * (clients[0]["accuracy"]["after_mix"][0] - clients[1]["accuracy"]["after_mix"][0])
     assert gain.difference == pytest.approx(apart)
     page = Page(both[1] / "report.html")

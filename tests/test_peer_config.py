@@ -87,8 +87,8 @@ def test_the_file_that_init_writes(tmp_path: Path) -> None:
     assert algorithm(config).settings["topology"] == "ring"
     assert "is there already" in answer("peer", "init", cwd=tmp_path).sentence
     # What stands behind a comment sign works as well.
-    optional = re.compile(r"^# (\w+ = (?:\"[^\"]*\"|\[[^\]]*\]|\d+))", re.MULTILINE)
-    assert len(optional.findall(TEMPLATE)) == 10
+    optional = re.compile(r"^# (\w+ = (?:\"[^\"]*\"|\[[^\]]*\]|[\d.]+))", re.MULTILINE)
+    assert len(optional.findall(TEMPLATE)) == 13
     everything = load(written(tmp_path, optional.sub(r"\1", TEMPLATE), "all.toml"))
     assert everything.metrics == Address("127.0.0.1", 9464)
     assert everything.deadline is None

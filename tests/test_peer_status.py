@@ -84,6 +84,7 @@ SHOWN: PeerStatus = {
     "train_loss": 1.5,
     "seconds": 0.5,
     "saved": 998.0,
+    "kept": 3,
 }
 LINE = re.compile(
     r"(?:# HELP coterie_peer_[a-z_]+ [^\n]+|# TYPE coterie_peer_[a-z_]+ (?:gauge|counter)|"

@@ -36,7 +36,7 @@ def compare_alone(path: Path, trust: Sequence[str], out: Path | None) -> None:
         if unfinished is not None:
             print(f"coterie: {unfinished}", file=sys.stderr)
         try:
-            alone = without_others(config, folder, rounds)
+            alone = without_others(config, member, folder, rounds)
         except KeyboardInterrupt:
             again = shlex.join(["coterie", *sys.argv[1:]])
             print(f"stopped; finished rounds are saved. Continue with:\n  {again}", file=sys.stderr)

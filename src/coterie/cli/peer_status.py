@@ -88,6 +88,8 @@ def _lines(config: Config, s: PeerStatus, writer: str, now: float) -> Iterator[s
     waited = f"; this round has waited for {', '.join(s['missing'])} in vain" if s["missing"] else ""
     yield f"missing: {', '.join(missing) or 'nobody'}{waited}; an exchange waits {s['deadline']:.3g} s at most"
     yield _measured(config, s)
+    if s["kept"] is not None:
+        yield f"kept: the model of round {s['kept']}, the best on {s['name']}'s validation samples"
     yield f"saved: {_ago(s['saved'], now)}, {counted(s['done'], 'round')} done"
     for way, size, messages in (
         ("received", s["bytes_in"], s["messages_in"]),

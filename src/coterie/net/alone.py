@@ -10,20 +10,14 @@ from ..algorithms.options import Training
 from ..core.errors import FolderError, UserError
 from ..core.schema import Config, Summary, TrackedRow
 from ..engines import Serial
-from ..measure import metrics_for
-from ..models.losses import loss_named
-from ..models.model import Model
 from ..store import RunFolder
-from ..training.checks import find_device
 from ..training.experiment import Experiment
 from ..training.fit import fit
 from ..training.run import Run
 from ..training.so_far import run_so_far
-from .agreement import algorithm, module
+from .agreement import algorithm
 from .config import PeerConfig
-from .own_data import own_data
-from .peer import configuration
-from .prepare import Participant
+from .prepare import Participant, configuration
 
 OF_MESSAGES = ("quantize", "robust")  # settings of training that mean nothing without messages
 
@@ -76,30 +70,29 @@ def with_others(participant: Participant) -> Run | Path:
     return folder.path if folder.finished else run_so_far(folder, participant.experiment, participant.alone)
 
 
-def without_others(config: PeerConfig, out: Path, rounds: int) -> Run | Path:
+def without_others(config: PeerConfig, member: Participant, out: Path, rounds: int) -> Run | Path:
     """Train a member alone until it has so many rounds, from where the folder ``out`` stands, and return the run."""
-    shared, place = config.federation, find_device("auto")
-    own, method, every = own_data(config).to(place), local_method(config), config.peer.evaluate_every
-    given = Model(module(config, own).to(place), loss_named(shared.loss))
+    shared, own, method, peer = config.federation, member.alone.federation, local_method(config), config.peer
     try:
         fit(
-            given.module,
+            member.given.module,
             own,
             method,
             rounds=shared.rounds,
             seed=shared.seed,
-            loss=given.loss,
+            loss=member.given.loss,
             metric=config.metric,
-            evaluate_every=every,
+            evaluate_every=peer.evaluate_every,
+            select=peer.select,
+            patience=peer.patience,
             out=out,
             resume=True,
             progress=f"{config.name} alone",
             trackers=[StopAfter(rounds)] if rounds < shared.rounds else [],
         )
     except EnoughRounds:
-        metrics = metrics_for(given, own.sample(2), own.y, config.metric)
-        experiment = Experiment.of(given, own, method, Serial(), shared.seed, shared.rounds)
-        experiment = replace(experiment, metrics=metrics, evaluate_every=every)
+        experiment = Experiment.of(member.given, own, method, Serial(), shared.seed, shared.rounds)
+        experiment = replace(experiment, metrics=member.alone.metrics, evaluate_every=peer.evaluate_every)
         return run_so_far(RunFolder(out), experiment, experiment)
     return out
 

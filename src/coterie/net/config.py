@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from .. import data, models, topology
-from ..core.annotations import Positive, PositiveInt, shown
+from ..core.annotations import Fraction, Positive, PositiveInt, shown
 from ..core.custom import check_named, own_name
 from ..core.errors import UserError, did_you_mean
 from ..core.files import user_path
+from ..core.schema import Select
 from ..core.settings_file import read_toml
 from ..core.spec import convert, parse, parse_seconds, spelled, whole_number
 from .address import LOOPBACK, Address, address
 from .certificates import check_name
+from .kept import kept_by
 from .tls import Credentials, say
 
 AUTO = "auto"
@@ -54,6 +56,9 @@ class PeerTable:
     deadline: str = AUTO
     wait: str = "5m"
     evaluate_every: PositiveInt = 1
+    validation: Fraction = 0.0
+    select: Select = "last"
+    patience: PositiveInt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +288,7 @@ def _check(config: PeerConfig) -> None:
         raise UserError(f"{where}: mean and std have {len(shared.mean)} and {len(shared.std)} numbers: one per channel")
     if isinstance(shared.classes, tuple) and len(set(shared.classes)) < len(shared.classes):
         raise UserError(f"{where}: classes names one class twice: name each once")
+    kept_by(f"{config.path}, [peer]", config.peer.validation, config.peer.select, config.peer.patience)
 
 
 def _check_trusted(config: PeerConfig, trusted: Collection[str]) -> None:

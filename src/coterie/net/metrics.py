@@ -17,7 +17,7 @@ from .wire import in_words
 PATH, HEALTH = "/metrics", "/healthz"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PATIENCE = 5.0  # seconds for one request, all of it
-STATES = ("waiting", "training", "exchanging", "finishing", "leaving", "done")
+STATES = ("waiting", "training", "resting", "exchanging", "finishing", "leaving", "done")
 Labels = Mapping[str, str]
 
 

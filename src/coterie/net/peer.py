@@ -10,17 +10,19 @@ from typing import Any
 
 import torch
 
+from ..algorithms.base import Round
 from ..core.schema import Config, Row
-from ..measure import summarize
+from ..measure.selection import out_of_patience
 from ..models.model import products
 from ..store import RunFolder
 from ..store.checkpoint import Checkpoint, oldest
+from ..store.chosen import drop_later
 from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
+from ..training.chosen import chosen_so_far
 from ..training.client import client_tensors
-from ..training.config import describe
 from ..training.experiment import RunState
-from ..training.so_far import clients_after
+from ..training.so_far import run_after
 from .check import hello
 from .deadline import Deadline
 from .diverged import check_finite
@@ -28,8 +30,8 @@ from .engine import Networked
 from .mailbox import TURN, Mailbox
 from .network import GONE, Network
 from .outbox import Outbox
-from .prepare import Participant
-from .rehearsal import announcements
+from .prepare import Participant, configuration
+from .rehearsal import announcements, without_samples
 from .rows import row_of, work_of
 from .status import Serve, Shown, to_nobody
 from .transport import Beat, Transport
@@ -38,22 +40,6 @@ APPLIED = "peer/applied"  # [n, 2] round and step of the last transfer of every 
 
 MakeTransport = Callable[[Mailbox, Callable[[], Beat], Callable[[], dict[str, Any]]], Transport]
 """(who takes messages, what the peer says of itself, what it was set up with) -> a transport that has not begun."""
-
-
-def configuration(p: Participant) -> Config:
-    """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
-    device = p.experiment.federation.y.device.type
-    config = describe(p.alone, p.given, p.experiment.engine.name, p.reason, device)
-    own = p.alone.federation
-    config["peer"] = {
-        "federation": p.federation,
-        "name": p.name,
-        "number": p.client,
-        "members": list(p.members),
-        "train_samples": len(own.train[0]),
-        "test_samples": len(own.test[0]),
-    }
-    return config
 
 
 @dataclass(eq=False)
@@ -66,7 +52,8 @@ class Peer:
     on_event: Callable[..., None]
     serve: Serve = to_nobody
     round: int = 0  # the one that it is in, counted from 0
-    state: str = "waiting"  # what it does: waiting, training, exchanging, finishing, leaving, done
+    state: str = "waiting"  # what it does: waiting, training, resting, exchanging, finishing, leaving, done
+    rests: bool = False  # whether it is out of patience, so that it takes no step
     history: list[Row] = field(default_factory=list)
     missed: Counter[str] = field(default_factory=Counter)  # rounds that have waited for each member in vain
     mass: float | None = None  # push-sum's, of the saved state
@@ -80,6 +67,8 @@ class Peer:
         found = self.folder.resumed(self._restored, self._warn, self._say)
         (now, applied), self.history = ((start, {}), []) if found is None else found
         self.round = len(self.history)
+        drop_later(self.folder.path, self.round)
+        self.chosen = chosen_so_far(p.experiment, self.folder, self.config, self.round)
         inbox, members = self.folder.path / INBOX, len(p.members)
         self.mailbox = Mailbox(inbox, p.federation, p.digest, announced, self.senders, applied, members)
         self.outbox = Outbox(self.folder.path / OUTBOX)
@@ -172,8 +161,7 @@ class Peer:
     def _one_round(self, now: RunState) -> tuple[RunState, bool]:
         """Train, exchange, measure and save; return the state, and whether the others were ahead."""
         e, began = self.experiment, time.perf_counter()
-        self.state = "training"
-        r = e.round(self.round)
+        r = self._round_of_training()
         with products(e.model.precision):
             trained = e.program.train(now.state, r)
         check_finite(trained, r, bool(self.history), self.network.heard)
@@ -190,9 +178,22 @@ class Peer:
         work = work_of(e, r, trained, seconds, time.perf_counter() - began, self._sent())
         now = RunState(state, after_train, values)
         self._note(row_of(self.participant.alone, t, values, work))
+        if self.chosen is not None and values is not None:
+            self.chosen.see(self.history, values, lambda: e.clients(now.state, t), self.folder)
         self._save(now, t + 1)
         self.round += 1
         return now, behind
+
+    def _round_of_training(self) -> Round:
+        """Return the round that this peer trains in; out of patience it takes no step, and exchanges what it has."""
+        before, self.rests = self.rests, out_of_patience(self.config, self.history)
+        self.state = "resting" if self.rests else "training"
+        if self.rests and not before:
+            self.on_event("rests", round=self.round + 1)
+        elif before and not self.rests:
+            self.on_event("trains", round=self.round + 1)
+        r = self.experiment.round(self.round)
+        return without_samples(r) if self.rests else r
 
     def _sent(self) -> dict[str, int]:
         """Return what was carried since the last row, hence also between two rounds: some answers come that late."""
@@ -248,8 +249,8 @@ class Peer:
     def _finish(self, now: RunState) -> None:
         """Write what a finished run has: the model, what is known of the client, the summary."""
         p = self.participant
-        clients, known = clients_after(self.experiment, p.alone, now, self.history)
-        self.folder.finish(summarize(self.config, self.history), [client_tensors(c) for c in clients], known)
+        run = run_after(self.experiment, p.alone, self.config, now, self.history, self.chosen)
+        self.folder.finish(run.summary, [client_tensors(c) for c in run.clients], run.client_summary)
         self.mailbox.saved()  # a finished run has one checkpoint
         self.outbox.saved(self.round, self._oldest())
         self.on_event("finished", rounds=len(self.history))

@@ -1,7 +1,7 @@
 """One participant's part of an experiment: all members' clients, of which only its own has samples here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,14 @@ import torch
 from ..algorithms.base import Algorithm, Problem, Program
 from ..algorithms.bind import bind
 from ..core.errors import UserError, noted
+from ..core.schema import Config, SelectionConfig
 from ..data import Federation
+from ..data.validation import with_validation
 from ..engines import Serial
 from ..measure import metrics_for
 from ..measure.metric import MetricLike
 from ..models.model import Model
+from ..training.config import describe
 from ..training.experiment import Experiment
 from ..training.fit import TRIAL
 from ..training.model_check import check_model
@@ -38,6 +41,7 @@ class Participant:
     folder: Path  # of its own
     deadline: float | None = None  # seconds that an exchange waits for neighbors; None: it adapts
     wait: float = 300.0  # seconds for the others to come before the first round
+    selection: SelectionConfig = field(default_factory=SelectionConfig)  # what the model that it keeps is chosen by
 
     @property
     def name(self) -> str:
@@ -56,10 +60,12 @@ def experiments(
     metric: Sequence[MetricLike] = (),
     evaluate_every: int = 1,
     engine: str = "auto",
+    validation: float = 0.0,
 ) -> tuple[Experiment, Experiment, str]:
     """Return the experiment of all members with the samples of one, that of this one alone, and why its engine.
 
-    ``own``: a federation of one client, this participant's.
+    ``own``: a federation of one client, this participant's; ``validation``: the part of its training samples that is
+    kept out of training, which is the part that a simulation of all members keeps.
     """
     if own.clients != 1:
         raise UserError(
@@ -69,7 +75,8 @@ def experiments(
         check_model(given, own)
         metrics = metrics_for(given, own.sample(2), own.y, metric)
     adapted = algorithm.adapt(given)
-    everybody = among(own, members, client)
+    everybody = with_validation(among(own, members, client), validation, seed)
+    own = only(everybody, client, own)
     program = bind(algorithm, Problem(adapted, len(members), rounds, seed))
     check_between_peers(algorithm, program)
     whole = Experiment(
@@ -100,6 +107,28 @@ def among(own: Federation, members: Sequence[str], client: int) -> Federation:
         return tuple(rows[0] if i == client else nobody for i in range(len(members)))
 
     return replace(own, train=of(own.train), test=of(own.test), validation=(), names=tuple(members))
+
+
+def configuration(p: Participant) -> Config:
+    """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
+    device = p.experiment.federation.y.device.type
+    config: Config = {**describe(p.alone, p.given, p.experiment.engine.name, p.reason, device), **p.selection}
+    own = p.alone.federation
+    config["peer"] = {
+        "federation": p.federation,
+        "name": p.name,
+        "number": p.client,
+        "members": list(p.members),
+        "train_samples": len(own.train[0]),
+        "test_samples": len(own.test[0]),
+    }
+    return config
+
+
+def only(everybody: Federation, client: int, own: Federation) -> Federation:
+    """Return a member's federation of one client, with its training samples divided as among all members."""
+    train, validation = (rows[client : client + 1] for rows in (everybody.train, everybody.validation))
+    return replace(own, train=train, validation=validation)
 
 
 def check_between_peers(algorithm: Algorithm, program: Program[Any]) -> None:

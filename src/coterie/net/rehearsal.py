@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..algorithms.base import Round
 from ..core.tensors import Tensors
 from ..training.experiment import Experiment, RunState
 from .engine import Delivery, Networked
@@ -38,7 +39,10 @@ def announcements(experiment: Experiment, client: int, start: RunState) -> list[
     rehearsal = Rehearsal()
     engine = Networked(experiment.engine, client, rehearsal)
     r = replace(experiment.round(0), engine=engine)
-    empty = tuple(own[:0] for own in r.samples.owned)
-    nothing = replace(r, samples=replace(r.samples, owned=empty))
-    experiment.program.exchange(start.state, experiment.program.train(start.state, nothing), r)
+    experiment.program.exchange(start.state, experiment.program.train(start.state, without_samples(r)), r)
     return rehearsal.announced
+
+
+def without_samples(r: Round) -> Round:
+    """Return a round in which no client has samples, so that training takes no step."""
+    return replace(r, samples=replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned)))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..algorithms.base import Round, Trained
-from ..core.schema import Row
+from ..core.schema import VALIDATION, Row
 from ..core.tensors import Tensors, entries
 from ..measure.rows import metric_row, unmeasured
 from ..training.experiment import Experiment
@@ -50,11 +50,11 @@ def work_of(
 def row_of(alone: Experiment, t: int, values: Tensors | None, work: RoundWork = NOTHING) -> Row:
     """Return the row of round ``t``, counted from 0; without ``values`` it was not evaluated."""
     infos = alone.metrics.infos
-    found = unmeasured(infos, alone.program.finetune is not None, validated=False)
-    sizes = np.array([len(alone.federation.test[0])], np.int64)
+    found = unmeasured(infos, alone.program.finetune is not None, validated=bool(alone.federation.validation))
     for i, info in enumerate(infos):
         for protocol, each in (values or {}).items():
-            found |= metric_row(info, protocol, each[:, i], sizes)
+            owned = alone.federation.validation if protocol == VALIDATION else alone.federation.test
+            found |= metric_row(info, protocol, each[:, i], np.array([len(owned[0])], np.int64))
     row: Any = {  # columns that depend on the protocol, among those of a Row
         "round": t + 1,
         **found,

@@ -14,6 +14,7 @@ from .agreement import agreed, algorithm, digest, module
 from .certificates import key_problem
 from .check import SOON
 from .config import PeerConfig
+from .kept import kept_by
 from .mailbox import Mailbox
 from .own_data import own_data
 from .peer import MakeTransport
@@ -33,7 +34,9 @@ def participant(config: PeerConfig) -> Participant:
     given = Model(module(config, own).to(place), loss_named(shared.loss))
     members = tuple(config.members)
     plan = shared.rounds, shared.seed, config.metric, config.peer.evaluate_every
-    whole, alone, reason = experiments(given, own, members, config.client, algorithm(config), *plan)
+    whole, alone, reason = experiments(
+        given, own, members, config.client, algorithm(config), *plan, validation=config.peer.validation
+    )
     return Participant(
         shared.id,
         members,
@@ -47,6 +50,7 @@ def participant(config: PeerConfig) -> Participant:
         config.folder,
         config.deadline,
         config.wait,
+        kept_by(f"{config.path}, [peer]", config.peer.validation, config.peer.select, config.peer.patience),
     )
 
 

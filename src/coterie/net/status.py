@@ -75,6 +75,7 @@ class PeerStatus(TypedDict):
     train_loss: float | None  # of the latest round
     seconds: float | None
     saved: float | None
+    kept: int | None  # the round whose model the peer would end with; None: the latest
 
 
 def to_nobody(latest: Callable[[], PeerStatus]) -> AbstractContextManager[object]:
@@ -107,6 +108,7 @@ def status_of(peer: "Peer") -> PeerStatus:
         "train_loss": None if last is None else last["train_loss"],
         "seconds": None if last is None else last["seconds"],
         "saved": _saved(peer.folder.path),
+        "kept": peer.chosen.rounds[0] if peer.chosen is not None and peer.chosen.rounds else None,
     }
 
 

@@ -42,6 +42,10 @@ data = "npz:alpha.npz"        # or csv:alpha.csv,target=y; a folder with train/C
 # deadline = "auto"           # how long a round waits for neighbors; "30s" waits no longer
 # wait = "5m"                 # for the others before the first round, which then begins with those who are there
 # evaluate_every = 1          # rounds between two evaluations on its own test samples
+# validation = 0.2            # of its own training samples, kept out of training, to choose by
+# select = "best-validation"  # the model it keeps: of its own best round on them; else of the last round
+# patience = 10               # after so many evaluations in a row that were no better it does not train; it
+                              # exchanges models until the last round, so the others lose nobody
 
 [peer.certificates]
 authority = "certs/authority.pem"

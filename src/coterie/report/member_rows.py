@@ -62,6 +62,21 @@ def _measured(
     return metric_row(metric, protocol, values, sizes[known]) if new else {}
 
 
+def ends(runs: Sequence[Record], latest: Latest) -> tuple[Latest, Columns]:
+    """Return what the models have that the members end with, each by its own rule, and the columns of these models."""
+    sizes, columns = _samples(runs, "test_samples"), Columns()
+    found: Latest = {}
+    for m in metrics_of(runs[0].config):
+        for protocol in (protocol for column, protocol in latest if column == m["column"]):
+            values = [run.last(f"personal_{m['column']}_{protocol}") for run in runs]
+            found[m["column"], protocol] = values
+            known = [i for i, value in enumerate(values) if value is not None]
+            columns |= metric_row(
+                m, protocol, torch.tensor([values[i] for i in known], dtype=torch.float64), sizes[known]
+            )
+    return found, columns
+
+
 def _value(row: Row, name: str) -> float | None:
     """Return what a row of one client has measured; NaN: it is undefined, None: nothing."""
     return math.nan if number(row, f"{name}_undefined") else number(row, name)
@@ -82,7 +97,7 @@ def joined_clients(parts: Mapping[str, Record], origin: PeerOrigin, latest: Late
     """Return what is known of all members; of those that have not finished less is."""
     runs = list(parts.values())
     every: list[Mapping[str, Any]] = [run.client_summary for run in runs]
-    lists = ["parameters", "personal_parameters", "resampled", *(["right"] if len(runs) < FEWEST else [])]
+    lists = ["parameters", "personal_parameters", "resampled", "rounds", *(["right"] if len(runs) < FEWEST else [])]
     labels = [summary.get("labels") for summary in every]
     alike = None not in labels and len({len(counts[0]) for counts in labels if counts}) == 1
     found: Any = {

@@ -10,7 +10,8 @@ from ..core.annotations import shown
 from ..core.errors import UserError
 from ..core.schema_parts import PeerOrigin
 from ..measure import summarize
-from .member_rows import joined_clients, joined_rows
+from ..measure.selection import LAST, PER_CLIENT, rule_of
+from .member_rows import ends, joined_clients, joined_rows
 from .record import Record
 
 AGREED = ("method", "rounds", "seed", "model", "loss", "metrics", "init", "precision")  # the same at all members
@@ -111,11 +112,15 @@ def _joined(parts: Parts, origin: PeerOrigin) -> Record:
     config["data"] = {"clients": len(runs), "federation": origin["federation"], **alone}
     config["fingerprints"] = {**config["fingerprints"], "data": _fingerprint(runs)}
     history, latest = joined_rows(runs)
+    apart = None
+    if any(rule_of(run.config) != LAST for run in runs):  # each member has chosen by itself
+        config["select"] = PER_CLIENT
+        latest, apart = ends(runs, latest)
     return replace(
         runs[0],
         config=config,
         history=history,
-        summary=summarize(config, history),
+        summary=summarize(config, history, apart),
         client_summary=joined_clients(parts, origin, latest),
         finished=all(run.finished for run in runs),
         folder=None,

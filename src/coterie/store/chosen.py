@@ -27,17 +27,20 @@ def save_chosen(run: Path, round: int, tensors: Tensors, oldest: int) -> None:
 
 
 def load_chosen(run: Path, most: int) -> Tensors | None:
-    """Return what was chosen last, up to a round; None where nothing was. What came later is removed."""
-    found = chosen_rounds(run)
-    for later in found:
-        if later > most:
-            _remove(run, later)
-    latest = max((r for r in found if r <= most), default=None)
+    """Return what was chosen last, up to a round; None where nothing was."""
+    latest = max((r for r in chosen_rounds(run) if r <= most), default=None)
     if latest is None:
         return None
     record = _record(run, latest)
     sha = read_json(record, CheckpointFile).get("sha256", "")
     return {k: v.clone() for k, v in read_tensors(_file(run, latest), sha, record).items()}
+
+
+def drop_later(run: Path, most: int) -> None:
+    """Remove what was chosen after a round, which a run that goes on from there trains again."""
+    for later in chosen_rounds(run):
+        if later > most:
+            _remove(run, later)
 
 
 def chosen_rounds(run: Path) -> list[int]:

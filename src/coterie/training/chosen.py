@@ -30,7 +30,7 @@ from ..measure.selection import (
 from ..models.model import Model
 from ..store import RunFolder
 from ..store.checkpoint import oldest
-from ..store.chosen import save_chosen
+from ..store.chosen import load_chosen, save_chosen
 from ..store.folder import CHECKPOINT
 from .client import Client, client_from, client_tensors
 from .experiment import Experiment
@@ -105,6 +105,17 @@ class Chosen:
         self.clients = [
             client_from(each, models[t][i]) for i, (each, t) in enumerate(zip(own, self.rounds, strict=True))
         ]
+
+
+def chosen_so_far(experiment: Experiment, folder: RunFolder | None, config: Config, rounds: int) -> Chosen | None:
+    """Return what a run would end with after so many rounds; None where it ends with the last round."""
+    if rule_of(config) == LAST:
+        return None
+    chosen = Chosen(config)
+    saved = load_chosen(folder.path, rounds) if folder is not None and rounds else None
+    if saved is not None:
+        chosen.restore(saved, experiment.modules)
+    return chosen
 
 
 def check_selection(experiment: Experiment, select: Select, patience: int | None) -> None:

@@ -14,14 +14,14 @@ from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.convergence import CLIENTS
 from ..measure.rows import client_columns
-from ..measure.selection import LAST, PER_CLIENT, out_of_patience, rule_of
+from ..measure.selection import PER_CLIENT, out_of_patience, rule_of
 from ..models.model import Model, products
 from ..store import RunFolder, Writer
-from ..store.chosen import load_chosen
+from ..store.chosen import drop_later
 from ..track import Tracking
 from ..track.progress import Progress
 from .backend import Backend
-from .chosen import Chosen
+from .chosen import Chosen, chosen_so_far
 from .client import answering, client_tensors
 from .client_summary import client_summary
 from .config import moved
@@ -72,7 +72,9 @@ def run_rounds(
 ) -> Run:
     """Run the rounds that are left."""
     schedule, end = experiment.schedule, len(history) if out_of_patience(config, history) else config["rounds"]
-    todo, chosen = range(len(history), end), _chosen(experiment, folder, config, len(history))
+    if folder is not None:
+        drop_later(folder.path, len(history))
+    todo, chosen = range(len(history), end), chosen_so_far(experiment, folder, config, len(history))
     bar.begin(history)
     building = _built(experiment, now, todo) if backend is experiment else 0.0
     with nullcontext() if folder is None else Writer(folder, bar.say) as writer:
@@ -93,17 +95,6 @@ def run_rounds(
                 bar.say(f"stopped after round {t + 1}: {config['patience']} evaluations were no better on validation")
                 break
     return _finished(experiment, backend, folder, config, now, history, tracking, limited, chosen)
-
-
-def _chosen(experiment: Experiment, folder: RunFolder | None, config: Config, rounds: int) -> Chosen | None:
-    """Return what the run would end with so far; None where it ends with the last round."""
-    if rule_of(config) == LAST:
-        return None
-    chosen = Chosen(config)
-    saved = load_chosen(folder.path, rounds) if folder is not None and rounds else None
-    if saved is not None:
-        chosen.restore(saved, experiment.modules)
-    return chosen
 
 
 def _finished(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from time import sleep
 
 from ..core.clients import Clients
-from ..core.errors import FolderError, UserError
-from ..core.schema import ClientSummary, Row
+from ..core.errors import DamagedFileError, FolderError, UserError
+from ..core.schema import Config, Row
 from ..measure import summarize
+from ..measure.selection import PER_CLIENT, rule_of
 from ..store import RunFolder
-from ..store.checkpoint import Checkpoint
-from .client import Client
+from .chosen import Chosen, chosen_so_far
 from .client_summary import client_summary
 from .experiment import Experiment, RunState
 from .history import History
@@ -24,34 +24,41 @@ def run_so_far(folder: RunFolder, experiment: Experiment, described: Experiment)
 
     ``described``: the experiment whose clients the run tells of; a peer's experiment has the clients of all members.
     """
-    saved, config = _latest(folder), folder.config()
-    history, now = folder.rows(saved.round), experiment.restored(saved)
-    clients, known = clients_after(experiment, described, now, history)
-    named = Clients(clients, known.get("names", ()))
-    return Run(config, History(history), summarize(config, history), named, saved.tensors, known)
-
-
-def clients_after(
-    experiment: Experiment, described: Experiment, now: RunState, history: Sequence[Row]
-) -> tuple[list[Client], ClientSummary]:
-    """Return the clients' models after the last round of ``history``, and what is known of them."""
-    t = len(history) - 1
-    clients = experiment.clients(now.state, t)
-    values = now.values or experiment.values(now.state, now.after_train, t)
-    known = client_summary(described, values, len(history), clients)
-    return clients, known | resampled(described, clients)
-
-
-def _latest(folder: RunFolder) -> Checkpoint:
-    """Return the newest checkpoint."""
     for left in reversed(range(TRIES)):
         try:
-            found = folder.latest(lambda _: None)
-        except FolderError:
+            return _run_so_far(folder, experiment, described)
+        except (DamagedFileError, FolderError):
             if not left:
                 raise
             sleep(PAUSE)
-            continue
-        if found is not None:
-            return found
-    raise UserError(f"{folder.path} has no finished round yet: wait for one")
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _run_so_far(folder: RunFolder, experiment: Experiment, described: Experiment) -> Run:
+    config, saved = folder.config(), folder.latest(lambda _: None)
+    if saved is None:
+        raise UserError(f"{folder.path} has no finished round yet: wait for one")
+    history, now = folder.rows(saved.round), experiment.restored(saved)
+    chosen = chosen_so_far(experiment, folder, config, saved.round)
+    return run_after(experiment, described, config, now, history, chosen)
+
+
+def run_after(
+    experiment: Experiment,
+    described: Experiment,
+    config: Config,
+    now: RunState,
+    history: Sequence[Row],
+    chosen: Chosen | None,
+) -> Run:
+    """Return a run that ends after the last round of ``history``, with the models that its rule has chosen."""
+    t, apart = len(history) - 1, None
+    if chosen is None or not chosen.rounds:
+        clients, taken = experiment.clients(now.state, t), []
+        values = now.values or experiment.values(now.state, now.after_train, t)
+    else:
+        clients, values, taken = chosen.clients, chosen.values, chosen.rounds
+        apart = chosen.columns(described.federation) if rule_of(config) == PER_CLIENT else None
+    known = client_summary(described, values, len(history), clients, taken) | resampled(described, clients)
+    named = Clients(clients, known.get("names", ()))
+    return Run(config, History(list(history)), summarize(config, history, apart), named, {}, known)
