@@ -277,7 +277,7 @@ def test_an_adaptive_ascent_leaves_dead_entries_where_they_are() -> None:
         points.append(x["u"])
         return {"u": torch.tensor([4.0, 100.0])}, None
 
-    probe = type("Batch", (), {"x": torch.zeros(1)})()
+    probe = type("Batch", (), {"y": torch.zeros(1)})()
     sam(0.7, "adaptive")[0].direction(grad, {})({"u": torch.tensor([3.0, 0.0])}, {}, probe)
     assert (points[1] - points[0]).tolist() == pytest.approx([2.1, 0.0])
 

@@ -35,4 +35,4 @@ def dfedsam(
     We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
     phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
-    return decentralized(p, [phase], t, topology, p.names, gossip_steps, participation=participation)
+    return decentralized(p, [phase], t, topology, p.names, participation, gossip_steps)

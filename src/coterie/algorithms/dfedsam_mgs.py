@@ -46,4 +46,4 @@ def dfedsam_mgs(
     Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
     phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
-    return decentralized(p, [phase], t, topology, p.names, gossip_steps, fresh_graph, participation=participation)
+    return decentralized(p, [phase], t, topology, p.names, participation, gossip_steps, fresh_graph)

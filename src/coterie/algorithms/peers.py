@@ -28,10 +28,10 @@ def decentralized(
     training: Training,
     topology: TopologyLike,
     shared: frozenset[str],
+    participation: float | int = 1.0,
     gossip_steps: int = 1,
     fresh_graph: bool = False,
     aux: AuxOf = NOTHING,
-    participation: float | int = 1.0,
 ) -> Program[Peers]:
     """Return the program in which the active clients train, then average the shared part with their neighbors.
 
@@ -39,8 +39,9 @@ def decentralized(
 
     With ``robust`` a rule of ``exchange.robust`` takes the place of each sum.
 
-    fresh_graph: each of these steps takes the next matrix of the topology, instead of all the same one; aux: the
-    values that corrections look up, by name, as functions of the state and the round; participation: who is active.
+    participation: who is active in a round; fresh_graph: each of these steps takes the next matrix of the topology,
+    instead of all the same one; aux: the values that corrections look up, by name, as functions of the state and the
+    round.
     """
     graph = topologies.build(topology, problem.clients, problem.seed)
     if graph.stochastic == "column":  # without push-sum's weights the models would shrink and grow

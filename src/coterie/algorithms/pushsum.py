@@ -39,13 +39,13 @@ def push_sum(
     training: Training,
     topology: TopologyLike,
     shared: frozenset[str],
-    aux: AuxOf = NOTHING,
     participation: float | int = 1.0,
+    aux: AuxOf = NOTHING,
 ) -> Program[Pushed]:
     """Train in phases at the de-biased point, whatever direction they follow, then exchange numerators and weights.
 
-    aux: the values that corrections look up, by name, as functions of the state and the round; "reference" is the model
-    z_i that a client begins with; participation: who is active in a round.
+    participation: who is active in a round; aux: the values that corrections look up, by name, as functions of the
+    state and the round; "reference" is the model z_i that a client begins with.
     """
     refuse_robust(training, "push-sum adds up shares of mass, where what is left out would be lost to everybody")
     graph = topologies.build(topology, problem.clients, problem.seed)
