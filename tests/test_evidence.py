@@ -223,17 +223,18 @@ def test_every_experiment_and_every_claim_of_the_papers_is_listed() -> None:
 
 
 def test_the_page_of_fedavg_p_s_recipes_says_what_their_runs_say() -> None:
-    """All cases and seeds of all seven recipes, and nothing else."""
+    """All cases and seeds of all seven recipes, of three of them in the reading of the paper, too, and nothing else."""
     page = script("004_recipes")
     runs = json.loads((EVIDENCE / "004_recipes.json").read_text(encoding="utf-8"))
     wanted = {
-        (figure, case.label, seed)
-        for figure in page.FIGURES
+        (reading, figure, case.label, seed)
+        for reading, figures in (("ours", page.FIGURES), ("paper", page.OF_STEPS))
+        for figure in figures
         for case in page.recipe_of(figure).cases
         for seed in range(page.recipe_of(figure).seeds)
     }
-    assert {(r["figure"], r["case"], r["seed"]) for r in runs} == wanted
-    assert len(runs) == len(wanted) == 63
+    assert {(r["reading"], r["figure"], r["case"], r["seed"]) for r in runs} == wanted
+    assert len(runs) == len(wanted) == 63 + 27
     assert text("004_recipes") == page.page(runs)
 
 
