@@ -102,6 +102,16 @@ def test_an_interruption_loses_nothing(cli: Cli, tuned: Path, tmp_path: Path, at
     assert "seed 0 (1 of 12)" not in again.err or "tune.json" in at  # what was finished is not trained again
 
 
+def test_a_trial_that_was_written_down_keeps_no_models(cli: Cli, tuned: Path, tmp_path: Path) -> None:
+    """Killed between the note about a trial and the end of its models, a tuning removes them when it goes on."""
+    shutil.copy(tuned / "own.npz", tmp_path)
+    killed = cli.run(*TUNE, "--out", "t", cwd=tmp_path, at="remove t/trial001-seed0/*")
+    assert killed.status == -signal.SIGKILL, killed.events
+    assert (tmp_path / "t" / "trial001-seed0" / "clients").is_dir()
+    cli.succeed(*TUNE, "--out", "t", "--resume", cwd=tmp_path)
+    assert not (tmp_path / "t" / "trial001-seed0" / "clients").exists()
+
+
 @pytest.mark.parametrize(
     ("other", "names"),
     [

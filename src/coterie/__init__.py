@@ -1,18 +1,14 @@
 """Personalized federated learning, with a server or between peers: every client ends with its own model."""
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core.openmp import keep_from_spinning
 from .training import render
 
 __version__ = "0.1.0"
 
-if "OMP_WAIT_POLICY" not in os.environ:
-    # It has an effect if torch is imported later. Training goes on for long beside other work; OpenMP threads that spin
-    # while they wait gain little on an empty machine and are ruinous on a busy one: 3 rounds on the digits took 5 to
-    # 50 s beside two other torch processes, 3 s this way.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+keep_from_spinning()
 
 if TYPE_CHECKING:
     from . import (

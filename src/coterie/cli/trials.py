@@ -102,6 +102,7 @@ class Tuning(Generic[P]):
         chooser, found = self.search(), self._begun()
         for i, trial in enumerate(found["trials"]):
             self._tell_again(chooser, trial, i + 1, found)
+        self._drop_models(len(found["trials"]))  # of a trial that was interrupted while they were removed
         while (self.trials is None or len(found["trials"]) < self.trials) and (texts := chooser.ask()) is not None:
             found["trials"].append(self._trial(texts, chooser, found, output, trackers))
             chooser.tell(trial_goodness(found["trials"][-1], found))

@@ -16,6 +16,7 @@ from ..core import rng
 from ..core.annotations import Example, Fraction, PositiveInt, Range
 from ..core.arguments import checked
 from ..core.errors import UserError, noted
+from ..core.openmp import spinning_threads
 from ..core.schema import Config, Init, MeasureName, Precision, Select
 from ..core.spec import parse
 from ..core.units import metrics_of
@@ -182,7 +183,7 @@ def fit(
             messages.go_to(bar.warn)
             if chosen is not None and chosen.warning is not None:
                 bar.warn(chosen.warning)
-            for told in filter(None, (idle_clients(experiment), without_validation(federation))):
+            for told in filter(None, (idle_clients(experiment), without_validation(federation), spinning_threads())):
                 bar.warn(told)
             if isinstance(runs_on, InMemory):
                 runs_on.on_build = bar.building
