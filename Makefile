@@ -14,7 +14,7 @@ TASK := --data digits:renamed=4 --partition iid
 # Every second round is enough for its curves, and fedavg-ft fine-tunes for an evaluation, as long as for a round.
 DEMO := local fedavg fedavg-ft fedper dfedalt $(TASK) --seeds 3 --tune lr=0.02,0.05,0.1 --evaluate-every 2
 
-.PHONY: demo demo-peers papers test lint types docs report-image times browser bench-peers release-check lowest licenses setup clean
+.PHONY: demo demo-peers papers test lint types docs report-image times browser bench-peers release-check lowest licenses mutants setup clean
 
 demo: $(VENV)/.demo
 	$(BIN)/coterie compare $(DEMO)
@@ -84,6 +84,12 @@ lowest: setup
 # The licenses of all that is installed with Coterie and its extras; others than those known to be free end it.
 licenses: setup
 	$(BIN)/python tests/licenses.py
+
+# One changed line at a time, for each of which a test must fail: make mutants MUTANTS="--room data --count 20 --seed 1". A run
+# that was interrupted goes on from .mutants.json.
+MUTANTS ?=
+mutants: setup
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py $(MUTANTS)
 
 setup: $(VENV)/.ready
 

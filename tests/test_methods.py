@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -192,3 +194,11 @@ def test_a_list_of_arguments_is_read() -> None:
     text = "A.\n\nArgs:\n    mu: How strongly\n        it pulls: much.\n    nu: Less.\n\n>>> 1\n1"
     assert explained(text) == ["mu", "nu"]
     assert explained("A.") == []
+
+
+def test_the_file_of_a_method_does_not_hide_the_method() -> None:
+    """An example of the second file takes the method from the package after pytest has loaded the first file."""
+    files = (PACKAGE / "algorithms" / "dfedavg.py", PACKAGE / "cli" / "grids.py")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "grids", *map(str, files)]
+    end = subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert end.returncode == 0, end.stdout

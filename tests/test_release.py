@@ -30,6 +30,7 @@ VERSIONS = ("3.11", "3.12", "3.13")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BESIDE = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md"),
+    "conftest.py",
     *("constraints.txt", "mkdocs.yml", "pyproject.toml", "bench", "docs", "notebooks", "src", "tests"),
 )
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*", "*.jsonl")
