@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,9 @@ from coterie.store.safetensors import save_tensors
 from coterie.submodels import LowRank, recover
 from helpers_cli import Cli
 from modules import Answering, Output
+from test_inputs import ByName, InOrder
+from test_inputs import federation as several
+from test_inputs import module as of_several
 
 PREPARATION = Transform(mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), pad=1, flip=True)
 CLIENT = 3
@@ -194,6 +198,31 @@ def test_samples_that_are_numbers_or_tokens_go_in_as_they_are(format: str, tmp_p
             own = run.clients[0].module()(fed.test_x)
             own = own.logits if isinstance(own, Output) else own
             torch.testing.assert_close(answer(fed.test_x), own, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [ByName, InOrder])
+def test_several_inputs_are_answered_and_exported(form: type[nn.Module], tmp_path: Path) -> None:
+    """A file takes them in the order of the data, which the model's arguments have not."""
+    need_onnx()
+    fed, alone = several(form), ct.algorithms.local(epochs=1)
+    run = ct.fit(of_several(form), fed, alone, rounds=1, engine="serial", progress=False)
+    client, names = run.clients[0], ["input_ids", "attention_mask"] if form is ByName else ["input_0", "input_1"]
+    tokens, mask = fed.test_x.values() if form is ByName else fed.test_x
+    with torch.no_grad():
+        scores = client.module().scores(tokens, mask)
+    assert torch.equal(client.predict(fed.test_x), scores.argmax(1))
+    one = {k: v[3] for k, v in fed.test_x.items()} if form is ByName else (tokens[3], mask[3])
+    assert client.predict(one) == scores[3].argmax()
+    with pytest.raises(UserError, match=r"learned from the inputs .*: give a (dictionary|tuple) of these"):
+        client.predict(tokens)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = ct.export.save(run, 0, tmp_path / "a.onnx")
+    opened = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    given = dict(zip(names, (tokens.numpy(), mask.numpy()), strict=True))
+    torch.testing.assert_close(torch.from_numpy(opened.run(["scores"], given)[0]), scores, rtol=1e-4, atol=1e-4)
+    assert opened.get_modelmeta().custom_metadata_map["input"].startswith(f"{names[0]} int64 [batch, 6], {names[1]} ")
+    traced: Any = scripted(ct.export.save(run, 0, tmp_path / "a.pt"))
+    torch.testing.assert_close(traced(tokens, mask), scores, rtol=1e-4, atol=1e-4)
 
 
 # Other forms of a model

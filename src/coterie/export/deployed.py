@@ -5,11 +5,11 @@ Clients are read one by one: a hundred models need not be in memory to write one
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,66 +22,23 @@ from ..core.schema_parts import SavedColumns
 from ..core.units import metrics_of, of_clients
 from ..data import Transform
 from ..data.encoding import Columns
-from ..models.model import answer
+from ..data.inputs import Shape, names_of
 from ..store.digests import Digests
 from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.client import Client
 from ..training.predict import Answering
 from ..training.run import Modules, Run, client_of, finished, model_of
+from .whole import Prepared, Scored, Standardized
 
-Shape = tuple[int, ...]
 Form = Literal["recovered", "factorized"]
 """Of a model of low rank: ordinary layers, or factors in the rank that the client can carry."""
 
 
-class Scored(nn.Module):
-    """A module that returns its scores and nothing else."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of a batch."""
-        return cast(Tensor, answer(self.module, x))
-
-
-class Prepared(nn.Module):
-    """A module for images as they are stored (uint8): it normalizes them first."""
-
-    def __init__(self, module: nn.Module, transform: Transform) -> None:
-        super().__init__()
-        self.module, self.transform = module, transform
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of uint8 [B, C, H, W]."""
-        return cast(Tensor, answer(self.module, self.transform.plain(x)))
-
-
-class Standardized(nn.Module):
-    """A module for numbers as a table holds them: it fills and standardizes them, and answers in their units."""
-
-    fill: Tensor
-    mean: Tensor
-    std: Tensor
-    target_mean: Tensor
-    target_std: Tensor
-
-    def __init__(self, module: nn.Module, columns: SavedColumns) -> None:
-        super().__init__()
-        self.module, self.answers_numbers = module, columns["classes"] is None
-        values = {"mean": columns["mean"], "std": columns["std"]}
-        values |= {"target_mean": columns["target_mean"], "target_std": columns["target_std"]}
-        values["fill"] = columns.get("fill", [math.nan] * len(columns["mean"]))  # NaN stays where training had none
-        for name, numbers in values.items():
-            self.register_buffer(name, torch.tensor(numbers))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of the classes, or the numbers that are predicted, of [B, inputs]."""
-        known = torch.where(x.isnan(), self.fill, x)
-        found: Tensor = answer(self.module, (known - self.mean) / self.std)
-        return found * self.target_std + self.target_mean if self.answers_numbers else found
+def _alternating(count: int, shape: Shape, kind: torch.dtype) -> Tensor:
+    """Return numbers for which nobody says what they mean: 0 and 1 in turn, so that a mask hides a part of a sample."""
+    places = torch.arange(count)[:, None] + torch.arange(torch.Size(shape).numel())
+    return (places % 2).view(count, *shape).to(kind)
 
 
 @dataclass(frozen=True)
@@ -93,6 +50,7 @@ class Deployed:
     input_shape: Shape | None  # of one sample; not known in folders of old with a module of one's own
     known: dict[str, str]
     columns: SavedColumns | None = None  # of a table whose rows are the samples
+    types: Any = None  # of several inputs: their names, in the form of the inputs
 
     @property
     def about(self) -> dict[str, str]:
@@ -111,7 +69,14 @@ class Deployed:
             return Standardized(self.module, self.columns).eval()
         if self.transform is not None:
             return Prepared(self.module, self.transform).eval()
-        return Scored(self.module).eval()
+        return Scored(self.module, list(self._shape) if isinstance(self.input_shape, dict) else ()).eval()
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs in an ONNX file."""
+        if isinstance(self._shape, dict):
+            return list(self._shape)
+        return [f"input_{number}" for number in names_of(self._shape)] or ["input"]
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -126,8 +91,19 @@ class Deployed:
             return torch.int64
         return own
 
-    def samples(self, count: int) -> Tensor:
-        """Draw random samples of the right shape and type, always the same."""
+    def samples(self, count: int) -> tuple[Tensor, ...]:
+        """Return the inputs of some samples of the right shapes and types in their order, always the same."""
+        if names_of(self._shape):
+            return tuple(_alternating(count, shape, kind) for _, shape, kind in self._several())
+        return (self._drawn(count),)
+
+    def _several(self) -> Iterator[tuple[str, Shape, torch.dtype]]:
+        """Yield the name, shape and type of each of several inputs."""
+        keys = self._shape if isinstance(self._shape, dict) else range(len(self._shape))
+        for name, key in zip(self.input_names, keys, strict=True):
+            yield name, self._shape[key], getattr(torch, self.types[key])
+
+    def _drawn(self, count: int) -> Tensor:
         drawn = torch.Generator().manual_seed(count)
         if self.dtype.is_floating_point:
             plain = torch.randn(count, *self._shape, generator=drawn, dtype=self.dtype)
@@ -143,6 +119,9 @@ class Deployed:
     @property
     def inputs(self) -> str:
         """The inputs of the whole model, in words."""
+        if names_of(self._shape):
+            each = (f"{name} {str(kind)[6:]} {['batch', *shape]}" for name, shape, kind in self._several())
+            return f"{', '.join(each).replace(chr(39), '')}, in this order: samples as the data set gives them"
         kind = str(self.dtype).removeprefix("torch.")
         shape = ", ".join(map(str, ("batch", *self._shape)))
         if self.transform is not None:
@@ -250,7 +229,9 @@ class Opened:
         table = None  # the images of a table are none
         if columns is not None and Columns.of(columns).features:
             table = columns
-        return Deployed(module.cpu(), transform, Answering.of(self.config).input_shape, texts, table)
+        return Deployed(
+            module.cpu(), transform, Answering.of(self.config).input_shape, texts, table, self.config.get("sample_type")
+        )
 
     def _origin(self) -> dict[str, Any]:
         """Return what was trained, how and on what; all that is needed to build the module again."""

@@ -17,6 +17,7 @@ from ..core.errors import UserError
 from ..core.files import replace
 from ..store.safetensors import save_tensors
 from .deployed import Deployed
+from .whole import Scored
 
 FormatName = Literal["safetensors", "onnx", "torchscript"]
 METADATA = "coterie.json"  # where a TorchScript file has them
@@ -62,7 +63,7 @@ def write_torchscript(deployed: Deployed, path: Path) -> None:
     """Write a traced model; torch.jit.load needs nothing of Coterie."""
     about = {METADATA: json.dumps(deployed.described)}
     with silence():  # that TorchScript has successors, and that sizes were recorded: what comes out is tried
-        made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES))  # type: ignore[no-untyped-call]
+        made: Any = torch.jit.trace(deployed.whole, deployed.samples(EXAMPLES), check_trace=False)  # type: ignore[no-untyped-call]
         if deployed.transform is not None:
             made = torch.jit.script(OfBytes(made))
 
@@ -87,8 +88,10 @@ def write_onnx(deployed: Deployed, path: Path) -> None:
 
 def _graph(deployed: Deployed) -> Any:
     """Export by torch.export: the older exporter, which traces, is not developed any more."""
-    names: dict[str, Any] = {"input_names": ["input"], "output_names": ["scores"], "dynamic_shapes": ({0: "batch"},)}
-    example = (deployed.samples(EXAMPLES),)
+    names: dict[str, Any] = {"input_names": deployed.input_names, "output_names": ["scores"]}
+    example = deployed.samples(EXAMPLES)
+    batches = tuple({0: "batch"} for _ in example)
+    names["dynamic_shapes"] = {"inputs": batches} if isinstance(deployed.whole, Scored) else batches
     with silence():  # of the exporter's own parts, and of torchvision, which nobody needs here
         try:
             return torch.onnx.export(deployed.whole, example, dynamo=True, verbose=False, **names)
@@ -97,12 +100,13 @@ def _graph(deployed: Deployed) -> Any:
             raise UserError(f"the model has no ONNX form ({reason}): use --format torchscript") from error
 
 
-def _session(file: Path) -> Callable[[Tensor], Tensor]:
+def _session(file: Path) -> Callable[..., Tensor]:
     """Return the file as ONNX Runtime runs it."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"input": x.numpy()})[0])
+    names = [known.name for known in session.get_inputs()]
+    return lambda *x: torch.from_numpy(session.run(None, {k: v.numpy() for k, v in zip(names, x, strict=True)})[0])
 
 
 @contextmanager
@@ -118,11 +122,11 @@ def silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _try(deployed: Deployed, answer: Callable[[Tensor], Tensor], format: str) -> None:
+def _try(deployed: Deployed, answer: Callable[..., Tensor], format: str) -> None:
     """Refuse a file whose answers are others than the client's own."""
     x = deployed.samples(TRIED)
     with torch.no_grad():
-        ours, theirs = deployed.whole(x), answer(x)
+        ours, theirs = deployed.whole(*x), answer(*x)
     if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
         raise UserError(
             f"the model answers otherwise as {format} (its forward pass is not the same for all samples): "

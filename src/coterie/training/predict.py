@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from ..core.errors import UserError
 from ..core.schema import Config, TargetKind
 from ..core.schema_parts import SavedColumns
+from ..core.tensors import count, rows, tree_map
 from ..data import Transform
 from ..data.arrays import as_tensor, name_of
 from ..data.encoding import Columns
-from ..data.inputs import shape_of_json
+from ..data.inputs import Inputs, Shape, as_inputs, names_of, sample_shape, shape_in_words, shape_of_json
 from ..data.new_files import ArrowRows
 from ..data.new_rows import DictRows, FrameRows, NewRows, encoded_rows
 from ..models.model import answer
@@ -32,7 +33,7 @@ class Answering:
     """What a run's samples are, and what the outputs of its models mean."""
 
     transform: Transform | None  # of images that are stored as bytes
-    input_shape: tuple[int, ...] | None  # of one sample; not known in folders of old with a module of one's own
+    input_shape: Shape | None  # of one sample; not known in folders of old with a module of one's own
     fixed: bool  # whether the model is known to take no other shape; a module of one's own may
     targets: TargetKind | None  # what they were trained to answer
     columns: SavedColumns | None  # of a table whose rows are the samples
@@ -49,18 +50,18 @@ class Answering:
 
     def predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers of a module in evaluation mode to a batch of samples, or to one, or to rows of a table."""
-        rows = self._rows(x)
-        if rows is None:
+        table = self._rows(x)
+        if table is None:
             return self._predict(module, x)
-        return self._answers(self._table_outputs(module, rows, warn))
+        return self._answers(self._table_outputs(module, table, warn))
 
     def scored(self, module: nn.Module, x: Any, say: Say) -> dict[str, NDArray[Any]]:
         """Return the answers to a batch of samples and what they rest on, as columns by name."""
-        rows = self._rows(x)
-        if rows is not None:
-            outputs = self._table_outputs(module, rows, say)
+        table = self._rows(x)
+        if table is not None:
+            outputs = self._table_outputs(module, table, say)
         else:
-            outputs = self._all_outputs(module, as_tensor("the samples", x))
+            outputs = self._all_outputs(module, self._samples(x))
         found = {"prediction": self._answers(outputs)}
         if self.targets in CLASSES + LABELS:
             found["probability"] = outputs.softmax(1) if self.targets in CLASSES else outputs.sigmoid()
@@ -75,26 +76,47 @@ class Answering:
             return DictRows(x)
         return FrameRows(x) if hasattr(x, "columns") or hasattr(x, "iloc") else None
 
-    def _table_outputs(self, module: nn.Module, rows: NewRows, say: Say) -> Tensor:
+    def _table_outputs(self, module: nn.Module, table: NewRows, say: Say) -> Tensor:
         """Return the outputs for rows of a table, in its units."""
         assert self.columns is not None
-        x = torch.from_numpy(encoded_rows(rows, Columns.of(self.columns), say))
+        x = torch.from_numpy(encoded_rows(table, Columns.of(self.columns), say))
         return self._in_units(self._all_outputs(module, x), self.columns)
 
-    def _all_outputs(self, module: nn.Module, samples: Tensor) -> Tensor:
+    def _all_outputs(self, module: nn.Module, samples: Inputs) -> Tensor:
         """Return the outputs for samples, some at a time."""
-        return torch.cat([self._outputs(module, batch) for batch in torch.split(samples, BATCH)])
+        parts = (rows(samples, slice(i, i + BATCH)) for i in range(0, max(1, count(samples)), BATCH))
+        return torch.cat([self._outputs(module, batch) for batch in parts])
+
+    def _samples(self, x: Any) -> Inputs:
+        """Return samples as tensors; refuse other inputs than those that the run has learned from."""
+        names = names_of(self.input_shape)
+        if not names:
+            return as_tensor("the samples", x)
+        samples = as_inputs("the samples", x)
+        if isinstance(samples, dict) != isinstance(self.input_shape, dict) or {*names_of(samples)} != {*names}:
+            form = "a dictionary" if isinstance(self.input_shape, dict) else "a tuple"
+            raise UserError(f"the run has learned from the inputs {', '.join(names)}: give {form} of these")
+        return samples
+
+    def _alone(self, samples: Inputs) -> bool:
+        """Return whether this is one sample, by its dimensions."""
+        shape: Any = self.input_shape
+        if not names_of(shape):
+            return shape is not None and samples.dim() == len(shape)
+        keys = shape if isinstance(shape, dict) else range(len(shape))
+        return all(samples[key].dim() == len(shape[key]) for key in keys)
 
     def _predict(self, module: nn.Module, x: Any) -> Tensor:
         """Return the answers to samples as the federation holds them."""
-        samples = as_tensor("the samples", x)
-        alone = self.input_shape is not None and samples.dim() == len(self.input_shape)
-        answers = self._answers(self._outputs(module, samples[None] if alone else samples, samples))
+        samples = self._samples(x)
+        alone = self._alone(samples)
+        batch = tree_map(lambda v: v[None], samples) if alone else samples
+        answers = self._answers(self._outputs(module, batch, samples))
         return answers[0] if alone else answers
 
-    def _outputs(self, module: nn.Module, batch: Tensor, given: Tensor | None = None) -> Tensor:
+    def _outputs(self, module: nn.Module, batch: Inputs, given: Inputs | None = None) -> Tensor:
         """Return the outputs for a batch; ``given``: the samples as they came, for sentences."""
-        fits = self.input_shape is None or tuple(batch.shape[1:]) == self.input_shape
+        fits = self.input_shape is None or sample_shape(batch) == self.input_shape
         samples = batch if given is None else given
         if self.fixed and not fits:
             raise self._misfit(samples)
@@ -108,12 +130,15 @@ class Answering:
             raise self._misfit(samples) from error
         return outputs
 
-    def _misfit(self, samples: Tensor) -> UserError:
+    def _misfit(self, samples: Inputs) -> UserError:
         """Return what is to be said of samples that the module does not take."""
+        if names_of(samples):
+            have, wanted = (shape_in_words(shape) for shape in (sample_shape(samples), self.input_shape))
+            return UserError(f"each of the samples has the inputs {have}: give a batch of {wanted}, or one sample")
         shape = ", ".join(map(str, ("B", *(self.input_shape or ()))))
         return UserError(f"the samples have the shape {tuple(samples.shape)}: give a batch [{shape}], or one sample")
 
-    def _inputs(self, module: nn.Module, batch: Tensor) -> Tensor:
+    def _inputs(self, module: nn.Module, batch: Inputs) -> Inputs:
         """Return samples as the module takes them; floating numbers have the type of its parameters."""
         if self.transform is not None and batch.dtype != torch.uint8:
             raise UserError(
@@ -123,7 +148,7 @@ class Answering:
         if self.transform is not None:
             return self.transform.plain(batch)
         own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-        return batch.to(own) if batch.is_floating_point() else batch
+        return tree_map(lambda v: v.to(own) if v.is_floating_point() else v, batch)
 
     def _answers(self, outputs: Tensor) -> Tensor:
         """Return the class of the largest score, 1 for a label that is there, or the outputs, as metrics read them."""
