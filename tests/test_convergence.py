@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.algorithms.base import ModelGroup
 from coterie.core.errors import UserError
-from coterie.core.tensors import Tensors, replicate
+from coterie.core.tensors import Tensors, replicate, rows
 from coterie.data import Federation
 from coterie.data.batches import Samples
 from coterie.engines import Serial, Vectorized
@@ -402,6 +403,42 @@ def test_train_accuracy_is_that_of_the_mean_model_on_all_training_samples(engine
     got = MEASURES["train-accuracy"](e, now.state)
     owned = torch.cat(list(fed.train))
     assert got == {"global_accuracy_train": float((answers == fed.y)[owned].double().mean())}
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorized(2)], ids=["serial", "vectorized"])
+@pytest.mark.parametrize("method", ["fedper", "heterofl", "dfedavg"])
+def test_own_models_are_measured_on_their_own_training_samples(method: str, engine: Any) -> None:
+    """Sample by sample, through modules of torch: after the latest local training, and after aggregation."""
+    kept: dict[str, Any] = {"capacities": "1-0.5"} if method == "heterofl" else {}
+    kept |= {"topology": "ring"} if method == "dfedavg" else {"participation": 3}
+    algorithm = ct.algorithms.build(method, **kept, epochs=1, batch_size=4, lr=0.05)
+    fed = ragged("groupnorm", sizes=(30, 24, 40, 2, 33))
+    e = experiment(net("groupnorm"), fed, algorithm, engine).changed(record=("own-train",))
+
+    def right(module: nn.Module, tensors: Tensors, client: int) -> float:
+        own = e.train.owned[client]
+        answers = torch.func.functional_call(module, tensors, (e.train.x[own],)).argmax(1)
+        return float((answers == e.train.y[own]).double().mean())
+
+    now, trained = e.start(), {}
+    for t in range(3):
+        r = e.round(t)
+        made = e.program.train(now.state, r)
+        for g in made.groups or [ModelGroup(np.arange(len(r.cohort)), e.model, made.models)]:
+            for k, client in enumerate(r.cohort[g.places].tolist()):
+                trained[client] = right(g.model.module, rows(g.models, k), client)
+        now, row = e.run_round(now, t, evaluate=t == 2)
+    own = [c.module() for c in e.clients(now.state, 2)]
+    mixed = [right(module, dict(module.state_dict()), i) for i, module in enumerate(own)]
+    latest = [trained.get(i, mixed[i]) for i in range(5)]
+    for point, each in (("after_mix", mixed), ("after_train", latest)):
+        assert row[f"personal_accuracy_train_{point}"] == pytest.approx(np.mean(each))  # type: ignore[literal-required]
+        weighted = np.average(each, weights=e.train.sizes)
+        assert row[f"personal_accuracy_train_{point}_weighted"] == pytest.approx(weighted)  # type: ignore[literal-required]
+    assert latest != mixed
+    plain = e.changed(record=())
+    _, other = plain.run_round(plain.start(), 0, evaluate=True)
+    assert not [k for k in other if "train_after" in k]  # it costs a pass, so only who asks has it
 
 
 def test_train_accuracy_needs_classes() -> None:

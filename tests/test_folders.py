@@ -9,7 +9,8 @@ import pytest
 import coterie as ct
 from coterie.core.checked_json import parse_json, read_json, read_rows, read_text
 from coterie.core.errors import DamagedFileError, UserError
-from coterie.core.schema import CheckpointFile, ClientSummary, Config, Protocols
+from coterie.core.schema import CheckpointFile, ClientSummary, Config
+from coterie.core.schema_parts import Protocols
 from coterie.core.schema_several import Plan
 
 GRAPH = {"name": "ring", "fixed": True, "stochastic": "doubly", "round": 1, "messages": 2, "edges": [[0, 1, 0.5]]}

@@ -506,13 +506,15 @@ class TestRuns:
 def test_every_client_of_every_round_is_kept(lent: None) -> None:
     """Two workers keep of single clients what one process keeps."""
     fed, alg = TestRuns.FED, TestRuns.ALG
-    kept = []
+    kept, training = [], []
     for where in ({"engine": "serial"}, {"engine": "ray:serial", "cluster": ct.Cluster(workers=2)}):
         net = ct.models.build("mlp", fed)
-        run = ct.fit(net, fed, alg, rounds=2, progress=False, record=["clients"], **where)  # type: ignore[arg-type]
+        run = ct.fit(net, fed, alg, rounds=2, progress=False, record=["clients", "own-train"], **where)  # type: ignore[arg-type]
         kept.append(run.client_history())
+        training.append([run.history[-1][f"personal_accuracy_train_{p}"] for p in ("after_mix", "after_train")])
     assert kept[0].shape == (2, fed.clients)
     np.testing.assert_allclose(kept[1], kept[0], atol=1e-5)
+    np.testing.assert_allclose(training[1], training[0], atol=1e-5)
 
 
 def test_what_is_wrong_is_one_sentence(lent: None) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,10 +13,11 @@ from coterie import algorithms, measure, models, topology
 from coterie.algorithms.capacities import WIDTHS, shares
 from coterie.algorithms.settings import settings_of
 from coterie.core.errors import UserError
+from coterie.core.schema import MeasureName
 from coterie.core.spec import parse
 from coterie.data import PARTITIONS, Federation, Transform
 from coterie.engines import Serial
-from coterie.measure import MEASURES, Metrics
+from coterie.measure import Metrics
 from coterie.models.model import Model, cross_entropy
 from coterie.recipes import READINGS, Case, Recipe, load, names, papers, published_numbers
 from coterie.recipes.changes import Changes, apply_changes, shortenings
@@ -56,7 +57,7 @@ def test_every_name_is_one_of_ours(recipe: Recipe) -> None:
         assert set(case.settings) <= set(case.methods)
         assert case.transform is None or Transform(**case.transform).std
     assert len({case.label for case in recipe.cases}) == len(recipe.cases)
-    assert set(recipe.record) <= set(MEASURES)
+    assert set(recipe.record) <= set(get_args(MeasureName))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=named)

@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.core.schema import ClientSummary, Config, MeasureName, Row, Summary
 from coterie.export.formats import FORMATS
 from coterie.measure import CHANGES, MEASURES
-from coterie.measure.convergence import CLIENTS
+from coterie.measure.convergence import BY_CLIENT
 
 ONE = {"epochs": 1, "batch_size": 16, "lr": 0.01}
 TEXT = "text:length=8,rows=4,vocabulary=12"
@@ -34,7 +34,7 @@ def runs(folder: Path) -> dict[str, Path]:
             "synthetic:size=80,classes=3",
             "mlp",
             {"topology": "ring"},
-            ["gradients", "sharpness", "train-accuracy", "constants", "deltas", "clients"],
+            ["gradients", "sharpness", "train-accuracy", "own-train", "constants", "deltas", "clients"],
         ),
         "dfedpgp": ("synthetic:size=80,classes=3", "mlp", {"topology": "random-push:1"}, ["mass"]),
         "fedlmt": (f"{TEXT},path={text}", SMALL, {"finetune_epochs": 1}, ["perplexity", "singular-values"]),
@@ -132,7 +132,7 @@ def test_types_have_no_key_that_no_run_has(folders: dict[str, Path]) -> None:
 
 
 def test_every_word_of_a_type_has_its_function() -> None:
-    assert {*MEASURES, *CHANGES, CLIENTS} == set(get_args(MeasureName))
+    assert {*MEASURES, *CHANGES, *BY_CLIENT} == set(get_args(MeasureName))
     assert FORMATS.keys() == set(get_args(ct.export.FormatName))
 
 

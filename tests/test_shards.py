@@ -98,6 +98,19 @@ def test_shards_agree_with_one_place(row: str, workers: int) -> None:
     assert all(k.endswith("seconds") or close(there[k], v) for k, v in row_.items()), (there, row_)
 
 
+def test_shards_measure_training_samples_as_one_place_does() -> None:
+    e = experiment(net("mlp"), ragged("mlp"), build("fedper"), Serial()).changed(record=("own-train",))
+    now, row = e.run_round(e.start(), 0, evaluate=True)
+    shards = shards_of(e, SHARD_OF[2])
+    conduct(shards, "start")
+    results = conduct(shards, "run_round", 0, True)
+    _, there = joined([part for part, _ in results], 0, e.metrics, e.federation, False)
+    columns = [k for k in row if k.startswith("personal_accuracy_train_")]
+    assert len(columns) == 10
+    assert all(close(there[k], row[k]) for k in columns)  # type: ignore[literal-required]
+    assert_close(put_together(shards, [saved for _, saved in results], outline(e).stacked), e.saved(now))
+
+
 def test_a_round_without_most_shards() -> None:
     """Few of many take part: most shards have nobody."""
     for name in ("fedavg", "scaffold", "ditto", "heterofl", "fedhmv2", "fedrod"):

@@ -240,7 +240,7 @@ def measured(table: Table, runs: Runs, method: str, measure: str) -> dict[int, f
     if measure == "rounds":
         return {seed: -float(first_round(table, run) or played(run) + 1) for seed, run in every}
     if measure == "gap":
-        return {seed: run["told"]["generalization_gap"] for seed, run in every if table.settled(run)}
+        return {seed: run["told"]["global_generalization_gap"] for seed, run in every if table.settled(run)}
     return {seed: table.accuracy(run) for seed, run in every if table.settled(run)}
 
 

@@ -242,7 +242,8 @@ last.
   test samples is 5.6 points instead of 17.3: 145 rounds more at a rate of 0.02 will hardly change that. We measure one
   model, the mean of all, on all training samples; the paper does not say whose accuracy it prints. All eight methods of
   its table have 98.6 to 99.99 % there, also D-PSGD, which has 68 % on the test samples. That looks like models that are
-  measured on what they have just been trained on, each client's own after its local epochs. We did not measure that.
+  measured on what they have just been trained on, each client's own after its local epochs. These runs did not measure
+  that; the recipe does so now (`--record own-train`) and compares it with the printed numbers.
   The radius of FedSAM's perturbation is not printed; ours is 0.05.
 * FedSAM had the GPU to itself: 0.33 s of training per round, 0.18 s for an evaluation with all training samples, 63 s
   until the end of the first round, and 14 s for the first evaluation, whose program is built only then.

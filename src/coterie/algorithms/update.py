@@ -33,7 +33,7 @@ from ..data.batches import Integers, Samples
 from ..engines import Serial
 from ..local.steps import REFERENCE, Aux, Carry, Descent, Frozen, Phase
 from ..models.model import Model
-from .base import Algorithm, Assigned, ModelGroup, Problem, Round, Submodel, Trained
+from .base import Algorithm, Assigned, ModelGroup, Problem, Program, Round, Submodel, Trained
 from .capacities import Share
 from .options import Training
 
@@ -257,3 +257,11 @@ def final_models(
     samples = Samples(nothing, nothing, (nothing,) * clients)
     then = Round(rounds - 1 if t is None else t, everybody, (), samples, Serial(), seed, everybody, everybody)
     return submodel_of_each(model, program.submodels, then)
+
+
+def nobody_trains(program: Program[Any], state: Any, r: Round) -> Trained:
+    """Train one client with no samples, to get results of the right shapes for no clients."""
+    empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
+    one = program.train(state, replace(r, cohort=r.local_clients[:1], samples=empty))
+    models, sent, private = rows((one.models, one.sent, one.private), slice(0, 0))
+    return Trained(models, sent, private, one.loss[:0], one.steps[:0], (), one.mass and rows(one.mass, slice(0, 0)))

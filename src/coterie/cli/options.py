@@ -74,8 +74,8 @@ DryRun = Annotated[
 Metrics = Annotated[
     list[MeasureName],
     typer.Option(
-        help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, deltas, mass, "
-        "constants, or clients for every single client's; repeat for more.",
+        help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, own-train, "
+        "deltas, mass, constants, or clients for every single client's; repeat for more.",
         show_default="none",
     ),
 ]

@@ -16,7 +16,7 @@ from ..core.schema import Row
 from ..core.spec import parse
 from ..core.tensors import Tensors
 from ..data.batches import Integers
-from ..measure.convergence import CLIENTS
+from ..measure.convergence import BY_CLIENT
 from ..measure.rows import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.client import Client, client_from
@@ -99,7 +99,7 @@ def ray_backend(
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
-    if elsewhere := [name for name in experiment.record if name != CLIENTS]:
+    if elsewhere := [name for name in experiment.record if name not in BY_CLIENT]:
         raise UserError(f"--record {elsewhere[0]} is not measured on a cluster: leave it out")
     with connected(cluster) as ray:
         workers = workers_for(ray, cluster, experiment.federation.clients)

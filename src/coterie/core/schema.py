@@ -7,8 +7,18 @@ included. A type behind that of a dict says which keys it always has.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from .annotations import MOST, Fraction, NonNegative, PositiveInt, Range
-from .bounds import Edges, EngineName, EqualRows, RightAnswers
-from .schema_parts import Count, Newcomers, NewcomerSummary, PeerOrigin, SampleShape, SavedColumns
+from .bounds import EngineName, EqualRows, RightAnswers
+from .schema_parts import (
+    Count,
+    Graph,
+    Newcomers,
+    NewcomerSummary,
+    OwnTrainColumns,
+    PeerOrigin,
+    Protocols,
+    SampleShape,
+    SavedColumns,
+)
 
 FINETUNED = "after_finetune"  # the protocol of methods that fine-tune for the measurement
 VALIDATION = "validation"  # that of what a client would deploy, on its validation samples, where clients have some
@@ -20,7 +30,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Select = Literal["last", "best-validation", "best-validation-per-client", "best-test"]
 """Which round of a run is reported and deployed."""
 MeasureName = Literal["gradients", "sharpness", "singular-values", "perplexity", "train-accuracy", "constants", "mass",
-                      "deltas", "clients"]  # fmt: skip
+                      "deltas", "own-train", "clients"]  # fmt: skip
 """What ``record`` adds to the row of every evaluated round."""
 
 
@@ -37,7 +47,7 @@ class MetricInfo(TypedDict):
 ACCURACY = MetricInfo(name="accuracy", column="accuracy", higher_is_better=True, average="clients", percent=True)
 
 
-class Row(TypedDict):
+class Row(OwnTrainColumns):
     """One round: one line of metrics.jsonl. None: the round has not measured it, or it is beyond all numbers.
 
     Another metric than accuracy has the same columns with its name in place of "accuracy" and any numbers in them, and
@@ -139,13 +149,6 @@ class SelectionSummary(TypedDict):
     row: NotRequired[dict[str, float | None]]  # the columns of the clients' models, where their rounds differ
 
 
-class Protocols(TypedDict):
-    """When every run measures the clients' accuracies; others fine-tune for it as well."""
-
-    after_mix: Any
-    after_train: Any
-
-
 class Summary(TypedDict):
     """summary.json: what a finished run comes to; another metric than accuracy has keys with its own name."""
 
@@ -171,17 +174,6 @@ class Summary(TypedDict):
 
 Labels = Annotated[list[list[Count]], EqualRows()]
 """[client][class] training samples."""
-
-
-class Graph(TypedDict):
-    """Who heard whom in one round."""
-
-    name: str
-    fixed: bool
-    stochastic: Literal["doubly", "row", "column"]
-    round: PositiveInt
-    messages: Count
-    edges: Annotated[list[list[Any]], Edges()] | None  # [sender, receiver, weight]; None where they are too many
 
 
 class ClientSummary(TypedDict, total=False):

@@ -1,12 +1,49 @@
 """What only some runs say of themselves: of the columns of a table, of clients that came later."""
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from .annotations import NonNegative, Positive, PositiveInt, Range
+from .annotations import Fraction, NonNegative, Positive, PositiveInt, Range
+from .bounds import Edges
 
 Count = Annotated[int, Range()]
 SampleShape = list[Count] | list[list[Count]] | dict[str, list[Count]]
 """Of one sample: of one input, of several in order, or of several by name."""
+TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN = "train_after_mix", "train_after_train"  # own models on own training samples
+
+
+class OwnTrainColumns(TypedDict, total=False):
+    """What ``own-train`` adds to a row: the accuracy of each client's own model on its own training samples."""
+
+    personal_accuracy_train_after_mix: Fraction | None
+    personal_accuracy_train_after_mix_std: Fraction | None
+    personal_accuracy_train_after_mix_worst: Fraction | None
+    personal_accuracy_train_after_mix_p10: Fraction | None
+    personal_accuracy_train_after_mix_weighted: Fraction | None
+    personal_accuracy_train_after_train: Fraction | None
+    personal_accuracy_train_after_train_std: Fraction | None
+    personal_accuracy_train_after_train_worst: Fraction | None
+    personal_accuracy_train_after_train_p10: Fraction | None
+    personal_accuracy_train_after_train_weighted: Fraction | None
+
+
+class Protocols(TypedDict):
+    """When every run measures the clients' accuracies; others fine-tune for it as well."""
+
+    after_mix: Any
+    after_train: Any
+    train_after_mix: NotRequired[Any]
+    train_after_train: NotRequired[Any]
+
+
+class Graph(TypedDict):
+    """Who heard whom in one round."""
+
+    name: str
+    fixed: bool
+    stochastic: Literal["doubly", "row", "column"]
+    round: PositiveInt
+    messages: Count
+    edges: Annotated[list[list[Any]], Edges()] | None  # [sender, receiver, weight]; None where they are too many
 
 
 class _Columns(TypedDict):

@@ -5,7 +5,8 @@ from functools import cache
 from typing import Annotated, Any, TypedDict
 
 from .clients import client_name
-from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Protocols, Summary
+from .schema import ACCURACY, ClientSummary, Config, MetricInfo, MetricSummary, Summary
+from .schema_parts import Protocols
 
 _WORDS = {
     "balanced-accuracy": "balanced accuracy",

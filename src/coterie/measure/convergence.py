@@ -134,21 +134,25 @@ def record_columns(experiment: Measured, names: Iterable[MeasureName], before: A
     """Return all columns of the named measures after a round."""
     row: dict[str, float] = {}
     for name in names:
-        if name == CLIENTS:  # what every client has is measured anyway, and kept where all shards come together
+        if name in BY_CLIENT:  # what every client has comes together where the metrics of all shards do
             continue
         row |= CHANGES[name](experiment, before, after) if name in CHANGES else MEASURES[name](experiment, after)
     return row
 
 
 CLIENTS: MeasureName = "clients"
+OWN_TRAIN: MeasureName = "own-train"
+BY_CLIENT = (CLIENTS, OWN_TRAIN)
 
 
-def check_measure(name: str, model: Model, program: Any) -> None:
+def check_measure(name: str, model: Model, program: Any, measurable: bool) -> None:
     """Refuse what is no measure, or none for this model or method."""
     if name not in get_args(MeasureName):
         raise unknown("measure", name, get_args(MeasureName))
     if name == "mass" and program.mass is None:
         raise UserError(f"{name} is what push-sum keeps beside a model: take dfedpgp or osgp, or leave it out")
+    if name == OWN_TRAIN and not measurable:
+        raise UserError(f"{name} is for metrics that clients have on test samples, which nobody has: leave it out")
     if name == "singular-values" and not factor_pairs(model.module):
         raise UserError(f"{name} needs layers of low rank, which this model has not: take fedlmt or leave it out")
 

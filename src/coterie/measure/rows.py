@@ -19,6 +19,7 @@ from ..core.schema import (
     Summary,
     number,
 )
+from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Tensors
 from ..core.units import metrics_of
 from ..data import Federation
@@ -152,6 +153,7 @@ def _metric_columns(
     if values is None:
         return unmeasured(metrics.infos, finetuned, bool(federation.validation))
     owned = dict.fromkeys(values, federation.test) | {VALIDATION: federation.validation}
+    owned |= dict.fromkeys((TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN), federation.train)
     sizes = {protocol: np.array([len(own) for own in each], np.int64) for protocol, each in owned.items()}
     common = [(p.local_clients, p.common) for p in parts if p.common is not None]
     each = whole([(clients, one.each) for clients, one in common])
@@ -206,7 +208,8 @@ def _selection(config: Config, history: Sequence[Row], row: Row | None, apart: C
 def _metric(history: Sequence[Row], metric: MetricInfo, chosen: Row) -> dict[str, Any]:
     """Return one metric of a summary: of the clients' own models by protocol, and of the one they agree on."""
     name = metric["column"]
-    more = [p for p in (FINETUNED, VALIDATION) if any(f"personal_{name}_{p}" in row for row in history)]
+    further = (FINETUNED, VALIDATION, TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN)
+    more = [p for p in further if any(f"personal_{name}_{p}" in row for row in history)]
     return {
         f"personal_{name}": {p: _over_rounds(history, metric, p, chosen) for p in (*PROTOCOLS, *more)},
         **{k: _told(history, k, chosen) for k in (f"global_{name}", f"global_{name}_local")},

@@ -44,6 +44,7 @@ _FIELDS = {
     "test_accuracy": ("global_accuracy", 100.0),  # on all samples
     "global_accuracy_val": ("global_accuracy", 100.0),
     "global_accuracy_train": ("global_accuracy_train", 100.0),
+    "personal_accuracy_train": ("personal_accuracy_train_after_train", 100.0),
     "perplexity": ("perplexity_chunks", 1.0),
     "min_singular_value": ("smallest_singular_value", 1.0),
     "gradient_norm": ("gradient_norm", 1.0),
@@ -79,7 +80,8 @@ def value(metric: str, recipe: Recipe, entry: RecipeMethod, rows: Rows) -> float
         summed, unit = _SUMS[metric]
         return float(sum(row[summed] for row in rows)) / unit
     if metric == GAP:
-        train, val = (value(f"global_accuracy_{part}", recipe, entry, rows) for part in ("train", "val"))
+        parts = ("personal_accuracy_train", "global_accuracy_val")
+        train, val = (value(part, recipe, entry, rows) for part in parts)
         return None if train is None or val is None else train - val
     if metric.startswith("rounds_to_"):
         return _rounds_to(float(metric.rpartition("_")[2]), entry, rows)
@@ -118,7 +120,7 @@ def protocol(metric: str, recipe: Recipe, method: str) -> str:
     >>> protocol("personal_accuracy", load("dfedalt-t1"), "fedavg")
     'personal accuracy in % after local training, best round, all clients, each on test samples in its own proportions'
     >>> protocol("generalization_gap", load("dfedsam-t1"), "dfedsam")
-    'generalization gap in points: global accuracy train minus global accuracy val, each of the last round'
+    'generalization gap in points: personal accuracy train minus global accuracy val, each of the last round'
     """
     if metric in _PROTOCOLS:
         return _PROTOCOLS[metric]
@@ -127,7 +129,7 @@ def protocol(metric: str, recipe: Recipe, method: str) -> str:
     if kind == "speedup_to":
         return f"speed-up: rounds until {last} % of the slowest method that was run and gets there, over its own"
     if metric == GAP:
-        return f"generalization gap in points: global accuracy train minus global accuracy val, each of the {when}"
+        return f"generalization gap in points: personal accuracy train minus global accuracy val, each of the {when}"
     if kind in ("params", "flops_per_sample"):
         what = "parameters" if kind == "params" else "FLOPs of one sample's forward pass"
         return f"{what} of the form a client of capacity {last} holds, counted"
@@ -145,6 +147,10 @@ def _protocol_of_one_run(metric: str, recipe: Recipe, method: str, when: str) ->
     if metric in ("personal_accuracy", "global_accuracy", "test_accuracy"):
         point = entry.point if metric == "personal_accuracy" else "after_mix"
         return f"{metric.replace('_', ' ')} in % {POINTS[point]}, {when}, {whom}"
+    if metric == "personal_accuracy_train":
+        return (
+            f"personal accuracy in % after local training, {when}, of each client's model on its own training samples"
+        )
     if metric.startswith("global_accuracy_"):
         samples = "training" if metric.endswith("train") else "test"
         return f"global accuracy in % after aggregation, {when}, of the averaged model on all {samples} samples"

@@ -24,7 +24,7 @@ SHIPPED = files(__package__).joinpath("files", "speeds.json")
 LEAST, MOST = 0.5, 4.0
 # Forward passes of a training sample, by what is recorded beside accuracies; what else is recorded is not counted in
 # passes, and takes an unknown time.
-PASSES_TO_RECORD = {"train-accuracy": 1, "gradients": 3, "perplexity": 0, "mass": 0}
+PASSES_TO_RECORD = {"train-accuracy": 1, "own-train": 2, "gradients": 3, "perplexity": 0, "mass": 0}
 
 
 class Speed(NamedTuple):

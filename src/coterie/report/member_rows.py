@@ -10,8 +10,8 @@ import torch
 
 from .. import topology
 from ..core.errors import UserError
-from ..core.schema import FINETUNED, ClientSummary, Graph, MetricInfo, Row, number
-from ..core.schema_parts import PeerOrigin
+from ..core.schema import FINETUNED, ClientSummary, MetricInfo, Row, number
+from ..core.schema_parts import Graph, PeerOrigin
 from ..core.spec import parse
 from ..core.units import metrics_of
 from ..data.batches import Integers

@@ -13,6 +13,7 @@ from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.tensors import size_in_bytes
 from ..data.batches import Amount, Batches
+from ..measure.convergence import OWN_TRAIN
 from ..models.trials import needs_company
 from ..store import flatten
 from .cluster import Cluster
@@ -33,10 +34,11 @@ def check_asked(e: "Experiment") -> None:
     _check_rates(e)
     _check_lengths(e)
     _check_small_batches(e)
-    kept = e.metrics.task.dtype.itemsize * e.metrics.width * max(len(e.tests.y), int(e.tests.sizes.sum()))
-    check_fits(2 * kept, "what the metrics keep of all test samples", "choose others, or keep less of a sample")
+    tried = [len(e.tests.y), int(e.tests.sizes.sum()), int(e.train.sizes.sum()) if OWN_TRAIN in e.record else 0]
+    kept = e.metrics.task.dtype.itemsize * e.metrics.width * max(tried)
+    check_fits(2 * kept, "what the metrics keep of all samples", "choose others, or keep less of a sample")
     for measured in e.record:
-        measure.check_measure(measured, e.model, e.program)
+        measure.check_measure(measured, e.model, e.program, e.measurable)
     if e.first is not None and not begins_apart(e):
         raise UserError(
             f"init={PER_CLIENT} is for clients that begin with something of their own, with {e.algorithm.name} "

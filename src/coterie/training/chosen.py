@@ -13,6 +13,7 @@ from torch import Tensor
 from ..core.errors import UserError
 from ..core.files import disk
 from ..core.schema import VALIDATION, Config, Row, Select, SelectionConfig
+from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Tensors
 from ..core.units import metrics_of
 from ..data import Federation
@@ -79,6 +80,7 @@ class Chosen:
     def columns(self, federation: Federation) -> Columns:
         """Return the columns of a row, of the models that were chosen."""
         owned = dict.fromkeys(self.values, federation.test) | {VALIDATION: federation.validation}
+        owned |= dict.fromkeys((TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN), federation.train)
         sizes = {protocol: np.array([len(own) for own in each]) for protocol, each in owned.items()}
         return {
             k: v

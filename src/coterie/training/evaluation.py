@@ -8,6 +8,7 @@ from math import ceil, log
 from typing import Literal
 
 from ..data.batches import Batches
+from ..measure.convergence import OWN_TRAIN
 from ..store import RunFolder
 from .experiment import Experiment
 
@@ -76,7 +77,8 @@ def evaluation_passes(e: Experiment) -> int:
     Fine-tuning for the measurement goes forward and back.
     """
     tuning = 3 * e.program.training.finetune_epochs * int(e.train.sizes.sum())
-    return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning
+    trained = 2 * int(e.train.sizes.sum()) if OWN_TRAIN in e.record else 0
+    return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning + trained
 
 
 def training_passes(e: Experiment) -> int:

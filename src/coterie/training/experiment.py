@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
-from ..algorithms.update import model_groups, submodel_of_each
+from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
 from ..core.schema import MeasureName, Row
-from ..core.tensors import Tensors, floating, pick, rows
+from ..core.tensors import Tensors, floating, pick
 from ..data import Federation
 from ..data.batches import Integers, Samples
 from ..engines.base import Engine
 from ..measure import CommonModel, Metrics
+from ..measure.convergence import OWN_TRAIN
 from ..measure.rows import ShardMeasures, joined
 from ..models.cost import cost
 from ..models.model import Model, products
@@ -30,6 +31,7 @@ from .checks import check_asked
 from .client import Client
 from .client_models import client_models
 from .first import First, everybodys
+from .own_train import own_train, own_train_values
 from .schedule import Schedule
 
 AFTER_TRAIN = "measured/after_train"
@@ -156,7 +158,8 @@ class Experiment:
 
     def unmeasured(self) -> Tensor:
         """Return the metrics right after training of clients that never trained: NaN."""
-        return torch.full((len(self.local_clients), len(self.metrics.each)), torch.nan, dtype=torch.float64)
+        width = len(self.metrics.each) * (2 if OWN_TRAIN in self.record else 1)
+        return torch.full((len(self.local_clients), width), torch.nan, dtype=torch.float64)
 
     def saved(self, now: RunState) -> Tensors:
         """Return the state as a checkpoint holds it."""
@@ -194,9 +197,9 @@ class Experiment:
 
     def run_shard_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, ShardMeasures]:
         """Run round ``t`` of the local clients, and measure it."""
-        r, began = self.round(t), self._now()
+        r, began, p = self.round(t), self._now(), self.program
         with products(self.model.precision):  # mixing has all digits
-            trained = self.program.train(before.state, r) if len(r.cohort) else self._nobody_trains(before.state, r)
+            trained = p.train(before.state, r) if len(r.cohort) else nobody_trains(p, before.state, r)
         trained.check_finite(r)
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
@@ -226,13 +229,6 @@ class Experiment:
         )
         return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
 
-    def _nobody_trains(self, state: Any, r: Round) -> Trained:
-        """Train one client with no samples, to get results of the right shapes for no clients."""
-        empty = replace(r.samples, owned=tuple(own[:0] for own in r.samples.owned))
-        one = self.program.train(state, replace(r, cohort=r.local_clients[:1], samples=empty))
-        models, sent, private = rows((one.models, one.sent, one.private), slice(0, 0))
-        return Trained(models, sent, private, one.loss[:0], one.steps[:0], (), one.mass and rows(one.mass, slice(0, 0)))
-
     def consensus_model(self, state: Any) -> Tensors:
         """Return the one model that all clients agree on, over all shards: the method's own, or the mean of all."""
         consensus = self.program.consensus
@@ -256,6 +252,8 @@ class Experiment:
                 who = r.cohort[group.places[asked]]
                 models = group.models if len(asked) == len(group.places) else pick(group.models, asked)
                 values = measure.personal_values(self.engine, group.model, models, self.tests, who, self.metrics)
+                if OWN_TRAIN in self.record:
+                    values = torch.cat([values, own_train(self, group.model, models, who)], 1)
                 known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), values)
         return known
 
@@ -266,6 +264,7 @@ class Experiment:
         groups = {"after_mix": self.groups(state, t)}
         if self.program.finetune is not None:
             groups[measure.FINETUNED] = self.program.finetune(state, self.everybody(t))
+        trained, after_train = after_train, after_train[:, : len(self.metrics.each)]
         found = dict.fromkeys((*measure.PROTOCOLS, *groups), after_train)
         deployed = list(groups)[-1]  # what validation samples are for: the model that a client ends with
         with products(self.model.precision):  # fine-tuning is training
@@ -280,7 +279,7 @@ class Experiment:
                         asked = samples, who, self.metrics, seen
                         found[name][g.places] = measure.personal_values(self.engine, g.model, g.models, *asked)
         found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
-        return found
+        return found | (own_train_values(self, state, trained, t) if OWN_TRAIN in self.record else {})
 
     def groups(self, state: Any, t: int) -> Iterator[ModelGroup]:
         """Yield what the local clients would deploy after round ``t``, each in the submodel it has in that round."""

@@ -119,8 +119,9 @@ def fit(
         drop_messages: How likely a message between peers is dropped.
         offline: How likely a client between peers is absent for a whole round, and keeps what it has.
         record: Further columns of evaluated rounds: "gradients" (G_u and G_v over all data), "sharpness",
-            "singular-values", "perplexity", "train-accuracy" (of the one model that all agree on), "deltas" (Delta_u at
-            (u^t, V^(t+1)), Delta_v at (u^t, V^t)), "mass" (of push-sum), "constants" (of theorems, estimated),
+            "singular-values", "perplexity", "train-accuracy" (of the one model that all agree on), "own-train" (of
+            every client's own model on its own training samples), "deltas" (Delta_u at (u^t, V^(t+1)), Delta_v at
+            (u^t, V^t)), "mass" (of push-sum), "constants" (of theorems, estimated),
             "clients" (the metrics of every single client, for ``run.client_history()``).
         precision: "fp32", "tf32" (a GPU rounds products to 10 bits) or "bf16" (products in bfloat16; weights stay).
         trackers: Who else is told of every round, such as ``coterie.track.TensorBoard()``.

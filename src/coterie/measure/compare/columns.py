@@ -17,6 +17,7 @@ from ...core.schema import (
     Summary,
     number,
 )
+from ...core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ...core.schema_several import Tuned
 from ...core.spec import scaled
 from ...core.units import metrics_of, personal_summary, scale, unit, words, written
@@ -201,12 +202,13 @@ def _metric_columns(methods: Sequence[MethodRuns], metric: MetricInfo, target: f
         cells = [personal_cell(m, point) for m in methods]
         return Column(POINTS[point], f"personal {name}", of, best, keep, means[point], cells)
 
-    tuned = any(FINETUNED in personal_summary(run.summary, metric) for m in methods for run in m.runs)
+    known = {key for m in methods for run in m.runs for key in personal_summary(run.summary, metric)}
     tenth, mixed = f"{10 if higher else 90}th percentile", f"personal_{column}_after_mix"
     return [
         point("after_mix", 10),
         point("after_train", 9),
-        *([point(FINETUNED, 8)] if tuned else []),
+        *([point(FINETUNED, 8)] if FINETUNED in known else []),
+        *(point(train, 2) for train in (TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN) if train in known),
         made("worst client", "after aggregation", 7, "worst", f"{mixed}_worst"),
         made(tenth, "after aggregation", 3, "p10", f"{mixed}_p10"),
         *([made("weighted", "after aggregation", -1, "weighted", f"{mixed}_weighted")] if _unequal(methods) else []),

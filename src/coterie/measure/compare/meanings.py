@@ -1,16 +1,26 @@
 """What the columns of a comparison are, in words."""
 
 from ...core.schema import ACCURACY, FINETUNED, MetricInfo
+from ...core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ...core.units import words
 
 TARGET = 80.0  # known before anybody has looked at the runs, so that no method is favored, and equal in all tables
-POINTS = {"after_mix": "after aggregation", "after_train": "after local training", FINETUNED: "after fine-tuning"}
+POINTS = {
+    "after_mix": "after aggregation",
+    "after_train": "after local training",
+    FINETUNED: "after fine-tuning",
+    TRAIN_AFTER_MIX: "after aggregation, on training samples",
+    TRAIN_AFTER_TRAIN: "after local training, on training samples",
+}
 MEANS = {  # {metric}: its name; {worst}: the lowest or the highest; {beyond}: who is on the wrong side
     "after_mix": "right after the models were averaged",
     "after_train": "right after local training, before aggregation; a client that did not take part counts with its "
     "latest training",
     FINETUNED: "after every client has tuned a copy of its model before it is measured and returned, for methods that "
     "do so; training goes on without it",
+    TRAIN_AFTER_MIX: "of each client's own model on its own training samples, after aggregation (--record own-train)",
+    TRAIN_AFTER_TRAIN: "of each client's own model on its own training samples, after local training (--record "
+    "own-train)",
     "worst": "the {worst} {metric} of all clients after aggregation; over several seeds, the mean of each seed's "
     "{worst}",
     "p10": "the {metric} after aggregation that a tenth of the clients {beyond}",
