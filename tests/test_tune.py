@@ -105,7 +105,7 @@ def test_an_interruption_loses_nothing(cli: Cli, tuned: Path, tmp_path: Path, at
 def test_a_trial_that_was_written_down_keeps_no_models(cli: Cli, tuned: Path, tmp_path: Path) -> None:
     """Killed between the note about a trial and the end of its models, a tuning removes them when it goes on."""
     shutil.copy(tuned / "own.npz", tmp_path)
-    killed = cli.run(*TUNE, "--out", "t", cwd=tmp_path, at="remove t/trial001-seed0/*")
+    killed = cli.run(*TUNE, "--out", "t", cwd=tmp_path, at="remove *client-0001*")
     assert killed.status == -signal.SIGKILL, killed.events
     assert (tmp_path / "t" / "trial001-seed0" / "clients").is_dir()
     cli.succeed(*TUNE, "--out", "t", "--resume", cwd=tmp_path)
