@@ -43,7 +43,7 @@ from toys import experiment, net, ragged
 
 # One method for each form of a state, and the one whose state grows; all of them by hand: what a state of one form is
 # written to and read from is the same code, and a round that needs more than its state fails in tests/test_laws.py.
-FORMS = ("local", "fedavg", "scaffold", "ditto", "pfedme", "fedamp", "dfedpgp", "dispfl", "fedhmv2")
+FORMS = ("local", "pooled", "fedavg", "scaffold", "ditto", "pfedme", "fedamp", "dfedpgp", "dispfl", "fedhmv2")
 KILLED = BUILDERS if "COTERIE_ALL_STATES" in os.environ else (*FORMS, "progfed")
 
 
