@@ -214,9 +214,26 @@ LAWS = (
             "dfedalt, none personal": {**RINGED, "epochs": 1, "personal": "none"},
             "dfedalt, unequally fast": {**RINGED, "epochs": (1, 2, 3)},
             "dfedalt, robust": {"topology": "random-pull:3", "epochs": 1, "robust": "trimmed"},
+            "dfedalt, sharp": {"topology": "random-pull:2", "epochs": 1, "gossip_steps": 2, "rho": 0.1},
         },
-        ClosedForm({**RINGED, **OWN}, each_round(lambda u, v: (RING @ down_u(u), down_v(v, 0.2, 1)))),
+        ClosedForm(
+            {**RINGED, **OWN, "gossip_steps": 3, "rho": 0.1, "sam": "adaptive", "steps": 1},
+            each_round(lambda u, v: (RING @ RING @ RING @ (u - LR * adaptive(u, a, b, 0.1)), down_v(v, 0.2, 1))),
+        ),
         (
+            *(
+                identity(
+                    f"with a radius is dfedsalt, {form}",
+                    {**RINGED, "rho": 0.1, "sam": form},
+                    ("dfedsalt", {**RINGED, "rho": 0.1, "sam": form}),
+                )
+                for form in ("plain", "adaptive")
+            ),
+            identity(
+                "sharp, with nothing personal is dfedsam",
+                {**RINGED, "rho": 0.1, "gossip_steps": 3, "personal": "none"},
+                ("dfedsam", {**RINGED, "rho": 0.1, "gossip_steps": 3}),
+            ),
             identity("with nothing personal is dfedavgm", {**RINGED, "personal": "none"}, ("dfedavgm", RINGED)),
             Reduction(
                 "on the full graph is fedrep",
@@ -414,6 +431,7 @@ LAWS = (
             "dfedpgp": {"topology": "random-push:2", "epochs": 1, "personal_lr": 0.03},
             "dfedpgp, row": {"topology": "random-pull:2", "epochs": 1, "personal_lr": 0.03},
             "dfedpgp, quantized": {"topology": "random-push:2", "epochs": 1, "quantize": 6},
+            "dfedpgp, sharp": {"topology": "random-push:2", "epochs": 1, "gossip_steps": 2, "rho": 0.1},
         },
         ClosedForm(
             {"topology": lambda t: torch.from_numpy(PUSH), **OWN},

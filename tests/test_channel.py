@@ -26,7 +26,7 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs[:, 0] - targets).square().mean() * 4
 
 
-SILENT = ("local",)  # methods that send nothing
+SILENT = ("local", "pooled")  # methods that send nothing
 PEERS = [row for row in METHODS if build(row).settings.get("topology")]
 
 
@@ -63,11 +63,11 @@ class TestSilence:
         assert any(not torch.equal(rounds[0], W) for W in rounds)
         assert torch.equal(self.matrices(alg.dfedavg(topology="full"), 0.2, 3)[2], rounds[2])
 
-    def test_push_sum_keeps_its_mass_and_its_mean(self) -> None:
+    @pytest.mark.parametrize("pushes", [1, 3])
+    def test_push_sum_keeps_its_mass_and_its_mean(self, pushes: int) -> None:
         """Nobody trains: with a fifth of the messages lost, z still converges to the average of the start."""
-        e = experiment(
-            shared_only(), golden(), plain("dfedpgp", topology=column, personal="none", steps=0), drop_messages=0.2
-        )
+        still = plain("dfedpgp", topology=column, personal="none", steps=0, gossip_steps=pushes)
+        e = experiment(shared_only(), golden(), still, drop_messages=0.2)
         now = scattered(e)
         for t in range(200):
             now, _ = e.run_round(now, t, evaluate=False)
@@ -229,6 +229,8 @@ class TestQuantized:
         several = sent("dfedsam", topology="ring", gossip_steps=3, quantize=bits).totals
         assert several.bytes == 10 * message + 20 * 4 * sum(sizes)
         assert several.parameters == 30 * sum(sizes)
+        pushed = sent("dfedpgp", topology="ring", personal="none", gossip_steps=3, quantize=bits).totals
+        assert (pushed.messages, pushed.bytes) == (30, several.bytes + 30 * 8)
         assert sent("dfedavg", topology="ring").totals.bytes == 10 * 4 * sum(sizes)
 
     @pytest.mark.parametrize("name", alg.BUILDERS)

@@ -282,10 +282,17 @@ def test_an_adaptive_ascent_leaves_dead_entries_where_they_are() -> None:
     assert (points[1] - points[0]).tolist() == pytest.approx([2.1, 0.0])
 
 
+def flops(method: str, **settings: Any) -> float:
+    e = experiment(net("mlp"), ragged("mlp"), build(method, epochs=1, **settings))
+    cost: float = e.run_round(e.start(), 0, evaluate=True)[1]["flops"]
+    return cost
+
+
 def test_both_forms_of_sam_cost_the_same() -> None:
-    costs = {}
-    for form in ("plain", "adaptive"):
-        algorithm = build("fedsam", rho=0.1, sam=form, epochs=1)
-        e = experiment(net("mlp"), ragged("mlp"), algorithm)
-        costs[form] = e.run_round(e.start(), 0, evaluate=True)[1]["flops"]
-    assert costs["plain"] == costs["adaptive"]
+    assert flops("fedsam", rho=0.1, sam="plain") == flops("fedsam", rho=0.1, sam="adaptive")
+
+
+@pytest.mark.parametrize("method", ["dfedalt", "dfedpgp"])
+def test_sam_costs_a_second_gradient_of_the_shared_part(method: str) -> None:
+    sharp = flops(method, topology="ring", rho=0.1)
+    assert sharp == flops("dfedsalt", topology="ring") > flops(method, topology="ring")

@@ -86,7 +86,7 @@ class TestDFedSalt:
             points.append(x["u"])
             return {"u": torch.tensor([3.0, 4.0])}, None
 
-        probe = type("Batch", (), {"x": torch.zeros(1)})()
+        probe = type("Batch", (), {"y": torch.zeros(1)})()
         Sam(0.7).direction(grad, {})({"u": torch.zeros(2)}, {}, probe)
         assert float((points[1] - points[0]).norm()) == pytest.approx(0.7)
 
@@ -97,7 +97,7 @@ class TestDFedSalt:
             draws.append(torch.rand(3))
             return {"u": torch.ones(1)}, None
 
-        probe = type("Batch", (), {"x": torch.zeros(1)})()
+        probe = type("Batch", (), {"y": torch.zeros(1)})()
         for _ in range(2):
             Sam(0.1).direction(grad, {})({"u": torch.zeros(1)}, {}, probe)
         assert torch.equal(draws[0], draws[1])
@@ -380,6 +380,24 @@ class TestPushSum:
         trained = e.program.train(now.state, e.round(1))
         close(trained.models["u"], b + (1 - 0.1 * a / mu) ** K_U * (z - b))
         close(trained.private.x["u"], mu * trained.models["u"])
+
+    @ENGINES
+    @pytest.mark.parametrize("graph", [column, pull])
+    def test_several_pushes_of_steps_that_climb_from_the_ratio(self, graph: Any, engine: Any) -> None:
+        """u <- P^3 u and mu <- P^3 mu, after steps along the gradient at z + rho (|z| + eta) sign(z - b)."""
+        sharp = {"gossip_steps": 3, "rho": 0.1, "sam": "adaptive", "sam_eta": 0.02}
+        e = experiment(Quadratic(), golden(), plain("dfedpgp", topology=graph, **OWN, **sharp), engine)
+        now, P = scattered(e), torch.linalg.matrix_power(graph(0), 3)
+        u, mu = now.state.x["u"], torch.ones(4, dtype=torch.float64)
+        for t in range(3):
+            now, _ = e.run_round(now, t, evaluate=False)
+            for _ in range(K_U):
+                z = u / mu
+                u = u - 0.1 * a * (z + 0.1 * (z.abs() + 0.02) * torch.sign(z - b) - b)
+            u, mu = P @ u, P @ mu
+            close(now.state.x["u"], u)
+            close(now.state.mu, mu)
+        close(e.program.models(now.state)["u"], u / mu)
 
     @ENGINES
     @pytest.mark.parametrize("tau", [0, 1, 3])

@@ -8,11 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from coterie import algorithms
 from coterie.algorithms.base import Round, Trained
-from coterie.core.errors import DivergedError
+from coterie.core.errors import DivergedError, UserError
 from coterie.data import Federation
 from coterie.engines import Serial
 from coterie.models.model import Model, cross_entropy
+from coterie.net.prepare import check_between_peers
 from coterie.net.transport import Transport
 from coterie.store import RunFolder, client_file
 from coterie.training.client import client_tensors
@@ -27,10 +29,24 @@ MEMBERS = [f"site-{i}" for i in range(3)]
 
 def between_peers(row: str) -> bool:
     e = experiment(net(kind_like(row, "mlp")), ragged(kind_like(row, "mlp")), build(row), Serial())
-    return e.program.topology is not None and e.program.training.quantize is None and e.program.participation == 1.0
+    try:
+        check_between_peers(e.algorithm, e.program)
+    except UserError:
+        return False
+    return e.program.training.quantize is None and e.program.participation == 1.0
 
 
 PEERS = [row for row in METHODS if between_peers(row)]
+
+
+def test_several_pushes_need_receivers_that_weigh_what_they_hear() -> None:
+    """Copies that come twice are one copy; mass that is handed over twice after a crash would be lost."""
+    assert "dfedalt, sharp" in PEERS
+    e = experiment(net("mlp"), ragged("mlp"), build("dfedpgp, sharp"))
+    with pytest.raises(UserError, match=r"gossip_steps=2 hands over mass several times .* leave gossip_steps out"):
+        check_between_peers(e.algorithm, e.program)
+    pull = algorithms.build("dfedpgp", topology="random-pull:2", gossip_steps=2)
+    check_between_peers(pull, experiment(net("mlp"), ragged("mlp"), pull).program)
 
 
 @pytest.mark.parametrize("row", PEERS)

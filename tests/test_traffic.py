@@ -33,6 +33,8 @@ def row_of(algorithm: Any, model: str = "mlp", **more: Any) -> dict[str, Any]:
         (ct.algorithms.dfedavg(topology="star"), 4 * SIZE, 4 * SIZE),  # its middle
         (ct.algorithms.dfedalt(topology="ring"), 2 * 4 * BODY, 2 * 4 * BODY),
         (ct.algorithms.dfedsam_mgs(topology="ring", gossip_steps=3), 6 * SIZE, 6 * SIZE),
+        (ct.algorithms.dfedalt(topology="ring", gossip_steps=3), 6 * 4 * BODY, 6 * 4 * BODY),
+        (ct.algorithms.dfedpgp(topology="ring", gossip_steps=3), 6 * (4 * BODY + 8), 6 * (4 * BODY + 8)),
         (ct.algorithms.fedavg(participation=3), 3 * SIZE, 3 * SIZE),  # the server
         (ct.algorithms.fedper(participation=1.0), 5 * 4 * BODY, 5 * 4 * BODY),
         (ct.algorithms.dfedalt(topology="ring", personal="all"), 0, 0),

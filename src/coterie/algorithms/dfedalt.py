@@ -1,8 +1,9 @@
 """DFedAlt: alternating partial personalization without a server."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from ..data.batches import Amount
+from ..local import corrections
 from ..local.steps import Phase
 from .method import (
     Count,
@@ -12,7 +13,9 @@ from .method import (
     Patterns,
     Problem,
     Program,
+    Range,
     Rate,
+    SamForm,
     TopologyLike,
     Training,
     method,
@@ -31,11 +34,18 @@ def dfedalt(
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
+    gossip_steps: Annotated[int, Range(1, 1000)] = 1,
+    rho: Rate = 0.0,
+    sam: SamForm = "plain",
+    sam_eta: Rate = 0.0,
     **options: Unpack[Options],
 ) -> Program[Peers]:
     """DFedAlt: first the personal part, then the shared part, then gossip on the shared part.
 
     v_i <- local(v; u_i frozen);   z_i <- local(u; v_i frozen);   u_i <- sum_j W[i, j] z_j
+
+    With ``gossip_steps`` the last line is repeated: u <- W^Q z. With a radius ``rho`` the steps of the shared part are
+    sharpness-aware, which is dfedsalt.
 
     >>> dfedalt(topology="ring", personal_lr=0.01).settings["personal"]
     'head'
@@ -50,6 +60,6 @@ def dfedalt(
     v = p.personal(personal)
     phases = [
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
-        Phase(p.parameters - v, t.amount, t.lr),
+        Phase(p.parameters - v, t.amount, t.lr, corrections.sam(rho, sam, sam_eta)),
     ]
-    return decentralized(p, phases, t, topology, shared=p.names - v, participation=participation)
+    return decentralized(p, phases, t, topology, p.names - v, participation, gossip_steps)

@@ -1,8 +1,9 @@
 """DFedPGP: alternating partial personalization over directed graphs."""
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from ..data.batches import Amount
+from ..local import corrections
 from ..local.steps import Phase
 from .method import (
     Count,
@@ -12,7 +13,9 @@ from .method import (
     Patterns,
     Problem,
     Program,
+    Range,
     Rate,
+    SamForm,
     TopologyLike,
     Training,
     method,
@@ -35,6 +38,10 @@ def dfedpgp(
     personal_lr: Rate = 0.001,
     personal_epochs: Epochs | None = 1,
     personal_steps: Count | None = None,
+    gossip_steps: Annotated[int, Range(1, 1000)] = 1,
+    rho: Rate = 0.0,
+    sam: SamForm = "plain",
+    sam_eta: Rate = 0.0,
     **options: Unpack[Options],
 ) -> Program[Pushed]:
     """DFedPGP: DFedAlt over directed graphs, de-biased by push-sum.
@@ -43,7 +50,8 @@ def dfedpgp(
     u_i <- sum_j P[i, j] u_j;   mu_i <- sum_j P[i, j] mu_j
 
     The topology chooses the reading: column-stochastic (random-push) is Algorithm 1; row-stochastic (random-pull) is
-    Appendix B, where every mu stays 1.
+    Appendix B, where every mu stays 1. With ``gossip_steps`` u and mu go along P several times in a round. With a
+    radius ``rho`` the steps of the shared part are sharpness-aware, and the ascent begins at z_i.
 
     Args:
         topology: Who pushes to whom: a string such as "random-push:10", or a Topology.
@@ -61,6 +69,6 @@ def dfedpgp(
     v = p.personal(personal)
     phases = [
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
-        Phase(p.parameters - v, t.amount, t.lr),
+        Phase(p.parameters - v, t.amount, t.lr, corrections.sam(rho, sam, sam_eta)),
     ]
-    return push_sum(p, phases, t, topology, p.names - v, participation=participation)
+    return push_sum(p, phases, t, topology, p.names - v, participation, gossip_steps)

@@ -13,13 +13,14 @@ from torch.func import vmap
 
 from .. import topology as topologies
 from ..core.tensors import Tensors, add, count, replicate, split
+from ..engines.base import Engine
 from ..exchange.mixing import sums
 from ..local.corrections import WEIGHT, debias, debiased
 from ..local.steps import REFERENCE, Phase
 from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
 from .options import Training, refuse_robust
-from .traffic import Traffic, load, over
+from .traffic import Traffic, gossiped, load
 from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
 
 WEIGHT_BYTES = 8  # mu travels in double precision
@@ -40,9 +41,12 @@ def push_sum(
     topology: TopologyLike,
     shared: frozenset[str],
     participation: float | int = 1.0,
+    gossip_steps: int = 1,
     aux: AuxOf = NOTHING,
 ) -> Program[Pushed]:
     """Train in phases at the de-biased point, whatever direction they follow, then exchange numerators and weights.
+
+    Both go ``gossip_steps`` times along the graph of the round.
 
     participation: who is active in a round; aux: the values that corrections look up, by name, as functions of the
     state and the round; "reference" is the model z_i that a client begins with.
@@ -64,16 +68,21 @@ def push_sum(
             models=models_of(done.models, s.mu, shared), private=Pushed(done.models, s.mu, done.private)
         )
 
-    def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
+    def once(engine: Engine, W: Tensor, u: Tensors, mu: Tensor) -> tuple[Tensors, Tensor]:
         if graph.stochastic == "row":  # receivers weigh what they hear: nothing leaves its sender
-            u, mu = sums(r.engine, r.W, trained.sent, {WEIGHT: s.mu})
-            return Pushed(trained.private.x | u, mu[WEIGHT], trained.private.memory)
-        m = r.engine.push(r.W, trained.sent, s.mu)
-        u = add(m.kept, m.arrived)
-        return Pushed(trained.private.x | u, m.kept_mass + m.arrived_mass, trained.private.memory)
+            u, weights = sums(engine, W, u, {WEIGHT: mu})
+            return u, weights[WEIGHT]
+        m = engine.push(W, u, mu)
+        return add(m.kept, m.arrived), m.kept_mass + m.arrived_mass
+
+    def exchange(s: Pushed, trained: Trained, r: Round) -> Pushed:
+        u, mu = trained.sent, s.mu
+        for W in r.Ws:
+            u, mu = once(r.engine, W, u, mu)
+        return Pushed(trained.private.x | u, mu, trained.private.memory)
 
     def traffic(s: Pushed, r: Round) -> Traffic:
-        return Traffic(over(r.W, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES)))
+        return gossiped(r.Ws, load(split(s.x, shared)[0], stacked=True, aside=WEIGHT_BYTES))
 
     return Program(
         shared=shared,
@@ -86,6 +95,7 @@ def push_sum(
         message=message,
         traffic=traffic,
         topology=graph,
+        gossip_steps=gossip_steps,
         participation=participation,
         consensus=lambda s: mean_numerator(s.x),
         mass=lambda s: s.mu,

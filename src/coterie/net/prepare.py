@@ -132,9 +132,15 @@ def only(everybody: Federation, client: int, own: Federation) -> Federation:
 
 
 def check_between_peers(algorithm: Algorithm, program: Program[Any]) -> None:
-    """Refuse what needs a server."""
+    """Refuse what needs a server, and what no peer could repeat after a crash."""
     if program.topology is None:
         raise UserError(
             f"{algorithm.name} as it is set needs a server, and peers have none: give it a topology, if it takes one, "
             "or choose a method between peers, such as dfedalt (`coterie list`)"
+        )
+    if program.gossip_steps > 1 and program.weight_stays_with == "sender":
+        raise UserError(
+            f"{algorithm.name} with gossip_steps={program.gossip_steps} hands over mass several times a round, and a "
+            "peer that crashes between two of them cannot tell what it still has: leave gossip_steps out, or let "
+            'receivers weigh what they hear, as with topology = "random-pull:2"'
         )

@@ -106,8 +106,17 @@ def compare_alt(
     else:
         theorem = "DFedAlt/DFedSalt, Theorem 1, equation 19"
         d = bounds.alternating(L, _steps(bound), sigma2, sigma2, delta2, lam)
+        conditions = (*conditions, *_as_listed(bound))
     notes = ("The theorem has O(.): the bound is the sum of the inequality of a round, of which its proof is made.",)
     return _outcome(problem, bound, runs, gradients, d, constants, conditions, theorem, notes)
+
+
+def _as_listed(bound: BoundMethod) -> tuple[Condition, Condition]:
+    """Return the conditions of a round as the papers list it: one exchange, and steps that climb nowhere."""
+    return (
+        Condition("a round has one exchange", bound.program.gossip_steps == 1, "leave gossip_steps out"),
+        Condition("steps follow the gradient at the point itself", not bound.part("u").rho, "leave rho out"),
+    )
 
 
 def compare_salt(problem: QuadraticProblem, topology: Topology, bound: BoundMethod, runs: Runs) -> Outcome:
@@ -131,6 +140,7 @@ def compare_push(problem: QuadraticProblem, topology: Topology, bound: BoundMeth
     )
     most = g.delta / (8 * L.u * steps.K_u)
     conditions = (
+        *_as_listed(bound),
         Condition("the graphs of some rounds together connect everybody", window is not None, "take a denser graph"),
         Condition(f"lr = {steps.lr_u:.4g} < delta / (8 L_u K_u) = {most:.4g}", steps.lr_u < most, "lower lr"),
     )

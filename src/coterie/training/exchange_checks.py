@@ -16,6 +16,8 @@ def check_exchange(e: "Experiment") -> None:
     for name in ("quantize", "robust"):
         if getattr(e.program.training, name) is not None and not e.program.message(e.model.start):
             raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
+    if e.program.gossip_steps > 1 and not e.program.message(e.model.start):
+        raise UserError(f"gossip_steps changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     graph = e.program.topology
     if e.program.rule is not None and graph is not None:
         _check_compared(graph, e.program.training)
