@@ -175,7 +175,7 @@ FIT = {
     "engine": [3, "", "serail", ["serial"]],
     "device": [3, "tpu", "", 0.5],
     "loss": ["x", 3, lambda outputs: outputs, nn.CrossEntropyLoss],
-    "metric": ["brier", 3, "", [3], ["accuracy", "accuracy"], "mse"],
+    "metric": ["nonsense", 3, "", [3], ["accuracy", "accuracy"], "mse"],
     "out": [3, True, ["a"]],
     "resume": ["yes", 1],
     "progress": [3, 1.0],

@@ -136,7 +136,7 @@ def test_every_metric_is_compared() -> None:
         ("mse", "classes", "the metric mse is for numbers, and the targets are one class per sample: choose accuracy"),
         ("dice", "classes", "the metric dice is for a class for every pixel or masks"),
         ("accuracy", "numbers", "and the targets are numbers: choose mse or mae or r2"),
-        ("brier", "classes", "there is no metric 'brier': choose accuracy, "),
+        ("nonsense", "classes", "there is no metric 'nonsense': choose accuracy, "),
     ],
 )
 def test_a_metric_that_does_not_fit_is_refused(name: str, case: str, instead: str) -> None:

@@ -122,7 +122,7 @@ WRONG = {
     "auroc of numbers": ((*ASKED, "--metric", "auroc"), ("auroc", "numbers", "mse")),
     "mse of classes": (("--metric", "mse"), ("mse", "one class per sample", "accuracy")),
     "dice of vectors": ((*ASKED, "--metric", "dice"), ("dice", "pixel", "numbers")),
-    "no such metric": (("--metric", "brier"), ("brier", "macro-f1", "module:function")),
+    "no such metric": (("--metric", "nonsense"), ("nonsense", "macro-f1", "module:function")),
     "twice": (("--metric", "auroc", "--metric", "auroc"), ("auroc", "twice")),
     "a function of one thing": (("--metric", "json:loads"), ("loads", "(outputs, targets)")),
     "the dice of vectors": (("--loss", "dice"), ("dice", "pixels", "cross-entropy")),
