@@ -101,6 +101,12 @@ def ray_backend(
     """
     if elsewhere := [name for name in experiment.record if name not in BY_CLIENT]:
         raise UserError(f"--record {elsewhere[0]} is not measured on a cluster: leave it out")
+    graph = experiment.program.topology
+    if graph is not None and graph.uses:
+        raise UserError(
+            f"the topology {graph.name} uses all clients' {' and '.join(sorted(graph.uses))}, which no worker of a "
+            "cluster has: choose another engine, or a topology of the round alone"
+        )
     with connected(cluster) as ray:
         workers = workers_for(ray, cluster, experiment.federation.clients)
         shape, shard_of = outline(experiment), assign_shards(costs(experiment), len(workers))

@@ -57,7 +57,7 @@ class Federation:
         check_names(self.names, len(self.train))
         for kind, x, y, own in (("train", self.x, self.y, self.train), ("test", self.test_x, self.test_y, self.test)):
             parts = OwnedRows(own, self.names)
-            check_inputs(f"the {kind} samples", x)
+            check_inputs(f"the {kind} samples, {'x' if kind == 'train' else 'test_x'},", x)
             parts.check(kind, count(x))
             _check_samples(kind, x, y, parts)
             _check_targets(kind, y, self.classes, parts)

@@ -116,7 +116,7 @@ def build(
     federation: Annotated[Described, Example('coterie.data.federate("digits")')] | None = None,
     *,
     classes: PositiveInt | None = None,
-    input_shape: Shape | None = None,
+    input_shape: Sequence[PositiveInt] | Sequence[Sequence[int]] | dict[str, Sequence[int]] | None = None,
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:

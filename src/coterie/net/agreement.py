@@ -74,7 +74,12 @@ def _check_graph(made: Algorithm, members: int, seed: int) -> None:
     """Refuse a method that needs a server as it is set, or a graph that so many members cannot have."""
     graph = made.settings.get("topology")
     if graph is not None:
-        topology.build(graph, members, seed)
+        uses = topology.build(graph, members, seed).uses
+        if uses:
+            raise UserError(
+                f"topology uses all members' {' and '.join(sorted(uses))}, which no member has: take a topology of the "
+                "round alone"
+            )
     elif "topology" in made.settings:
         raise UserError(f'{made.name} needs a server unless it has a topology, and {SERVER}: write topology = "ring"')
 

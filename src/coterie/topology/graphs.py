@@ -1,6 +1,6 @@
 """Topologies that are the same every round, and the type they all share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
@@ -32,14 +32,21 @@ class Topology:
     n: int
     stochastic: Stochastic
     fixed: bool
-    matrix: Callable[[int], Tensor] = field(repr=False)
+    matrix: Callable[..., Tensor] = field(repr=False)
+    uses: frozenset[str] = frozenset()  # of what the clients have trained in the round: "losses", "models"
 
-    def __call__(self, t: int) -> Tensor:
-        """Return W of round t."""
-        return self.matrix(t)
+    def __call__(self, t: int, **trained: Tensor) -> Tensor:
+        """Return W of round t; ``trained``: what ``uses`` names, all clients alike unless it is given."""
+        return self.matrix(t, **(trained or alike(self.uses, self.n)))
 
 
-TopologyLike = Annotated[str | Topology | Callable[[int], Tensor], Example('"ring" or lambda t: W')]
+def alike(uses: Collection[str], n: int) -> dict[str, Tensor]:
+    """Return losses and models of n clients that do not differ."""
+    values = {"losses": torch.zeros(n, dtype=torch.float64), "models": torch.zeros(n, 1, dtype=torch.float64)}
+    return {name: values[name] for name in uses}
+
+
+TopologyLike = Annotated[str | Topology | Callable[..., Tensor], Example('"ring" or lambda t: W')]
 """What a topology is made of: a string such as "ring", a Topology, or a function from the round to its matrix."""
 
 

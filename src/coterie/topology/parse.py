@@ -1,5 +1,6 @@
 """A topology from what people have at hand: a text, a Topology, or a function of the round."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from ..core.errors import UserError, noted, unknown
 from ..core.spec import Spec, bind, parameters, parse, spelled
 from .draws import clique, one_peer_exponential, random, random_pull, random_push
 from .facts import Stochastic, stochasticity
-from .graphs import Topology, TopologyLike, exponential, full, grid, none, ring, star
+from .graphs import Topology, TopologyLike, alike, exponential, full, grid, none, ring, star
 from .sparse import DENSE, diagonal, entries
 
 BUILDERS: dict[str, Callable[..., Topology]] = {
@@ -38,7 +39,8 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
     """Return the topology for n clients that a text, a Topology or a function round -> W stands for.
 
     The seed is for texts of random topologies; the other two bring their own randomness. The matrix that a function
-    returns is checked in every round.
+    returns is checked in every round. A function may also take ``losses`` [n], ``models`` [n, numbers] or both, which
+    are what the clients have trained in the round before they mix.
 
     >>> build("random:10", n=100, seed=3).name
     'random:10'
@@ -53,8 +55,23 @@ def build(topology: TopologyLike, n: PositiveInt, seed: int = 0) -> Topology:
                 f"the topology {topology.name} is made for {topology.n} clients, there are {n}: make it with n={n}"
             )
         return topology
-    kind = stochasticity(_checked(topology, n, 0))
-    return Topology("custom", n, kind, False, partial(_same_kind, topology, n, kind))
+    uses = _used(topology)
+    kind = stochasticity(_checked(topology, n, 0, **alike(uses, n)))
+    return Topology("custom", n, kind, False, partial(_same_kind, topology, n, kind), uses)
+
+
+def _used(function: Callable[..., Tensor]) -> frozenset[str]:
+    """Return what a function takes of the clients' training beside the round."""
+    takes = inspect.signature(function)
+    uses = frozenset({"losses", "models"} & takes.parameters.keys())
+    try:
+        takes.bind(0, **dict.fromkeys(uses))
+    except TypeError as error:
+        raise UserError(
+            f"no topology takes the arguments {takes}: write a function of the round t, and of losses or models by "
+            "these names"
+        ) from error
+    return uses
 
 
 def _from_text(text: str, n: int, seed: int) -> Topology:
@@ -92,10 +109,10 @@ def _always(W: Tensor, t: int) -> Tensor:
     return W
 
 
-def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
+def _checked(function: Callable[..., Tensor], n: int, t: int, **trained: Tensor) -> Tensor:
     """Return W of round t in float64; refuse what cannot be a mixing matrix of n clients."""
     with noted(f"It happened in the function of the topology, with t={t}."):
-        returned = function(t)
+        returned = function(t, **trained)
     try:
         W = torch.as_tensor(returned, dtype=torch.float64, device="cpu")
         W = W.to_dense() if n <= DENSE else W.to_sparse().coalesce()
@@ -111,8 +128,8 @@ def _checked(function: Callable[[int], Tensor], n: int, t: int) -> Tensor:
     return W
 
 
-def _same_kind(function: Callable[[int], Tensor], n: int, kind: Stochastic, t: int) -> Tensor:
-    W = _checked(function, n, t)
+def _same_kind(function: Callable[..., Tensor], n: int, kind: Stochastic, t: int, **trained: Tensor) -> Tensor:
+    W = _checked(function, n, t, **trained)
     if stochasticity(W) not in (kind, "doubly"):
         raise _wrong(t, f"not {kind} stochastic as that of round 0", "return the same kind every round")
     return W

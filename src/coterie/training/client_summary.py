@@ -65,9 +65,9 @@ def _labels(experiment: Experiment) -> list[list[int]] | None:
 
 
 def _graph(experiment: Experiment, t: int) -> Graph | None:
-    """Return who hears whom in round ``t``; None with a server or without links."""
+    """Return who hears whom in round ``t``; None with a server, without links, or where training decides it."""
     topology, Ws = experiment.program.topology, experiment.round(t).Ws
-    return None if topology is None or not Ws else graph_of(topology, Ws[0], t)
+    return None if topology is None or topology.uses or not Ws else graph_of(topology, Ws[0], t)
 
 
 def graph_of(topology: Topology, W: Tensor, t: int) -> Graph:

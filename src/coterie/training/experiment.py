@@ -201,6 +201,7 @@ class Experiment:
         with products(self.model.precision):  # mixing has all digits
             trained = p.train(before.state, r) if len(r.cohort) else nobody_trains(p, before.state, r)
         trained.check_finite(r)
+        r = self.schedule.informed(r, trained) if p.topology and p.topology.uses else r
         state = self.program.exchange(before.state, trained, r)
         seconds = self._now() - began
         after_train = self.after_train_of(before.after_train, trained, r, evaluate)
@@ -238,8 +239,7 @@ class Experiment:
     def after_train_of(self, known: Tensor, trained: Trained, r: Round, evaluate: bool) -> Tensor:
         """Return each client's metrics right after its latest training.
 
-        Where not everybody takes part in this round and the next one, each is measured in its own: its trained model is
-        gone afterwards. But not who trains again before anybody asks.
+        With partial participation a model is measured in its round, unless another follows before the evaluation.
         """
         rounds = (r.global_cohort, self.schedule.cohort(r.index + 1)) if self.offline else (r.global_cohort,)
         everybody = all(len(cohort) == len(self.train.owned) for cohort in rounds)

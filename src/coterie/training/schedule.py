@@ -1,6 +1,7 @@
 """Who takes part in which round, who mixes with whom, and which rounds are evaluated: known from the beginning."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -8,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..algorithms.base import Round, Trained
 from ..algorithms.options import members
 from ..core import rng
+from ..core.tensors import floating
 from ..data.batches import Integers
 from ..topology import Topology, drop_messages, without_absent
 
@@ -51,8 +54,11 @@ class Schedule:
         """How many clients are asked to take part in a round."""
         return members(self.participation, self.clients)
 
-    def matrices(self, t: int, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the mixing matrices of round ``t``, one exchange after another; none where there is a server."""
+    def matrices(self, t: int, device: torch.device, **trained: Tensor) -> tuple[Tensor, ...]:
+        """Return the mixing matrices of round ``t``, one exchange after another; none where there is a server.
+
+        ``trained``: what the topology uses of the clients' training in this round; else they count as alike.
+        """
         if self.topology is None:
             return ()
         absent = self.offline > 0 or self.active < self.clients  # whether a round may be without some of them
@@ -62,10 +68,30 @@ class Schedule:
             return (self._fixed[device],) * self.gossip_steps
         different = self.gossip_steps if self.fresh_graph or self.drop_messages else 1
         present = self.cohort(t) if absent else None
-        Ws = tuple(self._matrix(self.topology, t, q, present).to(device) for q in range(different))
+        topology = self.topology
+        graph = (lambda t: topology(t, **trained)) if trained else topology
+        Ws = tuple(self._matrix(graph, t, q, present).to(device) for q in range(different))
         return Ws * (self.gossip_steps // different)
 
-    def _matrix(self, graph: Topology, t: int, q: int, present: Integers | None) -> Tensor:
+    def informed(self, r: Round, trained: Trained) -> Round:
+        """Return the round with the matrices of a topology that uses what the clients have trained; NaN: did not train.
+
+        Models are what is sent, flattened to one row for each client.
+        """
+        uses: frozenset[str] = frozenset() if self.topology is None else self.topology.uses
+        if not uses:
+            return r
+        seen = {"losses": trained.loss[:, None]}
+        if "models" in uses:
+            seen["models"] = torch.cat([v.reshape(len(v), -1).double() for v in floating(trained.sent).values()], 1)
+        values = {}
+        for name in uses:
+            rows = torch.full((self.clients, seen[name].shape[1]), torch.nan, dtype=torch.float64)
+            rows[torch.from_numpy(r.cohort)] = seen[name].double().cpu()
+            values[name] = rows[:, 0] if name == "losses" else rows
+        return replace(r, Ws=self.matrices(r.index, r.samples.y.device, **values))
+
+    def _matrix(self, graph: Callable[[int], Tensor], t: int, q: int, present: Integers | None) -> Tensor:
         """Return the matrix of exchange ``q`` of round ``t``, without what is not delivered."""
         exchange = t * self.gossip_steps + q  # counted over all rounds
         W = graph(exchange if self.fresh_graph else t)
