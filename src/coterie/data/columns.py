@@ -14,7 +14,7 @@ class TableColumn(NamedTuple):
     """The values of one column."""
 
     values: NDArray[Any]  # numbers, NaN where one is missing; of texts, their places in names, -1 where one is missing;
-    # of images, their files
+    # of images, their files; of sequences, their numbers [n, length]
     names: tuple[str, ...] | None = None  # the different texts in their order; None: the column holds numbers
 
     @property
@@ -28,7 +28,7 @@ class TableColumn(NamedTuple):
 class Lazy(NamedTuple):
     """A column that is read when it is asked for."""
 
-    kind: Literal["numbers", "texts", "images"]
+    kind: Literal["numbers", "texts", "images", "sequences"]
     read: Callable[[], TableColumn]
 
 
@@ -83,18 +83,28 @@ class Table:
                 part.pop(name, None)
 
     def of_kind(self, kind: str) -> list[str]:
-        """Return the columns that hold numbers, texts or images."""
+        """Return the columns that hold numbers, texts, images or sequences."""
         return [name for name, column in self.parts[0].items() if column.kind == kind]
 
     def pop(self, name: str) -> TableColumn:
         """Return a column of all rows, and forget it: whoever asks decides in which form it stays in memory."""
         columns = [part.pop(name).read() for part in self.parts]
-        kinds = ["numbers" if column.names is None else "texts" for column in columns]
+        kinds = [_kind(column) for column in columns]
         if len(set(kinds)) > 1:
+            unequal = all(column.values.ndim > 1 for column in columns) and len({c.values.dtype for c in columns}) == 1
+            fix = ", as padding does for sequences" if unequal else ""
             raise UserError(
-                f"column {name} holds {kinds[0]} in {self.files[0]} and {kinds[1]} in {self.files[1]}: make them alike"
+                f"column {name} holds {kinds[0]} in {self.files[0]} and {kinds[1]} in {self.files[1]}: make them "
+                f"alike{fix}"
             )
         return columns[0] if len(columns) == 1 else joined(columns)
+
+
+def _kind(column: TableColumn) -> str:
+    """Return in words what a column holds, which is alike in both files."""
+    if column.values.ndim > 1:
+        return f"sequences of {column.values.shape[1]} numbers ({column.values.dtype})"
+    return "numbers" if column.names is None else "texts"
 
 
 def joined(columns: Sequence[TableColumn]) -> TableColumn:

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from ..core.errors import UserError
 from ..core.memory import check_fits
 from ..core.schema_parts import SavedColumns, SharedColumns
+from ..core.tensors import tree_map
 from .batches import Integers
 from .columns import Table, TableColumn, doubles, numbered
 from .notes import feature_notes, few
 from .readers.pictures import decoded
 
+_AS_STORED = {"images": "an image", "sequences": "one or more sequences"}  # kinds that no other kind is beside
 MOST_TEXTS = 100  # different texts of a column that is encoded one-hot
 Mask = NDArray[np.bool_]
 Floats32 = NDArray[np.float32]
@@ -118,11 +120,11 @@ def _scale(mean: float, std: float) -> Scale:
 
 
 class Encoded(NamedTuple):
-    """The samples of a table: rows of float32, or images of bytes."""
+    """The samples of a table: rows of float32, images of bytes, or sequences, which are a dictionary if several."""
 
-    x: NDArray[Any]
+    x: Any
     y: NDArray[Any]
-    test_x: NDArray[Any]
+    test_x: Any
     test_y: NDArray[Any]
     columns: Columns
 
@@ -135,8 +137,8 @@ def encode(
     names = list(table.names)
     if not names:
         raise UserError(f"{table.where} has no column left to learn from: name fewer of them in drop")
-    if images := table.of_kind("images"):
-        return _of_images(table, test, targets, y, classes, way, images[0])
+    if kind := next(filter(table.of_kind, _AS_STORED), None):
+        return _as_stored(table, test, targets, y, classes, way, kind)
     if way.known is not None:
         _check_alike(table, way.known)
     texts = {name: table.pop(name) for name in table.of_kind("texts")}
@@ -163,23 +165,26 @@ def encode(
     return Encoded(x, y[~test], test_x, y[test], columns)
 
 
-def _of_images(
-    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way, image: str
+def _as_stored(
+    table: Table, test: Mask, targets: Sequence[str], y: NDArray[Any], classes: Texts | None, way: Way, kind: str
 ) -> Encoded:
-    """Return the samples of a table whose inputs are images: bytes, which are normalized where they train."""
-    others = [name for name in table.names if name != image]
-    if others:
+    """Return the samples of a table of images, which are normalized where they train, or of sequences."""
+    names = table.of_kind(kind)[: 1 if kind == "images" else None]
+    if others := [name for name in table.names if name not in names]:
         raise UserError(
-            f"{table.where} has the columns {few(others)} beside the images {image}, and a sample is an image or "
-            f"a row of numbers: leave them out with drop={'+'.join(others)}"
+            f"{table.where} has the columns {few(others)} beside the {kind} {few(names)}, and a sample is "
+            f"{_AS_STORED[kind]} or a row of numbers: leave them out with drop={'+'.join(others)}"
         )
     if way.fill or way.standardize == "none":
-        raise UserError("missing=mean and standardize=none are for columns of numbers, not for images: leave them out")
-    pixels = decoded(table.pop(image).values.tolist())
+        raise UserError(f"missing=mean and standardize=none are for columns of numbers, not for {kind}: leave them out")
+    values = {name: table.pop(name).values for name in names}
+    first = values[names[0]]
+    x = decoded(first.tolist()) if kind == "images" else values if len(names) > 1 else first
     notes = (_target_note(targets, y, classes, way.standardize),)
     y, scales = _scaled_targets(y, classes, ~test, way)
     columns = Columns({}, (), tuple(targets), classes, tuple(scales), (), False, notes)
-    return Encoded(pixels[~test], y[~test], pixels[test], y[test], columns)
+    inputs, test_inputs = (tree_map(lambda v, rows=rows: v[rows], x) for rows in (~test, test))
+    return Encoded(inputs, y[~test], test_inputs, y[test], columns)
 
 
 def _missing(where: str, name: str, column: TableColumn, fill: bool) -> Iterable[str]:

@@ -12,6 +12,8 @@ from ..core.errors import UserError
 from ..core.spec import Spec, bind, parameters
 from .columns import Lazy, Table, TableColumn, check_columns, text_column
 from .federation import Federation
+from .readers.arrow import pyarrow
+from .readers.sequences import is_sequence, sequences
 from .sources import default_partition, divided, federate
 from .tables import Names, TableOptions, table_pool
 
@@ -57,14 +59,30 @@ def _columns(where: str, frame: Any) -> dict[str, Lazy]:
     check_columns(where, names)
     if not len(frame):
         raise UserError(f"{where} has no rows: give one that has some")
-    each = zip(names, (frame.iloc[:, i] for i in range(len(names))), strict=True)
-    return {
-        name: Lazy(
-            "numbers" if getattr(series.dtype, "kind", "O") in _NUMBERS else "texts",
-            partial(_column, where, name, series),
+    return {name: _lazy(where, name, frame.iloc[:, i]) for i, name in enumerate(names)}
+
+
+def _lazy(where: str, name: str, series: Any) -> Lazy:
+    if getattr(series.dtype, "kind", "O") in _NUMBERS:
+        return Lazy("numbers", partial(_column, where, name, series))
+    if any(isinstance(value, list | tuple | np.ndarray) for value in series.dropna().iloc[:1]):
+        return Lazy("sequences", partial(_lists, where, name, series))
+    return Lazy("texts", partial(_column, where, name, series))
+
+
+def _lists(where: str, name: str, series: Any) -> TableColumn:
+    """Return a column of lists by way of Arrow, as a file's is."""
+    library = pyarrow("columns of lists")
+    try:
+        column = library.chunked_array([library.array(series.tolist(), from_pandas=True)])
+    except library.ArrowException:
+        column = None
+    if column is None or not is_sequence(library.types, column.type):
+        raise UserError(
+            f"column {name} of {where} holds lists of other values than numbers: make them numbers, or leave it out "
+            f"with drop={name!r}"
         )
-        for name, series in each
-    }
+    return sequences(library, where, name, column)
 
 
 def _column(where: str, name: str, series: Any) -> TableColumn:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .encoding import Columns
 from .federation import Federation
+from .inputs import Inputs
 from .transform import Masking, Transform
 
 Rows = tuple[NDArray[np.int64], ...]
@@ -26,9 +27,9 @@ class Natural(NamedTuple):
 class Pool(NamedTuple):
     """Training and test samples of a source with their targets, before they are divided among clients."""
 
-    x: Tensor  # [N, ...]
+    x: Inputs  # [N, ...]
     y: Tensor  # [N] int64 labels, or [N, ...] anything else that is learned
-    test_x: Tensor  # [M, ...]
+    test_x: Inputs  # [M, ...]
     test_y: Tensor  # [M, ...]
     classes: int | None  # None: the targets are numbers
     per_client: Callable[[Federation], Federation] | None = None  # applied once the samples are divided

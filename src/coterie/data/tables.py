@@ -14,6 +14,7 @@ from ..core.annotations import Range
 from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.rng import generator
+from ..core.tensors import tree_map
 from .batches import Integers
 from .columns import Table, TableColumn, doubles, numbered, one_kind
 from .encoding import Columns, Way, encode
@@ -112,9 +113,10 @@ def table_pool(seed: int, table: Table, options: TableOptions, known: Columns | 
     way = Way(options.missing == "mean", options.standardize, known)
     encoded = encode(table, test, targets, target.y, target.classes, way)
     natural = None if client is None else _natural(client, test)
-    x, y, test_x, test_y = map(torch.from_numpy, (encoded.x, encoded.y, encoded.test_x, encoded.test_y))
+    x, y, test_x, test_y = tree_map(torch.from_numpy, encoded[:4])
     classes = None if target.classes is None else len(target.classes)
-    transform = channel_stats(encoded.x).transform(augment=False) if encoded.x.dtype == np.uint8 else None
+    images = isinstance(x, torch.Tensor) and x.dtype == torch.uint8
+    transform = channel_stats(encoded.x).transform(augment=False) if images else None
     return Pool(x, y, test_x, test_y, classes, None, transform, natural, encoded.columns)
 
 
@@ -132,7 +134,9 @@ def _check_roles(targets: Sequence[str], marked: Sequence[str], dropped: Sequenc
 
 
 def _complete(where: str, name: str, column: TableColumn) -> TableColumn:
-    """Refuse a column that must be known of every row and is not."""
+    """Refuse a column that must have one value in every row and does not."""
+    if column.values.ndim > 1:
+        raise UserError(f"column {name} of {where} holds sequences, which are features: name a column of single values")
     missing = int(column.missing.sum())
     if missing:
         raise UserError(f"column {name} of {where} is missing in {missing:,} rows: fill it there, or remove these rows")

@@ -12,6 +12,7 @@ from ...core.files import user_path
 from ...core.memory import check_fits
 from ..columns import Lazy, Table, TableColumn, check_columns, joined, text_column
 from .packed import check_ordinary
+from .sequences import is_sequence, sequences
 
 Delimiter = Literal["comma", "semicolon", "tab"]
 Decimal = Literal["point", "comma"]
@@ -23,8 +24,9 @@ def pyarrow(what: str) -> Any:
     """Return pyarrow, which is an extra."""
     try:
         import pyarrow as library
+        import pyarrow.compute
         import pyarrow.csv
-        import pyarrow.parquet  # the library has both as attributes then
+        import pyarrow.parquet  # the library has them as attributes then
     except ImportError as error:
         raise UserError(f"reading {what} needs pyarrow: pip install 'coterie[tables]'") from error
     return library
@@ -112,12 +114,15 @@ def arrow_table(files: list[str], tables: list[Any]) -> Table:
         if not table.num_rows:
             raise UserError(f"{file} has no rows: name a file that has some")
         columns = zip(table.column_names, table.columns, strict=True)
-        parts.append({name: _lazy(library.types, file, name, column) for name, column in columns})
+        parts.append({name: _lazy(library, file, name, column) for name, column in columns})
     close = library.default_memory_pool().release_unused  # which else keeps as much as was ever taken
     return Table(files, parts, [table.num_rows for table in tables], close)
 
 
-def _lazy(types: Any, file: str, name: str, column: Any) -> Lazy:
+def _lazy(library: Any, file: str, name: str, column: Any) -> Lazy:
+    types = library.types
+    if is_sequence(types, column.type):
+        return Lazy("sequences", partial(sequences, library, file, name, column))
     return Lazy("texts" if _is_text(types, column.type) else "numbers", partial(_column, types, file, name, column))
 
 

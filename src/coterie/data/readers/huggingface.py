@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face library ``datasets``, as ``save_to_disk`` writes them: columns, or images."""
+"""Data sets of the Hugging Face library ``datasets``, as ``save_to_disk`` writes them: columns, images or sequences."""
 
 from pathlib import Path
 from typing import Any
