@@ -74,6 +74,7 @@ SUITABLE: dict[str, list[str]] = {
     "select": ["last", "best-validation", "best-test"],
     "grid": ["lr=0.01,0.1", "epochs=1,2", "topology=ring,full"],
     "tune": ["lr=0.01,0.1"],
+    "sweep": ["T=2,4", "K=1,2", "m=4,8", "lambda=ring,full"],
     "sampler": ["grid", "random", "tpe"],
     "loss": ["mse", "bce", "dice", "cross-entropy", "huber"],
     "metric": ["auroc", "macro-f1", "mse", "perplexity", "iou"],

@@ -71,7 +71,7 @@ def test_a_comparison_is_printed_as_csv(tmp_path: Path) -> None:
 def test_every_spread_says_what_it_is_over() -> None:
     """A method with several seeds beside one with one."""
     cells = [Cell(1.0, "1.0", (Spread(over, 2 / 3, "0.7"),)) for over in ("seeds", "clients")]
-    rows = read_csv(csv_text(ResultTable("", ["x"], [("a", cells[:1]), ("b", cells[1:])], "", [])))
+    rows = read_csv(csv_text(ResultTable("", ["x"], [("a", cells[:1]), ("b", cells[1:])], "", [], [], [])))
     assert rows[0] == {"method": "a", "x": "1.0", "x ± over seeds": str(2 / 3), "x ± over clients": ""}
     assert rows[1] == {"method": "b", "x": "1.0", "x ± over seeds": "", "x ± over clients": str(2 / 3)}
 

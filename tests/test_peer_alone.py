@@ -21,7 +21,8 @@ from coterie.net.start import participant
 from coterie.report.collect import collect
 from coterie.report.groups import setups
 from coterie.report.library import MISSING
-from coterie.training.so_far import clients_after
+from coterie.training.config import describe
+from coterie.training.so_far import run_after
 from helpers_cli import Cli
 from laws import build
 from local_peers import run_together
@@ -186,5 +187,7 @@ def test_what_is_known_of_a_client_is_measured_again_after_a_restart() -> None:
     e = experiment(net("mlp"), ragged("mlp"), build("dfedalt"))
     now, row = e.run_round(e.start(), 0, evaluate=True)
     assert now.values
-    (_, known), (_, again) = (clients_after(e, e, state, [row]) for state in (now, now._replace(values=None)))
-    assert known == again
+    config = describe(e, e.model, "serial", "", "cpu")
+    runs = [run_after(e, e, config, state, [row], None) for state in (now, now._replace(values=None))]
+    assert runs[0].summary == runs[1].summary
+    assert runs[0].client_summary == runs[1].client_summary

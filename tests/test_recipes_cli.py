@@ -190,8 +190,8 @@ WRONG = {
     "a model that does not fit": (("run", "dfedalt-t3", *SHORT, "--model", "resnet19"), ("resnet18-gn",)),
     "a setting that nobody has": (("run", "dfedalt-t3", *SHORT, "--set", "zzz=1"), ("zzz", "rho")),
     "a setting of a method not chosen": (
-        ("run", "dfedalt-t3", *SHORT, "--methods", "dfedalt", "--set", "rho=0.1"),
-        ("rho", "dfedalt", "personal_lr"),
+        ("run", "dfedalt-t3", *SHORT, "--methods", "dfedalt", "--set", "sam_on=both"),
+        ("sam_on", "dfedalt", "personal_lr"),
     ),
     "a setting of another recipe's method": (
         ("run", "dfedalt-t3", *SHORT, "--set", "osgp.lr=1"),

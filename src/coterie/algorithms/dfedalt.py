@@ -3,7 +3,7 @@
 from typing import Annotated, Unpack
 
 from ..data.batches import Amount
-from ..local import corrections
+from ..local.corrections import sam as sharpness_aware
 from ..local.steps import Phase
 from .method import (
     Count,
@@ -60,6 +60,6 @@ def dfedalt(
     v = p.personal(personal)
     phases = [
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, stream=1),
-        Phase(p.parameters - v, t.amount, t.lr, corrections.sam(rho, sam, sam_eta)),
+        Phase(p.parameters - v, t.amount, t.lr, sharpness_aware(rho, sam, sam_eta)),
     ]
     return decentralized(p, phases, t, topology, p.names - v, participation, gossip_steps)

@@ -4,7 +4,7 @@ from typing import Literal, Unpack
 
 from ..core.errors import UserError
 from ..data.batches import Amount
-from ..local import corrections
+from ..local.corrections import sam as sharpness_aware
 from ..local.steps import Phase
 from .method import (
     Count,
@@ -67,8 +67,8 @@ def dfedsalt(
     """
     v = p.personal(personal)
     v_rho = rho if personal_rho is None else personal_rho
-    v_sam = corrections.sam(v_rho, sam, sam_eta) if sam_on != "shared" else ()
-    u_sam = corrections.sam(rho, sam, sam_eta) if sam_on != "personal" else ()
+    v_sam = sharpness_aware(v_rho, sam, sam_eta) if sam_on != "shared" else ()
+    u_sam = sharpness_aware(rho, sam, sam_eta) if sam_on != "personal" else ()
     phases = [
         Phase(p.parameters & v, Amount(personal_epochs, personal_steps), personal_lr, v_sam, stream=1),
         Phase(p.parameters - v, t.amount, t.lr, u_sam),

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Unpack
 
-from ..local import corrections
+from ..local.corrections import sam as sharpness_aware
 from ..local.steps import Phase
 from .method import Options, Participation, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
@@ -34,5 +34,5 @@ def dfedsam(
     clipping, and there is none. rho is the radius itself, as in its listing; its equation 2 bounds the square by rho.
     We know of no public code of its own; a third party's has momentum 0.9 and no weight decay.
     """
-    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
+    phase = Phase(p.parameters, t.amount, t.lr, sharpness_aware(rho, sam, sam_eta))
     return decentralized(p, [phase], t, topology, p.names, participation, gossip_steps)

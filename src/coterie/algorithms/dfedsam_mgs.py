@@ -3,7 +3,7 @@
 from typing import Annotated, Unpack
 
 from ..core.errors import UserError
-from ..local import corrections
+from ..local.corrections import sam as sharpness_aware
 from ..local.steps import Phase
 from .method import Options, Participation, Problem, Program, Range, Rate, SamForm, TopologyLike, Training, method
 from .options import FLAT
@@ -45,5 +45,5 @@ def dfedsam_mgs(
     makes Q + 1, equation 5 has Q, and so has this. Q = 4 is that of its Section 5.2; its Appendix B.3 prints 1. Its
     Appendix B.4, where 10 Q clients are drawn for Q steps, is topology="clique:10,turns=4", fresh_graph=True.
     """
-    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
+    phase = Phase(p.parameters, t.amount, t.lr, sharpness_aware(rho, sam, sam_eta))
     return decentralized(p, [phase], t, topology, p.names, participation, gossip_steps, fresh_graph)

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import topology as topologies
 from ..core import rng
 from ..core.errors import UserError
-from ..core.tensors import Tensors, Tree, floating, split, to_device
+from ..core.tensors import Tensors, Tree, floating, split, to_device, tree_map
 from ..data.batches import Amount, Integers, Stream
 from ..exchange.mixing import average
 from ..local.corrections import MASK, masked
@@ -85,10 +85,9 @@ def dispfl(
     other form of its code. A round trains first and mixes afterwards, the same iteration as the code's half a round
     on.
     """
-    graph = topologies.build(topology, p.clients, p.seed)
-    links = replace(graph, stochastic="row")  # its weights do not matter
-    phase, masks = Phase(p.parameters, t.amount, t.lr, masked()), {MASK: lambda s, r: s.mask}
-    base: Program[Any] = decentralized(p, [phase], t, links, p.names, aux=masks, participation=participation)
+    graph, phase = topologies.build(topology, p.clients, p.seed), Phase(p.parameters, t.amount, t.lr, masked())
+    links, masks = replace(graph, stochastic="row"), {MASK: lambda s, r: s.mask}  # the graph's weights do not matter
+    base: Program[Any] = decentralized(p, [phase], t, links, p.names, participation, aux=masks)
 
     def init(common: Tensors, each: Tensors) -> Sparse:
         mask = first_masks(split(common, p.parameters)[0], density, p.local_clients, p.seed)
@@ -100,8 +99,7 @@ def dispfl(
         moving = cosine(prune_rate, 0.0, r.index, p.rounds)
         mask = {k: regrown(done.models[k], m, moving, score[k]) for k, m in s.mask.items()}
         memory = {k: v * (s.mask[k] & mask[k]) for k, v in done.private.items()}  # growing entries have none
-        everything = {k: torch.ones_like(v) for k, v in done.sent.items()}
-        return done._replace(private=(mask, memory), mass=alive(everything, s.mask))
+        return done._replace(private=(mask, memory), mass=alive(tree_map(torch.ones_like, done.sent), s.mask))
 
     def exchange(s: Sparse, trained: Trained, r: Round) -> Sparse:
         mask, memory = trained.private

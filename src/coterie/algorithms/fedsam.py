@@ -2,7 +2,7 @@
 
 from typing import Unpack
 
-from ..local import corrections
+from ..local.corrections import sam as sharpness_aware
 from ..local.steps import Phase
 from .method import Options, Participation, Problem, Program, Rate, SamForm, Training, Weighting, method
 from .options import FLAT
@@ -33,5 +33,5 @@ def fedsam(
     Differs from the paper in: the constants, which are those of DFedSAM's experiments (no momentum, no weight
     decay, no clipping, rates that decay by 0.998 per round).
     """
-    phase = Phase(p.parameters, t.amount, t.lr, corrections.sam(rho, sam, sam_eta))
+    phase = Phase(p.parameters, t.amount, t.lr, sharpness_aware(rho, sam, sam_eta))
     return federated(p, [phase], t, p.names, participation, weighting, outer_lr)

@@ -21,6 +21,7 @@ Shape = Any
 def several(values: Any) -> bool:
     """Return whether values are several inputs: a dictionary, or a tuple of arrays.
 
+    >>> import numpy as np
     >>> several({"a": [1]}), several((np.zeros(2), np.zeros(2))), several(np.zeros(2)), several((1.0, 2.0))
     (True, True, False, False)
     """

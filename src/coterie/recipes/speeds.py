@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from ..core.errors import UserError
 from ..core.files import config_folder, write_text
 from ..core.spec import parse
-from ..store import RunFolder
 from .sources import source
 
 SHIPPED = files(__package__).joinpath("files", "speeds.json")
@@ -160,6 +159,8 @@ def measure_speed(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], 
 
 def read_run(folder: Path) -> Speed:
     """Return what a run folder says about the speed of its machine."""
+    from ..store import RunFolder  # which loads torch, and recipes are shown without it
+
     try:
         run = RunFolder(folder)
         config, rows = run.config(), run.rows()

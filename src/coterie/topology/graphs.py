@@ -33,7 +33,9 @@ class Topology:
     stochastic: Stochastic
     fixed: bool
     matrix: Callable[..., Tensor] = field(repr=False)
-    uses: frozenset[str] = frozenset()  # of what the clients have trained in the round: "losses", "models"
+    uses: frozenset[str] = field(
+        default=frozenset(), repr=False
+    )  # of what the clients have trained in the round: "losses", "models"
 
     def __call__(self, t: int, **trained: Tensor) -> Tensor:
         """Return W of round t; ``trained``: what ``uses`` names, all clients alike unless it is given."""
