@@ -90,6 +90,8 @@ PERSONAL = Table(
         Claim("DFedAvgM, without a server, ends above FedAvg", "dfedavgm", ("fedavg",)),
         Claim("DFedAlt passes 80 % before all others", "dfedalt", (*SERVER, "dfedavgm"), "rounds"),
         Claim("updating in turns is faster: DFedAlt passes 80 % before DFedAvgM", "dfedalt", ("dfedavgm",), "rounds"),
+        Claim("sharpness-aware steps help: DFedSalt ends above DFedAlt", "dfedsalt", ("dfedalt",)),
+        Claim("DFedAlt passes 80 % before DFedSalt", "dfedalt", ("dfedsalt",), "rounds"),
     ),
 )
 CAPACITY = Table(
