@@ -246,27 +246,62 @@ class ReleasedSam(torch.optim.Optimizer):
         self.base.step()
 
 
-@ENGINES
-@pytest.mark.parametrize(("form", "eta"), [("plain", 0.0), ("adaptive", 0.0), ("adaptive", 0.01)])
-def test_sam_is_the_optimizer_of_its_usual_code_step_by_step(form: str, eta: float, engine: Any) -> None:
-    options = {"momentum": 0.9, "weight_decay": 0.01}
-    settings = {**PLAIN, **options, "lr": LR, "steps": STEPS, "rho": 0.7, "sam": form, "sam_eta": eta}
-    federation = ragged("mlp")
-    e = experiment(net("mlp"), federation, build("dfedsam", topology="none", **settings), engine)
+FORMS = pytest.mark.parametrize(("form", "eta"), [("plain", 0.0), ("adaptive", 0.0), ("adaptive", 0.01)])
+SGD = {"lr": LR, "momentum": 0.9, "weight_decay": 0.01}
+
+
+def released(client: int, form: str, eta: float, masks: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What the usual code makes of a client's model in STEPS steps; after each of them the masked entries are 0."""
+    federation, module = ragged("mlp"), net("mlp")
+    x, y = (data[federation.train[client]] for data in (federation.x, federation.y))
+
+    def closure() -> None:
+        with torch.enable_grad():
+            module.zero_grad()
+            torch.nn.functional.cross_entropy(module(x), y).backward()
+
+    optimizer = ReleasedSam(module.parameters(), 0.7, form == "adaptive", eta, **SGD)
+    for _ in range(STEPS):
+        optimizer.step(closure)
+        for name, mask in masks.items():
+            module.get_parameter(name).data.mul_(mask[client])
+    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+
+def trained_alike(algorithm: Algorithm, engine: Any, form: str, eta: float, masks: dict[str, torch.Tensor]) -> None:
+    """Hold a round of a method without neighbors against the usual code."""
+    e = experiment(net("mlp"), ragged("mlp"), algorithm, engine)
     now, _ = e.run_round(e.start(), 0, evaluate=False)
     for client in range(2):
-        module, rows = net("mlp"), federation.train[client]
+        for name, parameter in released(client, form, eta, masks).items():
+            torch.testing.assert_close(now.state.x[name][client], parameter, rtol=0, atol=1e-12)
 
-        def closure(module: torch.nn.Module = module, rows: torch.Tensor = rows) -> None:
-            with torch.enable_grad():
-                module.zero_grad()
-                torch.nn.functional.cross_entropy(module(federation.x[rows]), federation.y[rows]).backward()
 
-        optimizer = ReleasedSam(module.parameters(), 0.7, form == "adaptive", eta, lr=LR, **options)
-        for _ in range(STEPS):
-            optimizer.step(closure)
-        for name, parameter in module.named_parameters():
-            torch.testing.assert_close(now.state.x[name][client], parameter.detach(), rtol=0, atol=1e-12)
+@ENGINES
+@FORMS
+def test_sam_is_the_optimizer_of_its_usual_code_step_by_step(form: str, eta: float, engine: Any) -> None:
+    settings = {**PLAIN, **SGD, "steps": STEPS, "rho": 0.7, "sam": form, "sam_eta": eta}
+    trained_alike(build("dfedsam", topology="none", **settings), engine, form, eta, {})
+
+
+@ENGINES
+@FORMS
+@pytest.mark.parametrize("first", ["sam", "mask"])
+def test_sam_composes_with_masks(first: str, form: Any, eta: float, engine: Any) -> None:
+    """In both orders, because a mask acts after the step: SAM climbs along the gradient of the masked model."""
+    t = Training().with_options({**PLAIN, **SGD, "steps": STEPS})
+    draws = torch.Generator().manual_seed(0)
+    masks = {
+        name: torch.randint(0, 2, (len(ragged("mlp").train), *parameter.shape), generator=draws).double()
+        for name, parameter in net("mlp").named_parameters()
+    }
+    climb = sam(0.7, form, eta)
+
+    def bind(p: Problem) -> Program[Any]:
+        phase = Phase(p.parameters, t.amount, t.lr, climb + masked() if first == "sam" else masked() + climb)
+        return decentralized(p, [phase], t, "none", p.names, aux={"mask": lambda s, r: masks})
+
+    trained_alike(Algorithm("thinned", t._asdict(), bind), engine, form, eta, masks)
 
 
 def test_an_adaptive_ascent_leaves_dead_entries_where_they_are() -> None:
