@@ -9,8 +9,12 @@ from torch import nn
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
+from coterie.measure.compare.answer import answer
+from coterie.measure.compare.chance import Leads
+from coterie.measure.compare.gains import gains
 from helpers_cli import Cli
 from test_engines import graphed_for
+from test_gains import told
 from test_shards import SHARD_OF, assert_close, conduct, shards_of
 from toys import experiment, net, play, ragged
 
@@ -87,3 +91,26 @@ def test_it_says_that_it_is_not_federated(cli: Cli, tmp_path: Any) -> None:
     assert "pooled trains one model on the samples of all clients in one place: it is not federated." in done.out
     assert "not federated" in cli.succeed("list", "pooled", cwd=tmp_path).out
     cli.refuse("run", "pooled", *small, "--drop-messages", "0.1", cwd=tmp_path, names=("pooled",))
+
+
+@pytest.mark.parametrize(
+    ("federated", "alone", "said"),
+    [
+        (0.6, 0.5, "fedper helps 2 of 2 clients and harms none, against training alone (local), "),
+        (0.4, 0.5, "fedper helps none of 2 clients and harms 2, against training alone (local), "),
+        (None, 0.5, "pooled helps 2 of 2 clients and harms none, against training alone (local), "),
+        (0.4, 0.95, "Training alone (local) is best on average: fedper helps none of 2 clients and harms 2, "),
+    ],
+)
+def test_the_answer_is_what_federating_gives(federated: float | None, alone: float, said: str) -> None:
+    """What is not federated may be best on average, and then that is the next sentence."""
+    means = {"pooled": 0.9, "local": alone} | ({} if federated is None else {"fedper": federated})
+    methods = []
+    for name, value in means.items():
+        config = {"in_one_place": True} if name == "pooled" else {}
+        one = told([value] * 2, [[value] * 2] * 2, name, config=config)
+        one.runs[0].summary["personal_accuracy"] = {"after_mix": {"final": value, "std": 0.0}}  # type: ignore[typeddict-item]
+        methods.append(one)
+    first, lead = answer(methods, gains(methods), Leads("", "", {}))
+    assert first.startswith(said)
+    assert lead.startswith("pooled (90.0 %, not federated) is " if alone < 0.9 else "local (95.0 %) is ")

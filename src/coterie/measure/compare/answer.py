@@ -8,7 +8,7 @@ from ...core.units import unit, words, written
 from ..selection import BEST_TEST, OPTIMISTIC
 from .chance import Leads, too_few
 from .columns import Cell, MethodRuns, personal_cell, sent, worst
-from .gains import ALONE, Gains, gain_sentences
+from .gains import ALONE, Gains, gain_sentences, in_one_place
 from .meanings import POINTS
 
 OWN = "each by its own test samples"  # which tell less than all clients together
@@ -38,14 +38,16 @@ def details(methods: Sequence[MethodRuns], gains: Sequence[Gains], tests: Leads 
 
 
 def _for_whom(order: Sequence[MethodRuns], gains: Sequence[Gains]) -> str:
-    """Say how many clients the best method helps and harms; empty where none of them trained alone."""
+    """Say how many clients the best federated method helps and harms; empty where no method trained them alone."""
     alone = {one.label: one for one in gains if one.means == ALONE}
-    best = order[0].label
-    if best in alone:
-        return f"{_counts(alone[best])}, against {_reference(alone[best])}, {OWN}."
-    nearest = next((alone[m.label] for m in order[1:] if m.label in alone), None)
-    if nearest is None or best != nearest.reference:
+    first, *others = sorted(order, key=in_one_place)
+    if first.label in alone:
+        return f"{_counts(alone[first.label])}, against {_reference(alone[first.label])}, {OWN}."
+    nearest = next((alone[m.label] for m in others if m.label in alone), None)
+    if nearest is None or first.label != nearest.reference:
         return ""
+    if in_one_place(order[0]):
+        return f"{_counts(nearest)}, against {_reference(nearest)}, {OWN}."
     return f"{_reference(nearest)[0].upper()}{_reference(nearest)[1:]} is best on average: {_counts(nearest)}, {OWN}."
 
 
@@ -79,7 +81,8 @@ def _lead(best: MethodRuns, second: MethodRuns, tests: Leads) -> str:
     write, lead = written(metric), _goodness(best) - _goodness(second)
     level = write(lead) == write(0.0)
     apart = "level with" if level else f"{write(lead)}{' points' if metric['percent'] else ''} ahead of"
-    ahead = f"{best.label} ({_mean(best)}) is {apart} {second.label} ({_mean(second)}), the next"
+    federated = ", not federated" if in_one_place(best) else ""
+    ahead = f"{best.label} ({_mean(best)}{federated}) is {apart} {second.label} ({_mean(second)}), the next"
     outcome = tests.against.get(second.label)
     if outcome is None:
         return " ".join(filter(None, (f"{ahead}.", tests.how)))

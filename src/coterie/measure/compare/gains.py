@@ -167,6 +167,11 @@ def _kind(method: MethodRuns) -> str | None:
     return COMMON if together and not tuned and not any(any(end["personal_parameters"]) for end in ends) else None
 
 
+def in_one_place(method: MethodRuns) -> bool:
+    """Tell whether a method had all samples in one place, so that it is not federated."""
+    return bool(method.runs[0].config.get("in_one_place"))
+
+
 def client_gains(method: MethodRuns, other: MethodRuns) -> list[Gain]:
     """Return every client's gain, mean over the seeds; [] unless both have the same clients, seeds and draws."""
     metric, pairs = method.metric, list(zip(method.runs, other.runs, strict=False))

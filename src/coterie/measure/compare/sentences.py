@@ -7,6 +7,7 @@ from ...core.schema import FINETUNED, MetricInfo, Select
 from ...core.units import metrics_of, personal_summary, words
 from ..selection import LAST, PER_CLIENT, WORDS
 from .columns import Column, MethodRuns
+from .gains import in_one_place
 
 EVERYBODY = -1  # in the place of a number of clients
 
@@ -75,7 +76,7 @@ def _untold_costs(methods: Sequence[MethodRuns]) -> Iterator[str]:
 
 def _not_federated(methods: Sequence[MethodRuns]) -> Iterator[str]:
     """Say which methods had all samples in one place."""
-    if labels := [m.label for m in methods if m.runs[0].config.get("in_one_place")]:
+    if labels := [m.label for m in methods if in_one_place(m)]:
         yield f"{', '.join(labels)} trains one model on the samples of all clients in one place: it is not federated."
 
 
