@@ -165,6 +165,11 @@ def test_radii_say_what_their_runs_say() -> None:
         )
         assert not radii.untrained(results[method], "adaptive", radii.STUDIES[method].without)
         assert min(results[method]["adaptive 0.7"]) > max(baseline) - 3
+    plain, _, adaptive = means
+    said = f"on digits they have {plain:.1f} and {adaptive:.1f} % (docs/evidence/radii.md)"
+    for recipe in (r for r in map(recipes.load, recipes.names()) if "dfedsalt" in r.methods):
+        (row,) = (row for row in recipe.readings if row.what == "form of SAM")
+        assert said in row.why, recipe.name
 
 
 def test_the_index_quotes_its_pages() -> None:

@@ -40,14 +40,16 @@ STUDIES = {
         "personal_accuracy_after_mix",
         {**PEERS, "personal_lr": 0.05, "personal_epochs": 1},
         "Its paper prints 0.7 with the formula of plain SAM and has no released code. The same group's DP-FedSAM has "
-        "the adaptive form by default, with 0.5.",
+        "the adaptive form by default, with 0.5. Table 3 also has SAM on the head and prints no radius for it, so that "
+        "the recipe takes 0.7.",
     ),
     "dfedsam": Study(
         "dfedavg",
         "global_accuracy",
         PEERS,
         "Its paper prints 0.01, chosen from 0.01 to 1.0 in nine values, with the formula of plain SAM; the paper on "
-        "DFedSalt repeats 0.01 for this baseline. It has no released code. A third party's has plain SAM and 0.01.",
+        "DFedSalt repeats 0.01 for this baseline, and DFedSAM-MGS has the same. It has no released code. A third "
+        "party's has plain SAM and 0.01.",
     ),
     "fedsam": Study(
         "fedavg",
