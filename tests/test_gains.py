@@ -77,6 +77,14 @@ def test_a_client_gains_whose_interval_lies_above_zero() -> None:
     ]
 
 
+def test_a_difference_of_rounding_is_written_as_none() -> None:
+    """The accuracies of one client, whose means were added in another order."""
+    assert 0.1 + 0.2 != 0.3
+    (found,) = gains([told([0.3], [[0.3]], "local"), told([0.1 + 0.2], [[0.1 + 0.2]], "fedper")])
+    assert [gain.signed for gain in found.each] == ["0"]
+    assert "fedper against local: client 0 0 (" in gain_sentences([found])[1]
+
+
 def test_the_best_method_comes_first_and_sites_have_their_names() -> None:
     """One line per method that the others are compared with, however many these are."""
     better = told([0.9, 0.9], [[0.9, 0.9]] * 2, "ditto")
