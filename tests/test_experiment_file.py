@@ -103,6 +103,13 @@ def test_what_a_file_cannot_say_is_refused(command: str, text: str, said: str, t
     assert said in done.err.splitlines()[-1]
 
 
+def test_a_recipe_takes_no_file(tmp_path: Path) -> None:
+    """Its --methods is an option: a file beside it belongs to an option that is not there."""
+    file = write(tmp_path, "[dfedalt]\nlr = 0.1")
+    done = answer("recipe", "run", "dfedalt-t1", "--settings", file, cwd=tmp_path)
+    assert (done.status, "No such option: --settings" in done.err) == (2, True), done.err
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     done = answer("run", "none.toml", cwd=tmp_path)
     assert done.status == 2

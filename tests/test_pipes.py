@@ -9,6 +9,7 @@ import pytest
 from coterie.core.errors import UserError
 from coterie.data import federate
 from coterie.data.columns import check_columns
+from coterie.data.readers.arrow import read_csv
 from limited import ends
 
 if not hasattr(os, "mkfifo"):
@@ -82,3 +83,13 @@ def test_names_of_columns_are_not_compared_with_all_others() -> None:
         check_columns("t.csv", [*names, "c7"])
     with pytest.raises(UserError, match="a column without a name"):
         check_columns("t.csv", ["a", ""])
+
+
+def test_a_row_of_many_numbers_is_read(tmp_path: Path) -> None:
+    """Arrow alone refuses a row that takes more than two blocks of a megabyte."""
+    pytest.importorskip("pyarrow")
+    cells = [f"{i / 7:.100f}" for i in range(30_000)]
+    lines = [",".join(f"c{i}" for i in range(len(cells))), *[",".join(cells)] * 2]
+    (tmp_path / "wide.csv").write_text("\n".join(lines))
+    assert len(lines[1]) > 2**21
+    assert read_csv(str(tmp_path / "wide.csv"), "comma", "point").shape == (2, len(cells))

@@ -24,7 +24,8 @@ class TrainingCommand(Command):
             for method in named:
                 show_settings(method)
             ctx.exit()
-        if any(word.endswith(".toml") for word in args) and any(p.name in ("method", "methods") for p in self.params):
+        takes_methods = any(p.param_type_name == "argument" and p.name in ("method", "methods") for p in self.params)
+        if takes_methods and any(word.endswith(".toml") for word in args):
             from .experiment_file import expanded
 
             args = expanded(args, self.get_params(ctx))
