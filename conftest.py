@@ -1,5 +1,12 @@
-"""The methods are imported before pytest collects any of their files."""
+"""The packages are imported before pytest collects any of their files."""
 
-# The file of a method has the name of the function in it, and ``coterie.algorithms`` binds that name to the function.
-# Pytest would bind the name to the module, if pytest were the first to import the file.
-import coterie.algorithms  # noqa: F401
+# Some files have the name of a function in them, as those of methods do, and their package binds that name to the
+# function. Pytest would bind the name to the module, if pytest were the first to import the file.
+import coterie.algorithms
+import coterie.bench
+import coterie.export
+import coterie.measure
+import coterie.models
+import coterie.report
+import coterie.submodels
+import coterie.theory  # noqa: F401

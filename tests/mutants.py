@@ -198,7 +198,7 @@ class Copy:
         self.write(mutant.file, mutant.text)
         noticed = self.first_failure(tests_of(mutant))
         self.write(mutant.file, unchanged)
-        alone = [noticed] if "::" in noticed else ["--collect-only", noticed]  # a file that is not imported
+        alone = [mutant.file, noticed] if "::" in noticed else ["--collect-only", noticed]  # a file not imported
         if noticed not in self.passed and self.first_failure(alone):
             print(f"{noticed} fails without any change, and is left out", flush=True)
             self.left_out.append(f"--deselect={noticed}")

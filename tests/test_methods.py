@@ -196,9 +196,36 @@ def test_a_list_of_arguments_is_read() -> None:
     assert explained("A.") == []
 
 
-def test_the_file_of_a_method_does_not_hide_the_method() -> None:
-    """An example of the second file takes the method from the package after pytest has loaded the first file."""
-    files = (PACKAGE / "algorithms" / "dfedavg.py", PACKAGE / "cli" / "grids.py")
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "grids", *map(str, files)]
+@pytest.mark.parametrize(
+    ("file", "other", "word"),
+    [
+        ("src/coterie/algorithms/dfedavg.py", "src/coterie/cli/grids.py", "grids"),
+        ("src/coterie/measure/metric.py", "tests/test_metrics.py", "columns_cannot_have"),
+    ],
+)
+def test_a_file_does_not_hide_the_function_of_its_name(file: str, other: str, word: str) -> None:
+    """The second file takes the function from the package after pytest has loaded the first file."""
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", word, file, other]
     end = subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert end.returncode == 0, end.stdout
+
+
+def test_every_file_that_has_the_name_of_a_function_is_imported_before_pytest_collects() -> None:
+    """A package that is imported as a whole binds the name to the function, and keeps it."""
+    code = """
+import importlib, pkgutil, sys, types
+import conftest
+early = set(sys.modules)
+names = [m.name for m in pkgutil.walk_packages(conftest.coterie.__path__, "coterie.") if "__main__" not in m.name]
+for name in names:
+    if name.split(".")[1] not in ("net", "cluster"):  # they need extras, and no file of theirs has such a name
+        importlib.import_module(name)
+for name in set(names) & set(sys.modules):
+    package, _, leaf = name.rpartition(".")
+    if not isinstance(getattr(sys.modules[package], leaf), types.ModuleType) and name not in early:
+        print(name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
