@@ -125,6 +125,17 @@ def test_a_name_that_columns_cannot_have_is_refused(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("name", "case"), FITTING)
+def test_a_metric_is_additive_if_its_value_follows_from_sums(name: str, case: str) -> None:
+    """Bootstrap draws and evaluation add up the statistics of additive metrics, which takes one product for all."""
+    outputs, targets = CASES[case]
+    loss = F.binary_cross_entropy_with_logits if targets.is_floating_point() else cross_entropy
+    (built_in,) = Metrics.of([name], task_of(outputs, targets, loss), outputs[:2], targets[:2]).each
+    statistics = built_in.each(outputs, targets).double()
+    whole, of_the_sums = (built_in.value(v) for v in (statistics, statistics.sum(0, keepdim=True)))
+    assert built_in.additive == bool(torch.isclose(torch.as_tensor(whole), torch.as_tensor(of_the_sums)))
+
+
 def test_every_metric_is_compared() -> None:
     assert {name for name, _ in FITTING} == set(ct.measure.BUILT_IN)
 
