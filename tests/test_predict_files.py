@@ -377,7 +377,7 @@ class TestTheCommand:
             *other,
             "t.csv",
             cwd=tmp_path,
-            names=("the run has learned from arrays, not from a table: name an .npz file",),
+            names=("the run has learned from arrays, not from rows of numbers and texts: name an .npz file",),
         )
         cli.refuse(*other, "new.npz", cwd=tmp_path, names=("give --out the ending .npz",))
         cli.refuse(*other, "new.txt", cwd=tmp_path, names=("name one that ends with .csv, .parquet, .npz",))

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.data import Federation
+from coterie.data.custom import new_samples
+from helpers_cli import Cli
 
 pa = pytest.importorskip("pyarrow", reason="tables need the extra coterie[tables]")
 pq = pytest.importorskip("pyarrow.parquet", reason="tables need the extra coterie[tables]")
@@ -168,6 +170,60 @@ def test_a_test_file_of_another_length(tmp_path: Path) -> None:
     pq.write_table(whole.set_column(0, "input_ids", pa.array(IDS[:, :3].tolist())), tmp_path / "u.parquet")
     with pytest.raises(ct.UserError, match=r"sequences of 5 .* and sequences of 3 .*alike, as padding does"):
         ct.data.federate(f"parquet:{tmp_path}/t.parquet,test-file={tmp_path}/u.parquet,target=label,client=site")
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(12, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids, attention_mask):
+        seen = attention_mask[..., None].to(self.head.weight.dtype)
+        return self.head((self.embed(input_ids) * seen).sum(1))
+
+def net():
+    return Net()
+"""
+
+
+def test_new_sequences_are_arrays_by_name(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run and an exported file answer them as Python does."""
+    (tmp_path / "net.py").write_text(NET)
+    pq.write_table(pa.table(COLUMNS), tmp_path / "t.parquet")
+    data, trust = "parquet:t.parquet,target=label,client=site,test-column=split", ("--trust", "net.py:net")
+    typed = ("local", "--data", data, "--model", "net.py:net", "--rounds", "1", "--set", "lr=0.5", "--quiet")
+    cli.succeed("run", *typed, "--out", "run", cwd=tmp_path)
+    cli.succeed("export", "run", "--client", "site1", "--out", "a.safetensors", *trust, cwd=tmp_path)
+    np.savez(tmp_path / "new.npz", attention_mask=MASK, input_ids=IDS)
+    asked = ("--data", "new.npz", *trust, "--out")
+    cli.succeed("predict", "run", "--client", "site1", *asked, "of-run.npz", cwd=tmp_path)
+    cli.succeed("predict", "a.safetensors", *asked, "of-file.npz", cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    own = ct.export.predictor("run", "site1", trust=["net.py:net"])
+    expected = own.scored({"input_ids": IDS, "attention_mask": MASK})
+    for name in ("of-run.npz", "of-file.npz"):
+        with np.load(tmp_path / name) as found:
+            assert {k: v.tolist() for k, v in found.items()} == {k: v.tolist() for k, v in expected.items()}
+    wanted = ("learned from several arrays", "name an .npz file with input_ids, attention_mask")
+    refused = ("predict", "run", "--client", "site1", *trust, "--out", "b.parquet", "--data", "t.parquet")
+    cli.refuse(*refused, cwd=tmp_path, names=wanted)
+
+
+def test_arrays_that_are_no_samples_of_several_inputs(tmp_path: Path) -> None:
+    shape = {"input_ids": (LENGTH,), "attention_mask": (LENGTH,)}
+    np.savez(tmp_path / "ordered.npz", IDS, MASK)
+    first, second = new_samples(str(tmp_path / "ordered.npz"), ((LENGTH,), (LENGTH,)))
+    assert (first.tolist(), second.tolist()) == (IDS.tolist(), MASK.tolist())
+    with pytest.raises(ct.UserError, match=r"has no input_ids: .*\(FILE, input_ids=..., attention_mask=...\)"):
+        new_samples(str(tmp_path / "ordered.npz"), shape)
+    np.savez(tmp_path / "named.npz", input_ids=IDS, attention_mask=MASK[1:])
+    with pytest.raises(ct.UserError, match=r"unequal numbers of rows \(input_ids 24, attention_mask 23\)"):
+        new_samples(str(tmp_path / "named.npz"), shape)
+    with pytest.raises(ct.UserError, match=r"has no arr_0: .* numpy.savez\(FILE, first, second\)"):
+        new_samples(str(tmp_path / "named.npz"), ((LENGTH,), (LENGTH,)))
 
 
 @pytest.mark.parametrize("values", [[["a"]] * ROWS, [[1, 2], 3] * 12, [[[1], [2]]] * ROWS])

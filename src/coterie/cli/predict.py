@@ -16,7 +16,8 @@ def predict_file(run: Path, client: str | None, data: str, out: Path, force: boo
         raise UserError(f"{out} already exists: choose another --out, or replace it with --force")
     predictor, origin = opened(run, client, trusted)
     columns = predictor.answering.columns
-    samples = new_file(data, None if columns is None else Columns.of(columns), origin)
+    known = None if columns is None else Columns.of(columns)
+    samples = new_file(data, known, origin, predictor.answering.input_shape)
     if out.suffix.lower() != samples.suffix:
         raise UserError(
             f"the answers are a file of the kind of {samples.where}: give --out the ending {samples.suffix}"

@@ -1,5 +1,6 @@
 """The user's own data in files: arrays in an .npz file, or folders of images."""
 
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from ..core.errors import UserError
 from ..core.files import user_path
 from .batches import Integers
 from .federation import MOST_CLASSES
+from .inputs import Shape, array_names, names_of
 from .pool import Natural, Pool, quarter, rows_by_label
 from .readers.images import channel_stats
 from .readers.npz import read_npz
@@ -57,16 +59,32 @@ def npz(path: str, augment: bool = False) -> Pool:
     return _raw_pool(path, train, test, augment)
 
 
-def new_samples(path: str) -> NDArray[Any]:
-    """Return the samples of an .npz file without their targets: x, in the form in which ``npz`` has them."""
-    name = _NAMES["x"][0]
-    arrays = read_npz(user_path(path), [name])
-    if name not in arrays:
-        raise UserError(f"{path} has no {name}: save the samples in it, as in numpy.savez(FILE, {name}=samples)")
-    x = arrays[name]
-    if not prod(x.shape) or not x.ndim > 1:
-        raise UserError(f"{name} of {path} has the shape {x.shape}: give it one row per sample, and at least one")
-    return _inputs(path, name, x)
+def new_samples(path: str, shape: Shape = None) -> Any:
+    """Return the samples of an .npz file without their targets: x, in the form in which ``npz`` has them.
+
+    ``shape``: that of one sample. Several inputs are arrays by their names, or as numpy.savez names those in order.
+    """
+    names = array_names(shape)
+    arrays = read_npz(user_path(path), names)
+    lacking = next((name for name in names if name not in arrays), None)
+    if lacking is not None:
+        call = "first, second" if isinstance(shape, tuple) and names_of(shape) else ", ".join(f"{n}=..." for n in names)
+        raise UserError(f"{path} has no {lacking}: save the samples in it, as in numpy.savez(FILE, {call})")
+    for name in names:
+        if not prod(arrays[name].shape) or not arrays[name].ndim > 1:
+            given = f"{name} of {path} has the shape {arrays[name].shape}"
+            raise UserError(f"{given}: give it one row per sample, and at least one")
+    if not names_of(shape):
+        return _inputs(path, names[0], arrays[names[0]])
+    _check_rows(path, {name: len(arrays[name]) for name in names})
+    return dict(arrays) if isinstance(shape, dict) else tuple(arrays[name] for name in names)
+
+
+def _check_rows(path: str, counts: Mapping[str, int]) -> None:
+    """Refuse inputs of unequal numbers of samples."""
+    if len({*counts.values()}) > 1:
+        have = ", ".join(f"{name} {rows:,}" for name, rows in counts.items())
+        raise UserError(f"the arrays of {path} have unequal numbers of rows ({have}): give each one row per sample")
 
 
 def image_folder(path: str, augment: bool = False, clients_by: str = "") -> Pool:

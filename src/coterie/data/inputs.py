@@ -69,6 +69,18 @@ def names_of(x: Inputs | Shape) -> list[str]:
     return [str(i) for i, v in enumerate(x) if not isinstance(v, int)] if isinstance(x, tuple) else []
 
 
+def array_names(shape: Shape) -> list[str]:
+    """Return what the arrays of an .npz file with such samples are called; those in order as numpy.savez names them.
+
+    >>> array_names({"ids": (24,), "mask": (24,)}), array_names(((3,), (4,))), array_names((1, 28)), array_names(None)
+    (['ids', 'mask'], ['arr_0', 'arr_1'], ['x'], ['x'])
+    """
+    names = names_of(shape)
+    if not names:
+        return ["x"]
+    return names if isinstance(shape, dict) else [f"arr_{i}" for i in names]
+
+
 def sample_shape(x: Inputs) -> Shape:
     """Return the shape of one sample."""
     shape: Any = tree_map(lambda v: v.shape[1:], x)

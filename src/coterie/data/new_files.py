@@ -14,6 +14,7 @@ from ..core.files import replace, user_path
 from ..core.spec import Spec, bind, parameters, parse, spelled
 from .custom import new_samples
 from .encoding import Columns
+from .inputs import Shape, array_names, names_of
 from .new_rows import Values
 from .readers.arrow import DELIMITERS, Decimal, Delimiter, plain_column, pyarrow, read_csv, read_parquet
 
@@ -55,10 +56,11 @@ class ArrowRows:
         return column.to_pylist() if found is None else found
 
 
-def new_file(text: str, known: Columns | None, origin: Mapping[str, Any]) -> NewFile:
+def new_file(text: str, known: Columns | None, origin: Mapping[str, Any], shape: Shape = None) -> NewFile:
     """Read a file of new samples, as it is typed: FILE, or its kind and options, as in csv:FILE,delimiter=semicolon.
 
-    ``known``: the columns that the run has learned from, if it has; ``origin``: what its own samples were read with.
+    ``known``: the columns that the run has learned from, if it has; ``origin``: what its own samples were read with;
+    ``shape``: that of one sample, where they are arrays.
     """
     spec = parse(spelled(text, READERS))
     if spec.name not in READERS:
@@ -66,21 +68,28 @@ def new_file(text: str, known: Columns | None, origin: Mapping[str, Any]) -> New
         if name not in READERS:
             raise UserError(f"{text} is no file that can be answered: name one that ends with {_endings()}")
         spec = Spec(name, (), {"path": text})
-    takes = {k: p for k, p in parameters(READERS[spec.name]).items() if k != "known"}
+    takes = {k: p for k, p in parameters(READERS[spec.name]).items() if k not in ("known", "shape")}
     if (known is None) != (spec.name == "npz"):
-        other = (
-            "arrays, not from a table: name an .npz file" if known is None else "a table: name a CSV or Parquet file"
-        )
-        raise UserError(f"{text} cannot be answered, because the run has learned from {other}")
+        learned = _learned(shape) if known is None else "a table: name a CSV or Parquet file"
+        raise UserError(f"{text} cannot be answered, because the run has learned from {learned}")
     like = {k: origin[k] for k in takes if origin.get("source") == spec.name and k in origin and k != "path"}
-    return READERS[spec.name](known=known, **{**like, **bind("source", spec, takes)})
+    return READERS[spec.name](known=known, shape=shape, **{**like, **bind("source", spec, takes)})
+
+
+def _learned(shape: Shape) -> str:
+    """Say what a run without columns has learned from, and what file has such samples."""
+    if not names_of(shape):
+        return "arrays, not from rows of numbers and texts: name an .npz file"
+    return f"several arrays, not from rows of numbers and texts: name an .npz file with {', '.join(array_names(shape))}"
 
 
 def _endings() -> str:
     return ", ".join(f".{name}" for name in READERS)
 
 
-def _csv(path: str, known: Columns | None, delimiter: Delimiter = "comma", decimal: Decimal = "point") -> NewFile:
+def _csv(
+    path: str, known: Columns | None, shape: Shape, delimiter: Delimiter = "comma", decimal: Decimal = "point"
+) -> NewFile:
     """Read a CSV file with the kinds of columns that a run has learned from, and once more as it is written."""
     texts = [name for name, found in known.features.items() if found is not None] if known else []
     rows = ArrowRows(path, read_csv(path, delimiter, decimal, texts))
@@ -113,7 +122,7 @@ def _texts(values: NDArray[Any], point: str) -> list[str]:
     return [str(v).replace(".", point) for v in values] if values.dtype.kind == "f" else [str(v) for v in values]
 
 
-def _parquet(path: str, known: Columns | None) -> NewFile:
+def _parquet(path: str, known: Columns | None, shape: Shape) -> NewFile:
     """Read a Parquet file."""
     table = read_parquet(path)
     rows = ArrowRows(path, table)
@@ -127,14 +136,14 @@ def _parquet(path: str, known: Columns | None) -> NewFile:
     return NewFile(path, ".parquet", rows, rows.names, write)
 
 
-def _npz(path: str, known: Columns | None) -> NewFile:
+def _npz(path: str, known: Columns | None, shape: Shape) -> NewFile:
     """Read the samples of an .npz file."""
 
     def write(file: Path, answers: Answers) -> None:
         with open(file, "wb") as opened:  # numpy would give a path another ending
             np.savez(opened, allow_pickle=False, **answers)
 
-    return NewFile(path, ".npz", new_samples(path), (), write)
+    return NewFile(path, ".npz", new_samples(path, shape), (), write)
 
 
 READERS: dict[str, Callable[..., NewFile]] = {"csv": _csv, "parquet": _parquet, "npz": _npz}

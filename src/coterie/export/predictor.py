@@ -14,6 +14,7 @@ from ..core.errors import UserError
 from ..core.schema_parts import SavedColumns
 from ..core.tensors import Tensors
 from ..data import Transform
+from ..data.inputs import shape_of_json
 from ..store.folder import CONFIG
 from ..training.client import Client
 from ..training.predict import Answering, Predictor
@@ -101,7 +102,7 @@ def _of_file(file: Path, trust: Sequence[str]) -> Predictor:
         columns = parse_json(about["columns"], SavedColumns, str(file)) if "columns" in about else None
         images = "mean" in about
         transform = Transform(json.loads(about["mean"]), json.loads(about["std"])) if images else None
-        shape: list[int] | None = json.loads(about.get("input_shape", "null"))
-        known = None if shape is None else tuple(shape)
+        shape = json.loads(about.get("input_shape", "null"))
+        known = None if shape is None else shape_of_json(shape)
         targets: Any = about.get("targets")
         return Predictor(module, Answering(transform, known, known is not None, targets, columns))
