@@ -16,7 +16,8 @@ SMALL = ("--data", "synthetic:size=60,classes=3", "--clients", "2", "--rounds", 
 
 def method(label: str, how: str | None = None, tuned: tuple[str, ...] = ("lr",), **settings: Any) -> MethodRuns:
     config: Any = {"rounds": settings.pop("rounds", 5), "data": {"clients": 10}, "settings": settings}
-    run = RunData(config, [], {}, {})  # type: ignore[typeddict-item]
+    summary: Any = {"flops": settings.pop("flops", 1e9)}
+    run = RunData(config, [], summary, {})
     run = run if how is None else replace(run, tuned={"settings": list(tuned), "how": how})
     return MethodRuns(label, [run])
 
@@ -51,6 +52,12 @@ def method(label: str, how: str | None = None, tuned: tuple[str, ...] = ("lr",),
             ["Unequal work: lr 0.1 (a), 0.2 (b, c). Unequal tuning: best of 9 (a), best of 3 (b), not tuned (c)."],
         ),
         ([method("a", "best of 3", lr=0.1)], []),
+        # A second phase that only one method has is told by what training computes.
+        (
+            [method("dfedalt", flops=2e9, personal_epochs=5), method("b"), method("c", flops=1.04e9)],
+            ["Unequal work: FLOPs, as a multiple of the least: 2 (dfedalt), 1 (b, c)."],
+        ),
+        ([method("a", flops=0.0), method("b", flops=0.0)], []),
     ],
 )
 def test_what_differs_is_named(methods: list[MethodRuns], said: list[str]) -> None:
@@ -70,7 +77,8 @@ def test_the_command_says_which_method_was_tuned(tmp_path: Path) -> None:
     assert said in (tmp_path / "c/report.html").read_text()
     (tmp_path / "mine.toml").write_text("[fedper]\nepochs = 1\n")  # is written by hand
     done = answer("compare", "fedper", "local", "--settings", "mine.toml", *SMALL, "--out", "d", cwd=tmp_path)
-    assert done.out.splitlines()[2] == "Unequal work: epochs 1 (fedper), 5 (local)."  # below the answer and its test
+    said = "Unequal work: epochs 1 (fedper), 5 (local); FLOPs, as a multiple of the least: 1 (fedper), 5 (local)."
+    assert done.out.splitlines()[2] == said  # below the answer and its test
     tuned = ("--tune", "lr=0.1", "--tune", "participation=0.5;1.0", *SMALL)
     done = answer("compare", "fedper", "local", *tuned, "--out", "e", cwd=tmp_path)
     assert "Unequal tuning: best of 2 trainings (fedper), best of 1 trainings (local)." in done.out

@@ -1,6 +1,7 @@
 """What differs between methods in work and in tuning, because a difference of results may come from it."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from .columns import MethodRuns
@@ -29,13 +30,23 @@ def is_local(name: str) -> bool:
 
 
 def _work(methods: Sequence[MethodRuns]) -> Iterator[str]:
-    """Yield what differs: rounds, who takes part, and local settings of several methods that were not tuned alike."""
+    """Yield what differs: rounds, who takes part, local settings that several methods have untuned, and FLOPs."""
     yield from _differing("rounds", {m.label: m.runs[0].config["rounds"] for m in methods})
     yield from _differing("participation", {m.label: _participation(m) for m in methods})
     for name in dict.fromkeys(name for m in methods for name in _settings(m) if is_local(name)):
         having = [m for m in methods if name in _settings(m)]
         if not all(_was_tuned(m, name) for m in having):
             yield from _differing(name, {m.label: _settings(m)[name] for m in having})
+    yield from _computed(methods)
+
+
+def _computed(methods: Sequence[MethodRuns]) -> Iterator[str]:
+    """Yield what training computes; no setting tells it where one method has a phase that another lacks."""
+    flops = {m.label: fmean(run.summary["flops"] for run in m.runs) for m in methods}
+    if least := min(flops.values()):
+        yield from _differing(
+            "FLOPs, as a multiple of the least:", {label: round(one / least, 1) for label, one in flops.items()}
+        )
 
 
 def _settings(method: MethodRuns) -> dict[str, Any]:
