@@ -172,6 +172,17 @@ def test_radii_say_what_their_runs_say() -> None:
         assert said in row.why, recipe.name
 
 
+def test_the_warning_of_a_printed_radius_quotes_its_run() -> None:
+    """The recipes tell two evaluated rounds of DFedSalt with plain SAM, of which one is the best."""
+    accuracies = numbers("cifar10")["dfedsalt, sam=plain"]["after_mix"]
+    first, best = accuracies[9], accuracies[69]
+    assert best == max(a for a in accuracies if a is not None)
+    said = f"{100 * first:.1f} % in round 10 and {100 * best:.1f} % in round 70 on CIFAR-10"
+    for recipe in (r for r in map(recipes.load, recipes.names()) if "dfedsalt" in r.methods):
+        (warning,) = recipe.warnings("paper", ["dfedsalt"])
+        assert said in warning, recipe.name
+
+
 def test_the_index_quotes_its_pages() -> None:
     """Every decimal number of a row stands on a page that the row links, with as many digits or more."""
     for row in (line for line in text("index").splitlines() if line.startswith("| [")):

@@ -43,6 +43,14 @@ def matrices(text: str, rounds: int = 4) -> list[Tensor]:
     return [made(t) for t in range(rounds)]
 
 
+@pytest.mark.parametrize("text", [*SAME, "random-pull:4", "random-push:4"])
+@pytest.mark.parametrize("limit", [N - 1, N])
+def test_a_matrix_is_dense_up_to_so_many_clients(text: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (graphs, draws, parse, facts, sparse):
+        monkeypatch.setattr(module, "DENSE", limit)
+    assert matrices(text, 1)[0].is_sparse == (limit < N)
+
+
 @pytest.mark.parametrize("text", SAME)
 def test_sparse_graphs_are_the_dense_ones(text: str, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     thin = matrices(text)
