@@ -53,7 +53,7 @@ def test_sums_come_to_what_the_drawn_samples_say(monkeypatch: pytest.MonkeyPatch
 
 def told(values: list[float], drawn: list[list[float | None]], method: str, **changed: Any) -> MethodRuns:
     config: Any = {"method": method, "seed": 0, "fingerprints": {"data": "d"}, "data": {"clients": len(values)}}
-    summary: Any = {"bytes_sent": 0 if method == "local" else 8, "consensus_distance": None}
+    summary: Any = {"bytes_sent": 0 if method == "local" else 8, "consensus_distance": None, "flops": 1e9}
     own = [5 if method == "local" else 2] * len(values)
     clients: Any = {changed.get("metric", ACCURACY)["column"]: {"after_mix": values}, "resampled": drawn}
     clients |= {"parameters": [5] * len(values), "personal_parameters": own, "train_samples": [9] * len(values)}
