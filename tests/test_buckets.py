@@ -59,7 +59,7 @@ def test_every_client_once_with_equal_steps(
         assert not exact or all(batches.block(which).mask is None for which in groups)
     real = sum(batches.seen for batches in together)
     entries = sum(len(which) * sum(b.block(which).widths) for b in together for which in groups)
-    assert entries <= real * (1.15 if not exact else 1)
+    assert 100 * entries <= real * (115 if not exact else 100)  # in whole numbers, because 180 * 1.15 is below 207
 
 
 def test_equal_clients_stay_one_group_in_their_order() -> None:
