@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from coterie.net.message import Outgoing, Refused
 from coterie.net.peer import run_peer
 from coterie.net.prepare import Participant, experiments
 from coterie.net.transport import Beat
+from coterie.training.settings import RunSettings
 
 
 def write_log(folder: Path, missed: Mapping[int, Sequence[str]], begun: Sequence[int] = (1,)) -> None:
@@ -93,6 +95,7 @@ def participants(
     folder: Path,
     seed: int = 0,
     validation: float = 0.0,
+    selection: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> list[Participant]:
     """One participant per client of a federation."""
@@ -100,8 +103,8 @@ def participants(
     found = []
     for i in range(fed.clients):
         own, given = fed.of_clients(np.array([i])), model()
-        chosen = {"engine": "serial", "validation": validation}
-        whole, alone, reason = experiments(given, own, names, i, algorithm, rounds, seed, **chosen)  # type: ignore[arg-type]
+        settings = RunSettings(rounds=rounds, seed=seed, engine="serial", **{"validation": validation, **selection})
+        whole, alone, reason = experiments(given, own, names, i, algorithm, settings)
         found.append(
             Participant("test", names, i, whole, alone, given, reason, {}, "digest", folder / names[i], **more)
         )

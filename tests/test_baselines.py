@@ -298,9 +298,12 @@ class TestDisPFL:
         """Clients draw at the same time; what each draws is what it would draw alone."""
         e = experiment(net("groupnorm"), ragged("groupnorm"), alg.dispfl(**COMMON, topology="ring", density=0.4))
         mask, r = e.start().state.mask, e.round(2)
-        score, count = random_scores(mask, e.seed, r), erk({k: tuple(v.shape[1:]) for k, v in mask.items()}, 0.4)
+        score, count = (
+            random_scores(mask, e.settings.seed, r),
+            erk({k: tuple(v.shape[1:]) for k, v in mask.items()}, 0.4),
+        )
         for client in range(e.federation.clients):
-            masks, scores = (rng.generator(e.seed, "mask", t, client) for t in (0, 3))
+            masks, scores = (rng.generator(e.settings.seed, "mask", t, client) for t in (0, 3))
             for k, v in mask.items():
                 assert v[client].flatten().tolist() == (masks.permutation(v[0].numel()) < count[k]).tolist()
                 assert score[k][client].flatten().tolist() == scores.random(v[0].numel(), np.float32).tolist()

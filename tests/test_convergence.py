@@ -1,6 +1,5 @@
 """Gradient norms, sharpness and curvature against closed forms, finite differences and plain loops."""
 
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -370,7 +369,7 @@ def test_smallest_singular_values_are_recorded() -> None:
     padded = experiment(net("groupnorm"), ragged("groupnorm"), build("pfedlmt"))
     assert MEASURES["singular-values"](padded, padded.start().state)["smallest_singular_value"] > 0.01
     with pytest.raises(UserError, match="low rank"):
-        replace(experiment(net("mlp"), ragged("mlp"), build("fedavg")), record=["singular-values"]).check()
+        experiment(net("mlp"), ragged("mlp"), build("fedavg")).changed(record=["singular-values"]).check()
 
 
 def test_singular_values_by_block() -> None:

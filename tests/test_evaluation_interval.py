@@ -1,7 +1,6 @@
 """How often a run is evaluated: never so often that training waits for long, and the same numbers whenever it is."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from coterie.data import Federation
 from coterie.training import evaluation as evaluation_interval
 from coterie.training.experiment import Experiment
 from coterie.training.schedule import Schedule
+from coterie.training.settings import RunSettings
 from toys import experiment, net, ragged
 
 ROUNDS = 7
@@ -101,7 +101,7 @@ def test_passes_are_counted(
     monkeypatch.setattr(evaluation_interval, "CALL", 0)
     e = of(algorithm, equal_clients(12, 4))
     assert (evaluation_interval.training_passes(e), evaluation_interval.evaluation_passes(e)) == (trained, evaluated)
-    every = evaluation_interval.evaluation_interval(replace(e, rounds=1000), chosen=False)
+    every = evaluation_interval.evaluation_interval(e.having(rounds=1000))
     allowed = evaluation_interval.SHARE * 3 * trained  # in a round
     assert (every - 1) * allowed < evaluated <= every * allowed
 
@@ -119,7 +119,7 @@ def test_forms_are_counted_as_members_have_them() -> None:
 def test_few_of_many_are_asked_for_often() -> None:
     """Each round of a cohort whose members do not come again is a call; the estimate is what really happens."""
     n, m, rounds = 60, 6, 400
-    a = Schedule(n, m, seed=0, rounds=rounds, evaluate_every=rounds)
+    a = Schedule(n, m, RunSettings(rounds=rounds, evaluate_every=rounds))
     asked = sum(len(a.final(t)) > 0 for t in range(rounds))
     fed = ct.data.from_tensors(
         **{part: [(torch.randn(2, 4), torch.arange(2))] * n for part in ("train", "test")}, classes=2
@@ -131,19 +131,19 @@ def test_few_of_many_are_asked_for_often() -> None:
 
 def test_what_takes_no_time_is_done_in_every_round() -> None:
     e = of(ct.algorithms.dfedavg(topology="ring", epochs=1))
-    assert evaluation_interval.evaluation_interval(e, chosen=False) == 1
+    assert evaluation_interval.evaluation_interval(e) == 1
     macs = evaluation_interval.evaluation_passes(e) * e.flops_per_sample(e.model) / 3
     rounds = int(evaluation_interval.FREE_MACS / (macs + 4 * evaluation_interval.CALL))
-    assert evaluation_interval.evaluation_interval(replace(e, rounds=rounds), chosen=False) == 1
-    assert evaluation_interval.evaluation_interval(replace(e, rounds=rounds + 1), chosen=False) > 1
+    assert evaluation_interval.evaluation_interval(e.having(rounds=rounds)) == 1
+    assert evaluation_interval.evaluation_interval(e.having(rounds=rounds + 1)) > 1
 
 
 def test_what_was_asked_for_is_measured_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
     e = of(ct.algorithms.local(epochs=1), rounds=1000)
-    assert evaluation_interval.evaluation_interval(e, chosen=False) > 1
-    assert evaluation_interval.evaluation_interval(e, chosen=True) == 1
-    assert evaluation_interval.evaluation_interval(replace(e, record=["gradients"]), chosen=False) == 1
+    assert evaluation_interval.evaluation_interval(e) > 1
+    assert evaluation_interval.evaluation_interval(e.having(patience=2)) == 1
+    assert evaluation_interval.evaluation_interval(e.having(record=["gradients"])) == 1
 
 
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (10, 1), (19, 1), (20, 2), (45, 4)])
@@ -151,7 +151,7 @@ def test_a_run_is_evaluated_ten_times_at_least(rounds: int, every: int, monkeypa
     """With one evaluation, after the last round, every target would be reached in that round."""
     monkeypatch.setattr(evaluation_interval, "FREE_MACS", 0)
     e = of(ct.algorithms.local(epochs=1), rounds=rounds)
-    assert evaluation_interval.evaluation_interval(e, chosen=False) == every
+    assert evaluation_interval.evaluation_interval(e) == every
 
 
 def test_a_run_says_and_keeps_its_rhythm(
@@ -202,7 +202,7 @@ def test_a_round_is_chosen_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("every", [1, 3, 20])
 def test_who_comes_again_is_known_wherever_a_run_begins(every: int) -> None:
     """Rounds are asked for backwards: a continued run begins anywhere, and a cluster may repeat one."""
-    a = Schedule(9, 0.4, seed=1, rounds=14, evaluate_every=every)
+    a = Schedule(9, 0.4, RunSettings(seed=1, rounds=14, evaluate_every=every))
     for t in reversed(range(14)):
         later = {int(i) for k in range(t + 1, a.evaluated(t) + 1) for i in a.cohort(k)}
         assert a.final(t).tolist() == [i for i in a.cohort(t).tolist() if i not in later]

@@ -101,7 +101,7 @@ def test_both_gradients_are_counted() -> None:
     e = experiment(Split(), fed, ct.algorithms.fedavg_p(participation=1.0, **SETTINGS))
     ((_, passes),) = e.program.train(e.start().state, e.round(0)).passes
     assert passes == K * sum(n + min(n, BATCH) for n in SIZES)
-    assert forecast(e).flops == e.rounds * passes * e.flops_per_sample(e.model)
+    assert forecast(e).flops == e.settings.rounds * passes * e.flops_per_sample(e.model)
 
 
 def test_it_differs_from_noise_on_both_and_from_none() -> None:

@@ -16,7 +16,6 @@ from coterie.algorithms import BUILDERS
 from coterie.cli.completion import complete_method, method_names
 from coterie.cli.options import RunOptions
 from coterie.cli.request import RunPlan
-from coterie.cli.train import experiments_of
 from coterie.measure.compare.columns import Cell, Spread
 from coterie.recipes.speeds import Speed, add_speeds, own_file
 from coterie.report.texts import ResultTable, csv_text
@@ -126,7 +125,7 @@ def test_flops_and_bytes_are_counted_as_rounds_count_them(method: str) -> None:
     plan = RunPlan.of(
         RunOptions(data="digits", clients=6, rounds=6, model="resnet8-bn:width=4", set=["batch_size=256", "epochs=1"])
     )
-    (e,) = experiments_of(plan, [method], [plan.algorithm(method, [method])], 0)
+    e = plan.prepared(method, [method], 0).experiment
     told = forecast(e)
     r, state = e.round(0), e.start().state
     trained = e.program.train(state, r)

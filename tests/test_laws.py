@@ -21,7 +21,8 @@ from coterie.engines import Serial, Vectorized
 from coterie.measure import global_accuracy
 from coterie.measure.rows import metric_row
 from coterie.store import flatten, unflatten
-from coterie.training.experiment import Experiment, RunState
+from coterie.training.experiment import Experiment
+from coterie.training.state import RunState
 from law import TWICE as COMMON
 from laws import EQUAL, FIRST, METHODS, OF, REDUCTIONS, SIMPLE, build, kind_like, sides
 from test_engines import ALL

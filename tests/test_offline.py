@@ -157,7 +157,7 @@ def test_engines_and_shards_agree(row: str, some: Callable[[str], Any]) -> None:
 
 
 def test_they_are_away_as_often_as_asked() -> None:
-    e = replace(partly("local", 0.2), rounds=1000)
+    e = partly("local", 0.2).having(rounds=1000)
     there = [e.schedule.cohort(t) for t in range(1000)]
     assert abs(sum(map(len, there)) - 4000) < 5 * (5000 * 0.2 * 0.8) ** 0.5
     assert len({tuple(who) for who in there}) > 20

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -302,7 +301,7 @@ class TestFedAMP:
 
     @pytest.mark.parametrize("lost", [{"drop_messages": 0.2}, {"offline": 0.2}], ids=["drop_messages", "offline"])
     def test_a_server_loses_no_messages(self, lost: dict[str, float]) -> None:
-        e = replace(experiment(net("mlp"), ragged("mlp"), ct.algorithms.fedamp()), **lost)
+        e = experiment(net("mlp"), ragged("mlp"), ct.algorithms.fedamp()).changed(**lost)
         with pytest.raises(UserError, match="fedamp has a server: give it a topology instead"):
             e.check()
 

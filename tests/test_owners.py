@@ -54,7 +54,7 @@ def answers(e: Experiment, client: Any, i: int) -> float:
 def test_what_is_returned_is_what_was_measured_after_mixing(name: str, engine: Any) -> None:
     e = problem(name, engine)
     now = play(e, 3)
-    measured = e.values(now.state, now.after_train, e.rounds - 1)["after_mix"][:, 0]
+    measured = e.values(now.state, now.after_train, e.settings.rounds - 1)["after_mix"][:, 0]
     clients = e.clients(now.state)
     assert [answers(e, c, i) for i, c in enumerate(clients)] == pytest.approx(measured.tolist())
     sizes = [sum(p.numel() for p in c.module().parameters()) for c in clients]

@@ -12,7 +12,6 @@ from coterie.algorithms.method import facts
 from coterie.cli.interrupted import interruptible
 from coterie.cli.options import Output, RunOptions
 from coterie.cli.request import RunPlan
-from coterie.cli.train import experiments_of
 from coterie.core.tensors import leaves
 from helpers_cli import assert_same_run, contents, rows
 from in_process import Answer, answer
@@ -132,7 +131,7 @@ def test_methods_that_are_paced_by_the_number_of_rounds_say_so(method: str) -> N
     for rounds in (6, 16):
         options = RunOptions(data="digits", clients=6, rounds=rounds, model=model, set=["steps=1", "batch_size=8"])
         plan = RunPlan.of(options)
-        (e,) = experiments_of(plan, [method], [plan.algorithm(method, [method])], 0)
+        e = plan.prepared(method, [method], 0).experiment
         state = e.start().state
         for t in (0, 1):
             r = e.round(t)

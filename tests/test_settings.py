@@ -297,11 +297,10 @@ def test_presets_give_way(method: str, wishes: RunOptions, left_out: str) -> Non
 def test_beside_others_a_method_with_a_server_misses_nothing() -> None:
     """fedlmt has a topology, but none unless asked: what is missing between peers is not for it."""
     plan, methods = RunPlan.of(RunOptions(drop_messages=0.2, offline=0.1, clients=4)), ["fedlmt", "dfedavg"]
-    fed = plan.federation(0)
-    module = plan.module(fed, 0, methods)
-    assert [plan.missing(module, fed, plan.algorithm(m, methods), methods) for m in methods] == [(0, 0), (0.2, 0.1)]
-    alone = plan.algorithm("fedlmt", ["fedlmt"])
-    assert plan.missing(module, fed, alone, ["fedlmt"]) == (0.2, 0.1)  # which fit refuses
+    runs = [plan.prepared(m, methods, 0) for m in methods]
+    assert [tuple(run.settings.lost.values()) for run in runs] == [(0, 0), (0.2, 0.1)]
+    with pytest.raises(UserError, match="has a server"):
+        plan.prepared("fedlmt", ["fedlmt"], 0)
 
 
 FIT: list[tuple[dict[str, Any], str]] = [

@@ -18,7 +18,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors import Tensors, add, rows
 from coterie.engines import Serial, Vectorized, base
 from coterie.measure.rows import joined
-from coterie.training.experiment import Experiment, RunState
+from coterie.training.experiment import Experiment
+from coterie.training.state import RunState
 from laws import METHODS, build, kind_like
 from toys import experiment, net, ragged
 

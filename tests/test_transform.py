@@ -203,7 +203,7 @@ def test_raw_images_train_and_measure_as_prepared_ones(engine: Any) -> None:
     measured = ["gradients", "sharpness"]
     played = []
     for transform in (PLAIN, None):
-        e = replace(experiment(net(), federation(transform), algorithm(), engine), record=measured)
+        e = experiment(net(), federation(transform), algorithm(), engine).changed(record=measured)
         now, row = e.run_round(e.start(), 0, evaluate=True)
         played.append((e.program.models(now.state), row))
     (raw, raw_row), (ready, ready_row) = played
@@ -220,7 +220,7 @@ def test_evaluation_is_never_augmented() -> None:
     rows = []
     for transform in (PLAIN, RANDOM):
         e = experiment(net(), federation(transform), algorithm(lr=0.0))
-        e = replace(e, record=["gradients", "sharpness"])
+        e = e.changed(record=["gradients", "sharpness"])
         rows.append(e.run_round(e.start(), 0, evaluate=True)[1])
     assert rows[0].pop("train_loss") != rows[1].pop("train_loss")
     untimed = [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]

@@ -18,9 +18,10 @@ from coterie.engines.pieces import SIZE, Program, cut, in_turn
 from coterie.models.model import Model, cross_entropy
 from coterie.models.resnet import ResNet
 from coterie.models.transformer import TransformerLayer
-from coterie.training.experiment import Experiment, RunState
+from coterie.training.experiment import Experiment
 from coterie.training.first_steps import Attempt, take_first_steps
 from coterie.training.select_engine import Candidate, Work
+from coterie.training.state import RunState
 
 # The golden instance: F_i(u, v) = a_i/2 (u - b_i)^2 + c_i/2 (v - d_i)^2 with four clients.
 A, B = [1.0, 2.0, 3.0, 4.0], [1.0, -1.0, 2.0, 1.0]
@@ -83,7 +84,9 @@ def experiment(
 ) -> Experiment:
     """An experiment on the serial engine unless another one is given; float targets bring their own loss."""
     loss = mean_output if federation.classes is None else cross_entropy
-    return Experiment.of(Model(module, loss), federation, algorithm, engine or Serial(), seed, rounds, drop_messages)
+    return Experiment.of(
+        Model(module, loss), federation, algorithm, engine or Serial(), seed, rounds, drop_messages=drop_messages
+    )
 
 
 def play(e: Experiment, rounds: int, start: RunState | None = None) -> RunState:

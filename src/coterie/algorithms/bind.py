@@ -21,11 +21,11 @@ FINETUNE_STREAM = 3  # batches of the fine-tuning
 SCALE_BYTES = 4  # one number in single precision goes along with every quantized tensor
 
 
-def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Program[Any]:
+def bind(algorithm: Algorithm, problem: Problem, absences: bool = False) -> Program[Any]:
     """Return the method's program, with its wrappers.
 
-    Clients may tune their models before these are measured, clients between peers may be ``offline`` for whole
-    rounds or not be among those who take part, and messages may have few bits.
+    Clients may tune their models before these are measured, and messages may have few bits. With ``absences``, or
+    where only a cohort takes part, a client between peers keeps its state for a whole round.
     """
     program = algorithm.bind(problem)
     _check_program(algorithm.name, program, problem)
@@ -35,7 +35,7 @@ def bind(algorithm: Algorithm, problem: Problem, offline: bool = False) -> Progr
     if t.finetune_epochs:
         program = finetuned(program, problem)
     graph, n = program.topology, problem.clients
-    if graph is not None and (offline or members(program.participation, n) < n):
+    if graph is not None and (absences or members(program.participation, n) < n):
         program = attended(program)
     return program if t.quantize is None else quantized(program, t.quantize)
 
@@ -58,7 +58,7 @@ def _check_program(method: str, program: object, problem: Problem) -> None:
 def attended(program: Program[Any]) -> Program[Any]:
     """Wrap a method between peers so that only a cohort is active; the state of the others stays, to the last bit.
 
-    Clients that are offline or were not drawn neither train nor send nor receive. W of the round has no edge to or from
+    Clients that are absent or were not drawn neither train nor send nor receive. W of the round has no edge to or from
     them, so the zeros in their rows during the exchange reach nobody, and afterwards they have their own rows again.
     Every slot of a state between peers is stacked over the clients, so the wrapper needs to know nothing else about a
     method.

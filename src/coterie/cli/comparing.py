@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..core.custom import folder_name, folder_names
 from ..core.errors import UserError
@@ -13,15 +14,15 @@ from ..core.schema_several import Plan
 from ..measure.compare import Comparison, MethodRuns, RunData, check_target
 from ..report.collect import COMPARISON
 from ..track import Tracker
+from ..training.prepare import Prepared
 from ..training.run import Run
-from ..training.search import combinations
 from .interrupted import interruptible
 from .options import Output, RunOptions
 from .report import leave_report
 from .request import RunPlan, check_settings
 from .results import TABLE, TableStyle, show_comparison
 from .several import folder_of_several, plan_of, several_runs, typed_command, write_notes
-from .train import checked_plan, train_seed, without_models
+from .train import checked_runs, said_before, without_models
 from .trials import Tuning, trials_of_each, tuned_by, tuned_plan
 from .variations import variation
 
@@ -36,6 +37,7 @@ class ComparisonPlan:
     folder: Path | None  # None: nothing is written
     target: float | None  # that rounds are counted to
     trials: Sequence[Tuning[RunPlan]]  # of settings that are chosen first
+    ready: dict[str, Prepared]  # the runs of the first seed by method, unless trials choose their settings
     remarks: str
 
     @classmethod
@@ -53,19 +55,19 @@ class ComparisonPlan:
             raise UserError(f"a method is named twice: name each once, or with other settings, as {methods[0]}@lr=0.1")
         if tune and folder is None:
             raise UserError("the trials of tune are kept in a folder: name one with out")
-        trials = trials_of_each(plan, methods, tune, folder, train_seed) if tune and folder is not None else []
-        tried = [t.with_settings(texts).algorithm(t.method, methods) for t in trials for texts in combinations(t.grid)]
+        trials = trials_of_each(plan, methods, tune, folder) if tune and folder is not None else []
+        first, names = plan.first_seed, zip(methods, folder_names(methods), strict=True)
         chosen = [plan.algorithm(m, methods) for m in methods]
-        plan, remark, metric = checked_plan(plan, methods, [*chosen, *tried])
-        trials = [t.evaluated(plan.options.evaluate_every) for t in trials]
-        for t in trials:
-            t.check_begun()
-        first = plan.options.given("seed")
         plan.check_different(methods, chosen)
+        folders = {} if folder is None else {m: folder / f"{name}-seed{first}" for m, name in names}
+        ready, trials = checked_runs(plan, methods, folders, trials)
+        run = ready[methods[0]]
+        plan = plan.with_options(evaluate_every=run.settings.evaluate_every)
         listed = (f"  {method}: {plan.preset_text(a)}" for method, a in zip(methods, chosen, strict=True))
-        said = "\n".join([remark, *listed, *plan.file_text(methods), *plan.notes(first)])
-        goal = check_target(target, metric)
-        return cls(plan, methods, range(first, first + seeds), folder, goal, trials, said)
+        said = "\n".join([said_before(plan, methods, run), *listed, *plan.file_text(methods), *plan.notes(first)])
+        goal = check_target(target, next(iter(run.experiment.metrics.infos), None))
+        kept = {m: r for m, r in ready.items() if m not in {t.method for t in trials}}
+        return cls(plan, methods, range(first, first + seeds), folder, goal, trials, kept, said)
 
     @property
     def runs(self) -> dict[str, tuple[str, int]]:
@@ -90,7 +92,10 @@ class ComparisonPlan:
             for number, (name, (method, seed)) in enumerate(self.runs.items(), 1):
                 shown = output.titled(f"{method}, seed {seed}", number, len(self.runs))
                 place = None if self.folder is None else self.folder / name
-                run = train_seed(plan, method, self.methods, seed, place, shown, trackers)
+                told: dict[str, Any] = {"out": place, "progress": shown, "trackers": trackers}
+                ready = self.ready.pop(method, None) if seed == plan.first_seed else None
+                ready = plan.prepared(method, self.methods, seed, **told) if ready is None else ready.having(**told)
+                run = ready.run()
                 trained.setdefault(method, []).append(replace(without_models(run), tuned=tuned.get(method)))
                 keep(method, run)
             comparison = Comparison([MethodRuns(m, trained[m]) for m in self.methods], self.target, notes)

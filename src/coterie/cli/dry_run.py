@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import models
-from ..algorithms import Algorithm
 from ..core.errors import UserError
 from ..core.spec import counted, parse, scaled
 from ..recipes.costs import duration
@@ -18,7 +17,7 @@ from .recipe_time import platform_of
 from .request import RunPlan, check_settings
 from .rows_format import for_programs, print_rows
 from .saved_run import saved_config
-from .train import checked_plan, experiments_of
+from .train import checked_runs, said_before
 from .variations import variation
 
 COUNTED = (
@@ -51,10 +50,13 @@ def show_costs(
     methods = [variation(text).typed for text in typed]
     check_settings(methods, options)
     plan = RunPlan.of(options)
-    chosen = [plan.algorithm(m, methods) for m in methods]
-    plan, remark, _ = checked_plan(plan, methods, chosen)
+    plan.check_different(methods, [plan.algorithm(m, methods) for m in methods])
+    runs, _ = checked_runs(plan, methods, {})
+    remark = said_before(plan, methods, runs[methods[0]])
     platform = platform_of(plan.options.device, plan.options.precision)
-    costs = _costs(plan, methods, chosen, platform)
+    model = parse(plan.model_name(plan.federation(plan.first_seed), methods)).name
+    counts = ((method, run.experiment, forecast(run.experiment)) for method, run in runs.items())
+    costs = [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
     if for_programs(format):
         print_rows(format, [_row(cost) for cost in costs])
     else:
@@ -67,19 +69,11 @@ def show_recipe_costs(plan: RecipePlan) -> None:
         raise UserError("--dry-run does not count trials: leave --tune out")
     platform = platform_of(plan.options.device, plan.options.precision)
     costs = []
-    for (number, method), e in plan.experiments():
-        count, model = forecast(e), parse(plan.recipe.cases[number - 1].model).name
+    for number, method in plan.cells:
+        e, model = plan.prepared(number, method, 0).experiment, parse(plan.recipe.cases[number - 1].model).name
+        count = forecast(e)
         costs.append(RunCost(f"case {number}, {method}", count, _time(e, count, model, platform)))
     _print_table(costs, f"{plan.published.name}, {plan.published.where}", platform, plan.seeds)
-
-
-def _costs(plan: RunPlan, methods: Sequence[str], chosen: Sequence[Algorithm], platform: Platform) -> list[RunCost]:
-    seed = plan.options.given("seed")
-    model = parse(plan.model_name(plan.federation(seed), methods)).name
-    plan.check_different(methods, chosen)
-    experiments = experiments_of(plan, methods, chosen, seed)
-    counts = ((method, e, forecast(e)) for method, e in zip(methods, experiments, strict=True))
-    return [RunCost(m, count, _time(e, count, model, platform)) for m, e, count in counts]
 
 
 def _print_table(costs: Sequence[RunCost], remark: str, platform: Platform, seeds: int) -> None:
@@ -110,7 +104,7 @@ def _cells(cost: Forecast) -> tuple[str, str, str]:
 
 def _time(e: Experiment, cost: Forecast, model: str, platform: Platform) -> RunTime | None:
     """Return the time of a run like one that was measured on this machine; None where there is none."""
-    if model not in models.BUILDERS or e.record:
+    if model not in models.BUILDERS or e.settings.record:
         return None
     batch = e.program.training.batch_size or float(e.train.sizes.mean())
     size = RunSize(model, e.algorithm.name, cost.cohort, batch, cost.forward, cost.flops, cost.evaluation, 0.0)

@@ -10,16 +10,16 @@ import typer
 
 from ..core.annotations import MOST
 from ..core.settings_file import SettingsFile, read_settings
+from ..training.settings import options
 from ..training.time_limit import TimeLimit
-from .fields import option
+from .fields import option, typed_options
 from .presets import DATA, PRESETS
 
 if TYPE_CHECKING:
-    from ..core.schema import Init, MeasureName, Precision, Select
     from ..recipes.reading import ReadingName
     from ..track import Tracker
-else:  # Typer reads these types. What is no such name is refused later, in a sentence that lists the names.
-    Init = MeasureName = Precision = ReadingName = Select = str
+else:  # Typer reads this type. What is no such name is refused later, in a sentence that lists the names.
+    ReadingName = str
 
 SEEDS, WORKERS = 10_000, 10_000  # the most of them, and of GPUs
 VALIDATION = 0.2  # of the training samples, where settings are chosen and nobody says
@@ -71,23 +71,6 @@ DryRun = Annotated[
         "--dry-run", help="Tell FLOPs, bytes, memory and, where it is known, time; train nothing and write nothing."
     ),
 ]
-Metrics = Annotated[
-    list[MeasureName],
-    typer.Option(
-        help="Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, own-train, "
-        "deltas, mass, constants, or clients for every single client's; repeat for more.",
-        show_default="none",
-    ),
-]
-
-MetricNames = Annotated[
-    list[str],
-    typer.Option(
-        help="What is measured: accuracy, balanced-accuracy, macro-f1, auroc, average-precision, mse, mae, r2, "
-        "perplexity, dice, iou, or module:function of your own; repeat for more, the first one decides.",
-        show_default="that of the task",
-    ),
-]
 
 
 def of_preset(name: str) -> str:
@@ -95,8 +78,15 @@ def of_preset(name: str) -> str:
     return f"{getattr(PRESETS[DATA], name)} for {DATA}; for other data see coterie list presets"
 
 
+OF_RECIPES = ("rounds", "evaluate_every", "record", "validation", "select", "engine", "device", "precision")
+OF_RUNS = tuple(f.name for f in options("typed") if f.name not in OF_RECIPES)
+USUAL = {f.name: f.default for f in options("typed")}
+OfRecipes: Any = typed_options("OfRecipes", OF_RECIPES, rounds=of_preset("rounds"))
+OfRuns: Any = typed_options("OfRuns", OF_RUNS)
+
+
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(OfRecipes):  # type: ignore[misc]  # its fields are the options of a run, declared where they are used
     """The options of ``run``, ``compare`` and ``recipe run`` as typed; None where nothing was said."""
 
     data: str | None = option(
@@ -115,34 +105,7 @@ class TrainingOptions:
         shows=of_preset("partition"),
     )
     clients: int | None = option("How many clients.", min=1, max=MOST, shows=of_preset("clients"))
-    rounds: int | None = option("How many rounds.", min=1, max=MOST, shows=of_preset("rounds"))
     set: Settings = field(default_factory=list)
-    evaluate_every: int | None = option(
-        "Rounds between two evaluations.",
-        min=1,
-        max=MOST,
-        shows="as many as save time, for ten evaluations at least; 1 with --select or --patience",
-    )
-    record: Metrics = field(default_factory=list)
-    validation: float | None = option(
-        "Keep this part of every client's training samples out of training, to choose by, such as 0.2.",
-        usual=0.0,
-        shows=f"0; to tune, {VALIDATION:g}",
-    )
-    select: Select | None = option(
-        "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
-        "is optimistic.",
-        usual="last",
-    )
-    engine: str | None = option(
-        "Where clients run: auto, serial (one after another), vectorized (side by side), vectorized:16 (16 at once), "
-        "graphed (CUDA graphs, on a GPU), or ray (a cluster).",
-        usual="auto",
-    )
-    device: str | None = option("auto, cpu or cuda.", usual="auto")
-    precision: Precision | None = option(
-        "fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.", usual="fp32"
-    )
     out: Path | None = option("The folder for the results.", shows="a new one under runs/")
     resume: bool = option("Continue what an interruption left in --out.", "--resume", default=False)
     for_: TimeLimit | None = option(
@@ -156,11 +119,18 @@ class TrainingOptions:
     def given(self, name: str) -> Any:
         """Return what was typed, or what holds where nothing was."""
         typed = getattr(self, name)
+        if typed is None and name in USUAL:
+            return USUAL[name]
         return self.__dataclass_fields__[name].metadata["usual"] if typed is None else typed
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """The options of a run that were typed, by name."""
+        return {f.name: v for f in options("typed") if (v := getattr(self, f.name, None)) not in (None, [])}
 
 
 @dataclass(frozen=True)
-class RunOptions(TrainingOptions):
+class RunOptions(TrainingOptions, OfRuns):  # type: ignore[misc]
     """The options of ``run`` and ``compare``."""
 
     settings: SettingsFile | None = option(
@@ -171,30 +141,7 @@ class RunOptions(TrainingOptions):
         shows="none",
     )
     trust: Trust = field(default_factory=list)
-    holdout_clients: float | None = option(
-        "How many clients come only after training, such as 0.2 or 3: what they get is measured then.",
-        min=0,
-        usual=0.0,
-    )
-    loss: str | None = option(
-        "What is minimized: cross-entropy (classes, tokens, pixels), bce (several labels, masks), mse, mae or huber "
-        "(numbers), dice (pixels, masks).",
-        usual="cross-entropy",
-    )
-    metric: MetricNames = field(default_factory=list)
-    patience: int | None = option(
-        "Stop after so many evaluations in a row that were no better on validation samples.",
-        min=1,
-        max=MOST,
-        shows="run all rounds",
-    )
     topology: TopologyText = None
-    seed: int | None = option("Of everything random: data, first model, batches, graphs.", usual=0)
-    init: Init | None = option(
-        "What clients begin with: common for one model, per-client for draws of their own.", usual="common"
-    )
-    drop_messages: float | None = option("How likely a message between clients is dropped, such as 0.2.", usual=0.0)
-    offline: float | None = option("How likely a client is not there for a whole round, such as 0.2.", usual=0.0)
     capacities: str | None = option(
         "How large a model clients carry: b4 is the whole one, b3, b2 and b1 are ever smaller, down to a quarter of "
         "all widths, one of four stages or the lowest rank (`coterie capacity` counts them). b4-b3-b2 are equal "

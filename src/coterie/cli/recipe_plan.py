@@ -1,32 +1,22 @@
 """From what was typed to the runs of a recipe: which cases and methods, changed how, and what is reported of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from ..algorithms import Algorithm
 from ..core.arguments import accept
 from ..core.custom import folder_name
 from ..core.errors import UserError
 from ..core.schema import MeasureName, Select
-from ..data.validation import with_validation
-from ..engines import Serial
+from ..data import Federation
 from ..measure.selection import LAST, PER_CLIENT
-from ..models.model import Model, cross_entropy
 from ..recipes import Recipe
 from ..recipes.changes import Changes, apply_changes, shortenings
 from ..recipes.metrics import WHEN
-from ..track import Tracker
-from ..training.chosen import check_selection
-from ..training.experiment import Experiment
-from ..training.first import PER_CLIENT as OWN_DRAWS
-from ..training.first import first_models
-from ..training.fit import fit
-from ..training.model_check import check_model
-from ..training.run import Run
-from ..training.search import combinations
+from ..training.prepare import Prepared, prepare
+from ..training.settings import RunSettings
 from .options import RecipeOptions
 from .trials import Tuning
 
@@ -42,6 +32,7 @@ class RecipePlan:
     named: Sequence[str]  # the methods of --methods
     options: RecipeOptions
     tuned: Mapping[Cell, Sequence[str]] = field(default_factory=dict)  # settings that trials chose, as they are typed
+    latest: dict[tuple[int, int], Federation] = field(default_factory=dict)  # by case and seed, what was read last
 
     @cached_property
     def read(self) -> Recipe:
@@ -122,63 +113,44 @@ class RecipePlan:
         words += [f"evaluated every {every} rounds"] if every > 1 else []
         return words + ([f"{WHEN[over]} instead of {WHEN[usual]}"] if over != usual else [])
 
-    def experiments(self, trials: "Sequence[Tuning[CellPlan]]" = ()) -> Iterator[tuple[Cell, Experiment]]:
-        """Yield what would be trained with the first seed: every cell, and every trial of its settings."""
-        for number in dict.fromkeys(n for n, _ in self.cells):
-            case, options = self.recipe.cases[number - 1], self.options
-            federation = self.recipe.federation(number, data_dir=options.data_dir)
-            module = self.recipe.model(number, federation)
-            model = Model(module, cross_entropy)
-            check_model(model, federation)
-            tried = [t.with_settings(texts) for t in trials for texts in combinations(t.grid)]
-            plans = [CellPlan(self, *cell) for cell in self.cells] + tried
-            for cell in (cell for cell in plans if cell.number == number):
-                kept = with_validation(federation, cell.validation, 0)
-                init, algorithm = cell.plan.recipe.init(cell.method, number), cell.algorithm
-                experiment = Experiment.of(model, kept, algorithm, Serial(), 0, case.rounds, 0.0, self.record)
-                first = first_models(module, model, algorithm, 0) if init == OWN_DRAWS else None
-                yield cell.key, replace(experiment, first=first, evaluate_every=options.evaluate_every or 1)
+    def check(
+        self, folder: Path, trials: "Sequence[Tuning[CellPlan]]" = ()
+    ) -> "tuple[dict[Cell, Prepared], list[Tuning[CellPlan]]]":
+        """Find every mistake before the first run; return what the first case needs, ready to run.
 
-    def check(self, trials: "Sequence[Tuning[CellPlan]]" = ()) -> None:
-        """Refuse whatever cannot be run before the first run begins."""
-        for _, experiment in self.experiments(trials):
-            check_selection(experiment, self.rule, None)
-            experiment.check()
-        for t in trials:
-            t.check_begun()
+        Of the other cases nothing is kept, because the data of all cases together may not fit into memory.
+        """
+        ready, tried = {}, []
+        for cell in self.cells:
+            ready[cell] = self.prepared(*cell, 0, out=folder / run_folder(*cell, 0))
+            cells = [t.prepared() for t in trials if t.plan.key == cell]
+            for t in cells:
+                t.check_begun()
+            if cell[0] != self.cells[0][0]:
+                del ready[cell]
+                cells = [replace(t, ready={}) for t in cells]
+            tried += cells
+        return ready, tried
 
-    def train(
-        self,
-        number: int,
-        method: str,
-        seed: int,
-        folder: Path | None,
-        shown: str | bool,
-        trackers: Sequence[Tracker],
-    ) -> Run:
-        """Train one run."""
-        case = self.recipe.cases[number - 1]
-        federation = self.recipe.federation(number, seed, self.options.data_dir)
-        return fit(
-            self.recipe.model(number, federation, seed),
-            federation,
-            self.recipe.algorithm(method, number),
-            rounds=case.rounds,
-            seed=seed,
-            engine=self.options.given("engine"),
-            device=self.options.given("device"),
-            out=folder,
-            resume=self.options.resume,
-            evaluate_every=self.options.evaluate_every or 1,
-            validation=case.validation,
-            select=self.rule,
-            init=self.recipe.init(method, number),
-            record=self.record,
-            precision=self.options.given("precision"),
-            progress=shown,
-            trackers=trackers,
-            time_limit=self.options.for_,
-        )
+    def prepared(self, number: int, method: str, seed: int, **chosen: Any) -> Prepared:
+        """Return one run, checked and ready."""
+        case, o = self.recipe.cases[number - 1], self.options
+        federation = self.federation(number, seed)
+        typed = {**o.typed, "select": self.rule, "record": self.record}
+        if chosen.get("out") is not None:  # what is only checked has no folder to go on in
+            typed |= {"resume": o.resume, "time_limit": o.for_}
+        of_case: dict[str, Any] = {"rounds": case.rounds, "validation": case.validation, "seed": seed}
+        settings = RunSettings(**{**typed, **of_case, "init": self.recipe.init(method, number), **chosen})
+        model, algorithm = self.recipe.model(number, federation, seed), self.recipe.algorithm(method, number)
+        return prepare(model, federation, algorithm, settings)
+
+    def federation(self, number: int, seed: int) -> Federation:
+        """Return the data of a case; those that were read last are not read again."""
+        key = number, seed
+        if key not in self.latest:
+            self.latest.clear()
+            self.latest[key] = self.recipe.federation(number, seed, self.options.data_dir)
+        return self.latest[key]
 
 
 @dataclass(frozen=True)
@@ -214,11 +186,6 @@ class CellPlan:
         """The seed of the first run; the seeds of a recipe count from it."""
         return 0
 
-    @property
-    def algorithm(self) -> Algorithm:
-        """The method with its settings."""
-        return self.plan.recipe.algorithm(self.method, self.number)
-
     def with_options(self, **changed: Any) -> Self:
         """Return the cell with other options."""
         return replace(self, plan=replace(self.plan, options=replace(self.options, **changed)))
@@ -230,6 +197,10 @@ class CellPlan:
     def titled(self, method: str) -> str:
         """Return what the progress of a method is called."""
         return f"case {self.number}, {method}"
+
+    def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared:
+        """Return a run of the cell with this seed, checked and ready."""
+        return self.plan.prepared(self.number, method, seed, **chosen)
 
     def has(self, method: str, key: str) -> bool:
         """Return whether a method has a setting."""

@@ -16,13 +16,14 @@ from ..recipes.costs import Extent, cost
 from ..recipes.results import Runs, recipe_results
 from ..report.collect import RECIPE
 from ..track import Tracker
+from ..training.prepare import Prepared
 from .console import wide_console
 from .data import draw_split, print_split, split_counts
 from .dry_run import show_recipe_costs
 from .fields import flag
 from .interrupted import interruptible
 from .options import Output, RecipeOptions
-from .recipe_plan import CellPlan, RecipePlan, run_folder
+from .recipe_plan import Cell, CellPlan, RecipePlan, run_folder
 from .recipe_show import results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .recipe_tuning import recipe_trials, tuned_recipe
@@ -53,14 +54,17 @@ def _train(plan: RecipePlan, output: Output) -> None:
     options = plan.options
     folder = folder_of_several(options, plan.published.name, "run")
     trials = recipe_trials(plan, folder)
-    plan.check(trials)
+    ready, trials = plan.check(folder, trials)
     trackers = output.trackers()
     _announce(plan, output, trials)
     command = typed_command()
     with interruptible(folder, options, output), several_runs(folder, plan_of(plan.runs), options.resume, command):
         plan, notes = tuned_recipe(plan, trials, output, trackers)
         write_notes(folder, notes)
-        runs: Runs = {(n, m): _histories(plan, n, m, folder, output, trackers) for n, m in plan.cells}
+        ready = {} if trials else ready  # their settings are chosen by now
+        runs: Runs = {
+            cell: _histories(plan, cell, ready.pop(cell, None), folder, output, trackers) for cell in plan.cells
+        }
         results = recipe_results(plan.reported, runs)
         told = options.reading, plan.seeds, plan.shortened
         write_json(folder / RECIPE, results_as_json(plan.reported, results, *told))
@@ -72,15 +76,24 @@ def _train(plan: RecipePlan, output: Output) -> None:
 
 
 def _histories(
-    plan: RecipePlan, number: int, method: str, folder: Path, output: Output, trackers: Sequence[Tracker]
+    plan: RecipePlan,
+    cell: Cell,
+    ready: Prepared | None,
+    folder: Path,
+    output: Output,
+    trackers: Sequence[Tracker],
 ) -> list[list[Row]]:
-    """Train all seeds of one method in one case."""
+    """Train all seeds of one method in one case; ``ready``: the run of the first one."""
+    number, method = cell
     histories: list[list[Row]] = []
     for seed in range(plan.seeds):
         name = run_folder(number, method, seed)
         title = f"case {number}, {method}, seed {seed}"
         shown = output.titled(title, plan.runs.index(name) + 1, len(plan.runs))
-        histories.append(plan.train(number, method, seed, folder / name, shown, trackers).history)
+        told: dict[str, Any] = {"out": folder / name, "progress": shown, "trackers": trackers}
+        if ready is None or seed:
+            ready = plan.prepared(*cell, seed, **told)
+        histories.append(ready.having(**told).run().history)
     return histories
 
 

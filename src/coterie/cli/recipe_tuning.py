@@ -7,7 +7,6 @@ from pathlib import Path
 from ..algorithms import builder
 from ..core.custom import folder_name
 from ..track import Tracker
-from ..training.run import Run
 from .grids import typed_grids
 from .options import VALIDATION, Output
 from .recipe_plan import CellPlan, RecipePlan
@@ -24,7 +23,6 @@ def recipe_trials(plan: RecipePlan, folder: Path) -> list[Tuning[CellPlan]]:
             cell.with_options(**by_validation(options, cell.validation or VALIDATION)),
             *(cell.method, plan.methods, grids[cell.method], 1, "grid", None),
             folder / f"tune-case{cell.number}-{folder_name(cell.method)}",
-            _train,
         )
         for cell in cells
     ]
@@ -36,16 +34,3 @@ def tuned_recipe(
     """Choose the settings of every cell; return the plan with them, and what to say of it."""
     chosen, notes = chosen_settings(trials, output, trackers)
     return replace(plan, tuned={t.plan.key: typed for t, typed in zip(trials, chosen, strict=True)}), notes
-
-
-def _train(
-    cell: CellPlan,
-    method: str,
-    among: Sequence[str],
-    seed: int,
-    folder: Path | None,
-    shown: str | bool,
-    trackers: Sequence[Tracker],
-) -> Run:
-    """Train one trial."""
-    return cell.plan.train(cell.number, method, seed, folder, shown, trackers)

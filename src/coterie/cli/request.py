@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import NoneType
-from typing import Any, NamedTuple, Self
-
-from torch import nn
+from typing import Any, Self
 
 from .. import algorithms, data, models, topology
 from ..algorithms import Algorithm
@@ -15,22 +13,16 @@ from ..algorithms.options import EXCLUSIVE
 from ..algorithms.settings import parse_settings, settings_of
 from ..algorithms.used import unused
 from ..core.annotations import MOST
-from ..core.arguments import accept
 from ..core.custom import display_name, is_own, own_name
 from ..core.errors import UserError
-from ..core.schema import Init
 from ..core.spec import counted, parse, spelled
 from ..data import Federation
 from ..data.partition import NATURAL
-from ..engines import Serial
-from ..models.losses import loss_of
-from ..models.model import Loss, Model
+from ..models.model import Model
 from ..recipes.changes import fit_topology
-from ..training.checks import begins_apart
 from ..training.cluster import Cluster
-from ..training.experiment import Experiment
-from ..training.first import COMMON, PER_CLIENT, first_models
-from ..training.fit import ModelLike
+from ..training.prepare import AUTO, ModelLike, Prepared, beside_others, model_of, prepare
+from ..training.settings import RunSettings
 from .fields import flag
 from .options import RunOptions
 from .presets import PRESETS, Preset, models_for
@@ -38,13 +30,6 @@ from .variations import builder_of, check_different, variation
 
 FLAGS = ("topology", "capacities")  # settings with an option of their own
 LOWERED = ("engine", "device", "precision", "select", "init", "loss")  # options of a few names in small letters
-
-
-class Missing(NamedTuple):
-    """How likely a part of a round is missing."""
-
-    drop_messages: float = 0.0  # a message
-    offline: float = 0.0  # a client
 
 
 @dataclass(frozen=True)
@@ -55,6 +40,7 @@ class RunPlan:
     preset: Preset
     source: str
     latest: dict[int, Federation] = field(default_factory=dict)  # by seed, the one that was read last
+    models: dict[int, Model] = field(default_factory=dict)  # by seed, the one that was made last
 
     @classmethod
     def of(cls, options: RunOptions) -> "RunPlan":
@@ -116,23 +102,45 @@ class RunPlan:
             raise UserError(f"--holdout-clients {asked:g} is no number of clients: give a whole one, or a fraction")
         return asked if asked < 1 else int(asked)
 
-    @property
-    def loss(self) -> Loss:
-        """The loss by its name."""
-        return loss_of(self.options.given("loss"))
-
     def notes(self, seed: int) -> tuple[str, ...]:
         """Return what was done to the columns of a table, for the person to see."""
         columns = self.federation(seed).columns
         return () if columns is None else columns.notes
 
-    def module(self, federation: Federation, seed: int, among: Sequence[str]) -> nn.Module:
-        """Return the model everybody starts from, one that all methods of this command can train."""
-        return models.build(self.model_name(federation, among), federation, seed=seed)
+    def settings(self, seed: int, **chosen: Any) -> RunSettings:
+        """Return the options of a run with this seed; ``chosen``: those that differ from what was typed."""
+        typed = {**self.options.typed, "metric": tuple(self.options.metric), "holdout_clients": self.holdout}
+        there: dict[str, Any] = {"cluster": cluster(self.options)}
+        if chosen.get("out") is not None:  # what is only checked has no folder to go on in
+            there |= {"resume": self.options.resume, "time_limit": self.options.for_}
+        return RunSettings(**{"evaluate_every": AUTO, **typed, "rounds": self.rounds, "seed": seed, **there, **chosen})
 
-    def trained(self, module: nn.Module) -> ModelLike:
-        """Return the model as ``fit`` takes it."""
-        return module
+    def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared:
+        """Return a run of a method, checked and ready; ``among``: all methods of this command."""
+        federation, algorithm, settings = (
+            self.federation(seed),
+            self.algorithm(method, among),
+            self.settings(seed, **chosen),
+        )
+        model = self.model(federation, seed, among)
+        if len(among) > 1:
+            settings = beside_others(self.given(federation, seed, among), federation, algorithm, settings)
+        return prepare(model, federation, algorithm, settings)
+
+    def model(self, federation: Federation, seed: int, among: Sequence[str]) -> ModelLike | Model:
+        """Return the model as a run takes it."""
+        return self.given(federation, seed, among)
+
+    def given(self, federation: Federation, seed: int, among: Sequence[str]) -> Model:
+        """Return the model that all clients of all methods begin with, in memory once."""
+        if seed not in self.models:
+            self.models.clear()
+            self.models[seed] = model_of(self.module(federation, seed, among), self.settings(seed))
+        return self.models[seed]
+
+    def module(self, federation: Federation, seed: int, among: Sequence[str]) -> ModelLike:
+        """Return the module that a run starts from, one that all methods of this command can train."""
+        return models.build(self.model_name(federation, among), federation, seed=seed)
 
     def model_name(self, federation: Federation, among: Sequence[str]) -> str:
         """Return the model as it would be typed."""
@@ -170,44 +178,20 @@ class RunPlan:
         first = {k: v for k, v in filed.items() if not displaced(k, typed)} | typed
         return {k: v for k, v in first.items() if not displaced(k, own)} | own
 
-    def init(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Init:
-        """Return what clients begin with; beside others, a method whose clients begin with the server's model does."""
-        wanted: Init = self.options.given("init")
-        if wanted != PER_CLIENT or len(among) == 1:
-            return wanted
-        first = first_models(self.trained(module), Model(module, self.loss), algorithm, 0)
-        experiment = replace(self._bound(module, federation, algorithm), first=first)
-        return wanted if begins_apart(experiment) else COMMON
-
-    def check_init(self, module: nn.Module, federation: Federation, chosen: Sequence[Algorithm]) -> None:
-        """Refuse first models of their own where clients of no method have a use for them."""
-        names = [a.name for a in chosen]
-        wanted = accept("the command", "init", self.options.given("init"), Init)
-        if wanted not in [self.init(module, federation, a, names) for a in chosen]:
-            raise UserError(f"with {', '.join(names)} all begin with the server's model: leave --init out")
-
-    def missing(self, module: nn.Module, federation: Federation, algorithm: Algorithm, among: Sequence[str]) -> Missing:
-        """Return what is asked for between peers; beside others, a method with a server has none of it."""
-        asked = Missing(self.options.given("drop_messages"), self.options.given("offline"))
-        if len(among) == 1 or asked == Missing():
-            return asked
-        served = self._bound(module, federation, algorithm).program.topology is None
-        return Missing() if served else asked
-
-    def check_missing(self, among: Sequence[str], each: Sequence[Missing]) -> None:
-        """Refuse messages that are dropped and clients that are offline where all methods have a server."""
-        for name in Missing._fields:
-            if getattr(self.options, name) and not any(getattr(some, name) for some in each):
-                raise UserError(f"{', '.join(among)} have a server: lower participation instead of {flag(name)}")
-
-    def _bound(self, module: nn.Module, federation: Federation, algorithm: Algorithm) -> Experiment:
-        """Return the method, bound to the clients, to be asked what it does."""
-        return Experiment.of(Model(module, self.loss), federation, algorithm, Serial(), 0, self.rounds)
+    def check_taken(self, runs: Sequence[Prepared]) -> None:
+        """Refuse options between peers, and first models of their own, that no method of the command takes."""
+        asked, names = self.settings(self.first_seed), ", ".join(run.experiment.algorithm.name for run in runs)
+        for name, likely in asked.lost.items():
+            if likely and not any(run.settings.lost[name] for run in runs):
+                raise UserError(f"{names} have a server: lower participation instead of {flag(name)}")
+        if asked.init not in [run.settings.init for run in runs]:
+            raise UserError(f"with {names} all begin with the server's model: leave --init out")
 
     def remark(self, methods: Sequence[str], federation: Federation) -> str:
         """Return what is going to be trained on what, for the person to see before it begins."""
         what = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
-        size = sum(p.numel() for p in self.module(federation, 0, methods).parameters())
+        given = self.given(self.federation(self.first_seed), self.first_seed, methods)
+        size = sum(p.numel() for p in given.module.parameters())
         clients, rounds = counted(federation.clients, "client"), counted(self.rounds, "round")
         return (
             f"{what} on {self.source}: {clients}, {federation.origin.get('partition', 'as given')}, {rounds}, "

@@ -19,8 +19,10 @@ from ..models.losses import loss_named
 from ..store.extended import ExtendedFolder
 from ..store.folder import CHECKPOINT, CONFIG, RunFolder
 from ..training.config import rebuild
-from ..training.fit import fit
+from ..training.prepare import prepare
 from ..training.run import Run
+from ..training.settings import RunSettings
+from ..training.settings import options as run_options
 from .chosen_engine import ChosenEngine
 from .fields import flag
 from .interrupted import interruptible
@@ -28,13 +30,9 @@ from .options import Output, RunOptions
 from .request import FLAGS, cluster, displaced
 from .several import fresh_folder
 
-# The arguments of fit that a saved configuration decides alone.
-SAVED = ("rounds", "seed", "device", "evaluate_every", "init", "drop_messages", "offline", "record", "precision")
-# Those that it leaves out where they are as usual.
-USUAL: dict[str, Any] = {"validation": 0.0, "holdout_clients": 0, "select": LAST, "patience": None}
 # What may be typed beside it: where things are, for how long, and what is to be different.
 APART = {"data_dir", "out", "resume", "trust", "for_", "ray_address", "workers", "gpus_per_worker", "engine"}
-CHANGES = {"set", "rounds", "seed", "device", "precision", "evaluate_every", *FLAGS}
+CHANGES = {"set", *(f.name for f in run_options("changes")), *FLAGS}
 
 
 def saved_config(text: str) -> Path | None:
@@ -59,23 +57,20 @@ def run_again(config_path: Path, options: RunOptions, output: Output) -> tuple[R
     folder, trackers = options.out or again, [*output.trackers(), ChosenEngine()]
     longer = options.resume and options.rounds is not None
     output.say(_remark(config, options))
-    saved: Any = {**USUAL, **{key: value for key, value in config.items() if key in (*SAVED, *USUAL)}}
+    settings = RunSettings.of(
+        config,
+        loss=loss_named(config["loss"]),
+        metric=[m["name"] for m in config.get("metrics", [])],
+        engine=options.engine or config["engine"],
+        out=ExtendedFolder(folder, config["rounds"]) if longer else folder,
+        resume=options.resume,
+        cluster=cluster(options),
+        progress=not output.quiet,
+        trackers=trackers,
+        time_limit=options.for_,
+    )
     with interruptible(folder, options, output), _named(config_path):
-        run = fit(
-            module,
-            federation,
-            algorithm,
-            **saved,
-            loss=loss_named(config["loss"]),
-            metric=[m["name"] for m in config.get("metrics", [])],
-            engine=options.engine or config["engine"],
-            out=ExtendedFolder(folder, config["rounds"]) if longer else folder,
-            resume=options.resume,
-            cluster=cluster(options),
-            progress=not output.quiet,
-            trackers=trackers,
-            time_limit=options.for_,
-        )
+        run = prepare(module, federation, algorithm, settings).run()
     if config.get("fingerprints") != run.config["fingerprints"] and options.seed is None:
         print("coterie: the data or the first model is not what this configuration was made with", file=sys.stderr)
     return run, folder

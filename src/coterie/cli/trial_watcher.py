@@ -1,7 +1,6 @@
-"""Who is told of the trainings of a tuning: one that keeps their scores, and one that learns what they would be."""
+"""The tracker of a trial: it keeps the scores, and lets a search end the trial early."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..core.errors import UserError
@@ -9,7 +8,6 @@ from ..core.schema import Config, Row, Summary, number
 from ..core.schema_several import SavedTuning
 from ..core.units import metrics_of, words
 from ..measure.selection import LAST, goodness, rule_of, validation_column
-from ..track import Tracker
 from ..training.search import Search
 
 
@@ -54,32 +52,3 @@ class Watcher:
         if not scores:
             return None
         return scores[-1] if self.rule == LAST else (max if self.found["higher_is_better"] else min)(scores)
-
-
-class _Known(UserError):  # noqa: N818
-    """The configuration is known: there is nothing to train."""
-
-
-class _Asker:
-    """Takes the configuration of a training, and ends it before its first round."""
-
-    name = "configuration"
-
-    def begin(self, config: Config, folder: Path | None, history: Sequence[Row]) -> str:
-        """Take the configuration."""
-        self.config = config
-        raise _Known("only the configuration was asked for")
-
-    def round(self, row: Row) -> None:
-        """Do nothing: there is none."""
-
-    def end(self, summary: Summary | None) -> None:
-        """Do nothing: nothing is open."""
-
-
-def known_config(train: Callable[[Sequence[Tracker]], object]) -> Config:
-    """Return the configuration that a training would write, which ``train`` begins with trackers."""
-    asker = _Asker()
-    with suppress(_Known):
-        train([asker])
-    return asker.config

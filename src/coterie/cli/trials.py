@@ -1,8 +1,8 @@
 """Trials of settings: trained one after another, scored on validation samples alone, written down after each."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -16,12 +16,12 @@ from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
 from ..store.folder import CHECKPOINT, MODELS, RunFolder
 from ..track import Tracker
-from ..training.run import Run
+from ..training.prepare import Prepared
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search
 from .grids import check_not_in_file, listed, typed_grids
 from .options import VALIDATION, Output, TrainingOptions
 from .request import RunPlan, settings_from_file
-from .trial_watcher import EndedEarly, Watcher, known_config
+from .trial_watcher import EndedEarly, Watcher
 from .variations import builder_of, variation
 
 TUNING = "tune.json"
@@ -47,9 +47,10 @@ class Trainable(Protocol):
 
     def has(self, method: str, key: str) -> bool: ...
 
+    def prepared(self, method: str, among: Sequence[str], seed: int, **chosen: Any) -> Prepared: ...
+
 
 P = TypeVar("P", bound=Trainable)
-TrainSeed = Callable[[P, str, Sequence[str], int, Path | None, bool | str, Sequence[Tracker]], Run]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Tuning(Generic[P]):
     sampler: SamplerName
     trials: int | None  # at most so many; None: the whole grid
     folder: Path
-    train: TrainSeed[P]
+    ready: dict[tuple[str, ...], Prepared] = field(default_factory=dict)  # runs of the first seed, by their settings
 
     @property
     def first_seed(self) -> int:
@@ -75,9 +76,22 @@ class Tuning(Generic[P]):
         """Return the search from its beginning."""
         return search(self.sampler, self.grid, self.trials, self.first_seed)
 
-    def evaluated(self, every: int | None) -> Self:
+    def prepared(self) -> Self:
+        """Return the same trials with the run of the first seed of each, so that every mistake is found first."""
+        every = {tuple(t.values()): self._run_of(t, self.first_seed) for t in combinations(self.grid)}
+        return replace(self, ready=every)
+
+    def evaluated(self, every: int) -> Self:
         """Return the same trials, evaluated in other rounds."""
-        return replace(self, plan=self.plan.with_options(evaluate_every=every))
+        ready = {key: run.having(evaluate_every=every) for key, run in self.ready.items()}
+        return replace(self, plan=self.plan.with_options(evaluate_every=every), ready=ready)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"resume": self.plan.options.resume, "time_limit": self.plan.options.for_}
+
+    def _run_of(self, texts: Texts, seed: int, **chosen: Any) -> Prepared:
+        return self.with_settings(texts).prepared(self.method, self.among, seed, **chosen)
 
     def with_settings(self, texts: Texts) -> P:
         """Return the plan with these settings, as if somebody had typed them."""
@@ -92,10 +106,8 @@ class Tuning(Generic[P]):
         first = self.search().ask()
         if first is None or not self._begun()["trials"]:
             return
-        alone = self.with_settings(first).with_options(resume=False, for_=None)  # without a folder to go on in
-        seed = self.first_seed
-        config = known_config(lambda told: self.train(alone, self.method, self.among, seed, None, False, told))
-        RunFolder(self.folder / run_name(1, seed)).check_same(config)
+        config = self.ready[tuple(first.values())].config
+        RunFolder(self.folder / run_name(1, self.first_seed)).check_same(config)
 
     def run(self, output: Output, trackers: Sequence[Tracker]) -> SavedTuning:
         """Run all trials that are left, and return what was tried."""
@@ -147,7 +159,7 @@ class Tuning(Generic[P]):
         self, texts: Texts, chooser: Search, found: SavedTuning, output: Output, trackers: Sequence[Tracker]
     ) -> SavedTrial:
         """Train one trial, seed after seed."""
-        place, plan = len(found["trials"]) + 1, self.with_settings(texts)
+        place = len(found["trials"]) + 1
         trial: SavedTrial = {"settings": texts, "scores": [], "curves": [], "ended": "done"}
         said = f"{self.plan.titled(self.method)} {', '.join(f'{key}={text}' for key, text in texts.items())}"
         for k, seed in enumerate(range(self.first_seed, self.first_seed + self.seeds)):
@@ -155,7 +167,9 @@ class Tuning(Generic[P]):
             shown = output.titled(f"{said}, seed {seed}", (place - 1) * self.seeds + k + 1, self.trainings)
             try:
                 where = self.folder / run_name(place, seed)
-                self.train(plan, self.method, self.among, seed, where, shown, [*trackers, watcher])
+                ready = None if where.exists() or k else self.ready.pop(tuple(texts.values()), None)
+                run = self._run_of(texts, seed, out=where) if ready is None else ready.having(out=where, **self._limits)
+                run.having(progress=shown, trackers=[*trackers, watcher]).run()
             except (DivergedError, EndedEarly) as error:
                 trial["ended"] = "diverged" if isinstance(error, DivergedError) else "ended early"
                 output.say(f"{said}: {error}")
@@ -178,9 +192,7 @@ class Tuning(Generic[P]):
                 shutil.rmtree(self.folder / run_name(place, seed) / part, ignore_errors=True)
 
 
-def trials_of_each(
-    plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path, train: TrainSeed[RunPlan]
-) -> list[Tuning[RunPlan]]:
+def trials_of_each(plan: RunPlan, methods: Sequence[str], items: Sequence[str], folder: Path) -> list[Tuning[RunPlan]]:
     """Return the trials of every method of a comparison, on the same samples and with the same seed."""
     for m in methods if items else ():
         if (typed := variation(m)).settings:
@@ -189,7 +201,7 @@ def trials_of_each(
     check_not_in_file(grids, "--tune", methods, plan.options)
     plan = plan.with_options(**by_validation(plan.options, plan.options.validation or VALIDATION))
     return [
-        Tuning(plan, m, methods, grids[m], 1, "grid", None, folder / f"tune-{name}", train)
+        Tuning(plan, m, methods, grids[m], 1, "grid", None, folder / f"tune-{name}")
         for m, name in zip(methods, folder_names(methods), strict=True)
         if grids[m]
     ]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import stdev
+from typing import Any
 
 from ..core.arguments import accept
 from ..core.custom import display_name, folder_name, trust_words
@@ -14,14 +15,14 @@ from ..core.settings_file import TUNED, named_code, write_settings
 from ..measure.selection import BEST_VALIDATION, LAST
 from ..report.library import compressed_library
 from ..report.tuning import write_tuning
-from ..training.search import SamplerName, combinations
+from ..training.search import SamplerName
 from .console import table, wide_console
 from .grids import check_not_in_file, typed_grids
 from .interrupted import interruptible
 from .options import VALIDATION, Output, RunOptions
 from .request import RunPlan, check_settings
 from .several import folder_of_several, plan_of, several_runs, typed_command
-from .train import checked_plan, train_seed
+from .train import said_before
 from .trials import Tuning, best_trial, run_name, trial_score
 from .variations import builder_of, variation
 
@@ -35,7 +36,8 @@ def tune_method(
     method, typed = variation(method)
     if typed:
         raise UserError(f"tune tries settings of {method}: type those that stay with --set, as in --set {typed[0]}")
-    options = replace(options, validation=VALIDATION if options.validation is None else options.validation)
+    kept: Any = {"validation": VALIDATION if options.validation is None else options.validation}
+    options = replace(options, **kept)
     if not options.validation:
         raise UserError("tune chooses on validation samples, and --validation 0 keeps none: leave it out")
     if options.select not in (None, LAST, BEST_VALIDATION):
@@ -50,17 +52,25 @@ def tune_method(
     plan = RunPlan.of(options)
     name = f"tune-{folder_name(method)}-{folder_name(plan.source.partition(':')[0])}"
     folder = folder_of_several(options, name, "tuning")
-    tuning = Tuning(plan, method, [method], grid, seeds, chosen, trials_of(budget, seeds), folder, train_seed)
+    tuning = Tuning(plan, method, [method], grid, seeds, chosen, trials_of(budget, seeds), folder)
     tuning.search()  # refuses a budget that does not fit
-    every = [tuning.with_settings(texts).algorithm(method, [method]) for texts in combinations(grid)]
-    plan, remark, _ = checked_plan(plan, [method], every)
-    tuning, trackers = replace(tuning, plan=plan), output.trackers()
-    tuning.check_begun()
-    output.say(f"{method}, {len(every)} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
+    tuning = _checked(tuning)
+    trackers, settings = output.trackers(), len(tuning.ready)
+    remark = said_before(plan, [method], next(iter(tuning.ready.values())))
+    output.say(f"{method}, {settings} settings, at most {tuning.trainings} trainings, {said_how(tuning)}\n{remark}")
     names = [run_name(k + 1, tuning.first_seed + s) for k in range(tuning.trainings // seeds) for s in range(seeds)]
     with interruptible(folder, options, output), several_runs(folder, plan_of(names), options.resume, typed_command()):
         found = tuning.run(output, trackers)
         _leave(tuning, found, output)
+
+
+def _checked(tuning: Tuning[RunPlan]) -> Tuning[RunPlan]:
+    """Find every mistake before the first trial, and evaluate all trials in the same rounds."""
+    tuning = tuning.prepared()
+    tuning.plan.check_taken(list(tuning.ready.values()))
+    tuning = tuning.evaluated(max(run.experiment.schedule.every for run in tuning.ready.values()))
+    tuning.check_begun()
+    return tuning
 
 
 def trials_of(budget: int | None, seeds: int) -> int | None:

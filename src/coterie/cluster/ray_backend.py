@@ -21,7 +21,8 @@ from ..measure.rows import joined, whole
 from ..store.checkpoint import Checkpoint
 from ..training.client import Client, client_from
 from ..training.cluster import Cluster
-from ..training.experiment import Experiment, RunState
+from ..training.experiment import Experiment
+from ..training.state import RunState
 from .coordinator import Coordinator
 from .shard import outline
 from .start import connected, workers_for
@@ -99,7 +100,7 @@ def ray_backend(
 
     ``engine``: ray, or with the engine of a worker, as in ray:serial or ray:vectorized:16.
     """
-    if elsewhere := [name for name in experiment.record if name not in BY_CLIENT]:
+    if elsewhere := [name for name in experiment.settings.record if name not in BY_CLIENT]:
         raise UserError(f"--record {elsewhere[0]} is not measured on a cluster: leave it out")
     graph = experiment.program.topology
     if graph is not None and graph.uses:

@@ -9,8 +9,9 @@ from ..engines.base import Engine
 from ..measure.rows import ShardMeasures
 from ..store.checkpoint import Checkpoint
 from ..training.client import client_tensors
-from ..training.experiment import Experiment, RunState
+from ..training.experiment import Experiment
 from ..training.first import everybodys
+from ..training.state import RunState
 from .shard_thread import Request, ShardThread
 from .sharded import Sharded
 

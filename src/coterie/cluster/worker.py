@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..algorithms.base import Algorithm, Problem
-from ..algorithms.bind import bind
+from ..algorithms.base import Algorithm
 from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, add, leaves, tree_map, with_leaves
 from ..data import Federation
@@ -33,7 +32,7 @@ from .shard_thread import DONE, FAILED, Request
 
 DIVISION = ("train", "test", "classes", "origin", "transform", "validation")  # of a federation, beside its samples
 # Of an experiment, equal on all workers.
-FIELDS = ("metrics", "seed", "rounds", "drop_messages", "record", "evaluate_every", "offline", "first")
+FIELDS = ("metrics", "settings", "first")
 
 
 class Reply(NamedTuple):
@@ -70,16 +69,14 @@ class Job:
             tensors = [torch.from_numpy(v) for v in samples]
         federation = self.federation(*with_leaves(self.forms, tensors)).to(self.device)
         model = replace(self.model, module=self.model.module.to(self.device))
-        problem = Problem(model, federation.clients, self.fields["rounds"], self.fields["seed"])
-        program = bind(self.algorithm, problem, self.fields["offline"] > 0)
-        return Experiment(model, federation, self.algorithm, program, Serial(), **self.fields)
+        return Experiment.bound(model, federation, self.algorithm, Serial(), **self.fields)
 
 
 def job_payload(e: Experiment, device: str) -> tuple[Job, list[NDArray[Any]]]:
     """Return what every worker needs: the job, and the samples as arrays."""
     fed = e.federation
     division = {name: getattr(fed, name) for name in DIVISION}
-    fields = {name: getattr(e, name) for name in FIELDS}
+    fields = {name: getattr(e, name) for name in FIELDS} | {"settings": e.settings.computing()}
     model = replace(e.model)  # a copy has no cached properties
     samples = fed.x, fed.y, fed.test_x, fed.test_y
     forms = tree_map(lambda v: v.new_empty(0), samples)

@@ -161,33 +161,44 @@ def checked(kind: str, own: Collection[str] = ()) -> Callable[[Callable[P, R]], 
     return decorate
 
 
-def checked_class(kind: str, own: Collection[str] = ()) -> Callable[[C], C]:
-    """Make a class refuse arguments as ``checked`` makes a function."""
+def checked_class(
+    kind: str, own: Collection[str] = (), *, subject: str = "", types: Callable[[], Mapping[str, Any]] | None = None
+) -> Callable[[C], C]:
+    """Make a class refuse arguments as ``checked`` makes a function.
+
+    subject: what sentences name instead of the class. types: the types that annotations name and the module does not
+    import, asked for at the first call.
+    """
 
     def decorate(cls: C) -> C:
-        cls.__init__ = _guarded(cls.__init__, f"{kind} {cls.__name__}", own)  # type: ignore[misc]
+        cls.__init__ = _guarded(cls.__init__, subject or f"{kind} {cls.__name__}", own, types)  # type: ignore[misc]
         return cls
 
     return decorate
 
 
-def _guarded(function: Callable[P, R], subject: str, own: Collection[str]) -> Callable[P, R]:
+def _guarded(
+    function: Callable[P, R],
+    subject: str,
+    own: Collection[str],
+    types: Callable[[], Mapping[str, Any]] | None = None,
+) -> Callable[P, R]:
     signature = inspect.signature(function)
     named = {k: p for k, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     any_other = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
 
     @cache
     def hints() -> Mapping[str, Any]:  # when it is called: a class may name itself
-        return get_type_hints(function, include_extras=True)
+        return get_type_hints(function, None, None if types is None else dict(types()), include_extras=True)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for key in () if any_other else kwargs.keys() - named.keys():
-            raise no_option(subject, key, named)
+            raise no_option(subject, key, [name for name in named if name != "self"])
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{function.__qualname__}: {error}") from None
+            raise TypeError(f"{subject}: {error}") from None
         for key, parameter in named.items():
             if key in bound.arguments and key not in own:
                 required, hint = parameter.default is Parameter.empty, hints().get(key, Any)

@@ -37,7 +37,7 @@ class _InterruptedError(Exception):
     """The connection ended early; the bytes that arrived are kept."""
 
 
-def fetch(name: str, data: Path, watch: Watcher, patience: Patience) -> Path:
+def fetch(name: str, data: Path, watch: Watcher, retries: Patience) -> Path:
     """Download a data set into the data folder, unless it is there; return its folder."""
     found = present(name, data)
     if found is not None:
@@ -49,14 +49,14 @@ def fetch(name: str, data: Path, watch: Watcher, patience: Patience) -> Path:
         final = folder / (remote.unpacked or remote.name)
         if not final.exists():
             if not target.exists():
-                download(remote.url, target, remote.md5, watch, patience)
+                download(remote.url, target, remote.md5, watch, retries)
             if remote.unpacked:
                 unzip(target, final)
                 target.unlink()
     return folder
 
 
-def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: Patience) -> None:
+def download(url: str, target: Path, md5: str | None, watch: Watcher, retries: Patience) -> None:
     """Make ``target`` the file at ``url``; continue an earlier download if the server allows it."""
     part = target.with_name(f"{target.name}.part")
     with disk(part, OPTION):
@@ -66,16 +66,16 @@ def download(url: str, target: Path, md5: str | None, watch: Watcher, patience: 
     while True:
         before = part.stat().st_size
         try:
-            _continue(url, part, watch, patience.timeout)
+            _continue(url, part, watch, retries.timeout)
             break
         except _InterruptedError as error:
             failures = 1 if part.stat().st_size > before else failures + 1
-            if failures >= patience.attempts:
+            if failures >= retries.attempts:
                 raise UserError(
                     f"{url} does not answer ({error}), {part.stat().st_size:,} bytes are here: "
                     f"call again to take up the rest, or {_by_hand(part)}"
                 ) from error
-            time.sleep(patience.pause * 2 ** (failures - 1))
+            time.sleep(retries.pause * 2 ** (failures - 1))
     _check(url, part, target, md5)
     with disk(target, OPTION):
         part.replace(target)

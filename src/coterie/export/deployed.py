@@ -29,7 +29,7 @@ from ..submodels import factor_pairs, recover
 from ..training.client import Client
 from ..training.predict import Answering
 from ..training.run import Modules, Run, client_of, finished, model_of
-from .whole import Prepared, Scored, Standardized
+from .whole import PreparedImages, Scored, Standardized
 
 Form = Literal["recovered", "factorized"]
 """Of a model of low rank: ordinary layers, or factors in the rank that the client can carry."""
@@ -68,7 +68,7 @@ class Deployed:
         if self.columns is not None:
             return Standardized(self.module, self.columns).eval()
         if self.transform is not None:
-            return Prepared(self.module, self.transform).eval()
+            return PreparedImages(self.module, self.transform).eval()
         return Scored(self.module, list(self._shape) if isinstance(self.input_shape, dict) else ()).eval()
 
     @property

@@ -1,7 +1,7 @@
 """One more site, after a run has ended: it gets the shared model and trains its own part of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +29,7 @@ from ..training.experiment import Experiment
 from ..training.model_check import check_model
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
 from ..training.run import Run, finished, module_of
+from ..training.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -111,12 +112,13 @@ def _experiment(
     with made_of(where, "settings"):
         algorithm = algorithms.rebuild(config["method"], **config["settings"])
         adapted = algorithm.adapt(given)
-        problem = Problem(adapted, config["data"]["clients"], config["rounds"], config["seed"])
-        program = bind(algorithm, problem, config["offline"] > 0)
+        settings = RunSettings.of(config)
+        problem = Problem(adapted, config["data"]["clients"], settings.rounds, settings.seed)
+        program = bind(algorithm, problem, settings.absences)
     # A file does not decide what code runs here: in the place of a metric of one's own is that of the task.
     names = [metric["name"] for metric in metrics_of(config) if metric["name"] in BUILT_IN]
     metrics = metrics_for(given, federation.sample(2), federation.y, names)
-    e = Experiment(adapted, federation, algorithm, program, Serial(), metrics, config["seed"], config["rounds"])
+    e = replace(Experiment.bound(adapted, federation, algorithm, Serial(), metrics, settings=settings), program=program)
     if not shares(e):
         raise UserError(f"{config['method']} shares nothing that a new site could begin with: train it by itself")
     return e, received(e, final, problem.clients)

@@ -25,7 +25,7 @@ class Scored(nn.Module):
         return cast(Tensor, answer(self.module, named))
 
 
-class Prepared(nn.Module):
+class PreparedImages(nn.Module):
     """A module for images as they are stored (uint8): it normalizes them first."""
 
     def __init__(self, module: nn.Module, transform: Transform) -> None:

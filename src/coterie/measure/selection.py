@@ -4,8 +4,8 @@ The best of all rounds on the test samples themselves is what several papers pri
 would have on other samples, so whatever shows it says that it is optimistic.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -32,14 +32,27 @@ def goodness(value: N, higher_is_better: bool) -> N:
     return value if higher_is_better else -value
 
 
-def rule_of(config: Config) -> Select:
+def rule_of(config: Mapping[str, Any]) -> Select:
     """Return how the reported round of a run is chosen."""
-    return config.get("select", LAST)
+    rule: Select = config.get("select", LAST)
+    return rule
 
 
-def chooses(rule: Select, patience: int | None) -> bool:
+def patience_of(config: Mapping[str, Any]) -> int | None:
+    """Return after how many evaluations without improvement a run stops; None: it has all rounds."""
+    return config.get("patience")
+
+
+def chooses(config: Mapping[str, Any]) -> bool:
     """Return whether evaluations choose the round that is reported, or end the run."""
-    return rule != LAST or patience is not None
+    return rule_of(config) != LAST or patience_of(config) is not None
+
+
+def by_validation(config: Mapping[str, Any]) -> list[str]:
+    """Return the options of a configuration that look at validation samples, as they are written."""
+    rule, patience = rule_of(config), patience_of(config)
+    chosen = [f"select={rule}"] if rule in (BEST_VALIDATION, PER_CLIENT) else []
+    return chosen + ([] if patience is None else [f"patience={patience}"])
 
 
 def validation_column(config: Config) -> str:
@@ -93,5 +106,11 @@ def stalled(config: Config, history: Sequence[Row]) -> int:
 
 def out_of_patience(config: Config, history: Sequence[Row]) -> bool:
     """Return whether a run stops early after the last row."""
-    patience = config.get("patience")
+    patience = patience_of(config)
     return patience is not None and stalled(config, history) >= patience
+
+
+def why_stopped(config: Config, history: Sequence[Row]) -> str:
+    """Say why a run has stopped early after the last row."""
+    evaluations = f"{patience_of(config)} evaluations were no better on validation"
+    return f"stopped after round {history[-1]['round']}: {evaluations}"

@@ -1,7 +1,6 @@
 """A member without the others: its own samples, split, model, settings, seed and rounds, trained alone."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ..algorithms import local
@@ -9,10 +8,8 @@ from ..algorithms.base import Algorithm
 from ..algorithms.options import Training
 from ..core.errors import FolderError, UserError
 from ..core.schema import Config, Summary, TrackedRow
-from ..engines import Serial
 from ..store import RunFolder
-from ..training.experiment import Experiment
-from ..training.fit import fit
+from ..training.prepare import prepare
 from ..training.run import Run
 from ..training.so_far import run_so_far
 from .agreement import algorithm
@@ -72,28 +69,20 @@ def with_others(participant: Participant) -> Run | Path:
 
 def without_others(config: PeerConfig, member: Participant, out: Path, rounds: int) -> Run | Path:
     """Train a member alone until it has so many rounds, from where the folder ``out`` stands, and return the run."""
-    shared, own, method, peer = config.federation, member.alone.federation, local_method(config), config.peer
+    rounds_of_all, method = config.federation.rounds, local_method(config)
+    settings = member.experiment.settings.having(
+        loss=member.given.loss,
+        validation=0.0,  # its validation samples are apart already
+        out=out,
+        resume=True,
+        progress=f"{config.name} alone",
+        trackers=[StopAfter(rounds)] if rounds < rounds_of_all else [],
+    )
+    prepared = prepare(member.given.module, member.alone.federation, method, settings)
     try:
-        fit(
-            member.given.module,
-            own,
-            method,
-            rounds=shared.rounds,
-            seed=shared.seed,
-            loss=member.given.loss,
-            metric=config.metric,
-            evaluate_every=peer.evaluate_every,
-            select=peer.select,
-            patience=peer.patience,
-            out=out,
-            resume=True,
-            progress=f"{config.name} alone",
-            trackers=[StopAfter(rounds)] if rounds < shared.rounds else [],
-        )
+        prepared.run()
     except EnoughRounds:
-        experiment = Experiment.of(member.given, own, method, Serial(), shared.seed, shared.rounds)
-        experiment = replace(experiment, metrics=member.alone.metrics, evaluate_every=peer.evaluate_every)
-        return run_so_far(RunFolder(out), experiment, experiment)
+        return run_so_far(RunFolder(out), prepared.experiment, prepared.experiment)
     return out
 
 

@@ -16,7 +16,7 @@ from ..core.settings_file import read_toml
 from ..core.spec import convert, parse, parse_seconds, spelled, whole_number
 from .address import LOOPBACK, Address, address
 from .certificates import check_name
-from .kept import kept_by
+from .kept import check_kept
 from .tls import Credentials, say
 
 AUTO = "auto"
@@ -288,7 +288,7 @@ def _check(config: PeerConfig) -> None:
         raise UserError(f"{where}: mean and std have {len(shared.mean)} and {len(shared.std)} numbers: one per channel")
     if isinstance(shared.classes, tuple) and len(set(shared.classes)) < len(shared.classes):
         raise UserError(f"{where}: classes names one class twice: name each once")
-    kept_by(f"{config.path}, [peer]", config.peer.validation, config.peer.select, config.peer.patience)
+    check_kept(config)
 
 
 def _check_trusted(config: PeerConfig, trusted: Collection[str]) -> None:

@@ -1,24 +1,30 @@
-"""Which round's model a member keeps, by validation samples of its own, and when it stops to train."""
+"""The options of a member's run, and what its own model may be chosen by."""
+
+from typing import TYPE_CHECKING
 
 from ..core.errors import UserError
-from ..core.schema import Select, SelectionConfig
-from ..measure.selection import BEST_TEST, LAST
-from ..training.chosen import chosen_by
+from ..measure.selection import BEST_TEST, by_validation, rule_of
+from ..training.settings import RunSettings, options
+
+if TYPE_CHECKING:
+    from .config import PeerConfig
 
 
-def kept_by(where: str, validation: float, select: Select, patience: int | None) -> SelectionConfig:
-    """Return what a member's model is chosen by; refuse a choice without samples for it, or by test samples.
+def run_settings(config: "PeerConfig") -> RunSettings:
+    """Return the options of a member's run: those that all members have agreed on, and its own."""
+    shared, own = config.federation, {f.name: vars(config.peer).get(f.name, f.default) for f in options()}
+    return RunSettings(
+        **{**own, "rounds": shared.rounds, "seed": shared.seed, "loss": shared.loss, "metric": config.metric}
+    )
 
-    >>> kept_by("peer.toml", 0.2, "best-validation", None)
-    {'validation': 0.2, 'select': 'best-validation'}
-    """
-    if select == BEST_TEST:
+
+def check_kept(config: "PeerConfig") -> None:
+    """Refuse a choice without samples for it, or by test samples."""
+    settings, where = run_settings(config), f"{config.path}, [peer]"
+    if rule_of(settings.saved) == BEST_TEST:
         raise UserError(
-            f"{where}: select={select} chooses the model by the samples that measure it, and it would be deployed: "
+            f"{where}: select={BEST_TEST} chooses the model by the samples that measure it, and it would be deployed: "
             'write validation = 0.2 and select = "best-validation"'
         )
-    by_validation = {f"select={select}": select != LAST, f"patience={patience}": patience is not None}
-    for key, wanted in by_validation.items():
-        if wanted and not validation:
-            raise UserError(f"{where}: {key} looks at validation samples, and there are none: write validation = 0.2")
-    return chosen_by(validation, select, patience)
+    for key in by_validation(settings.saved) if not settings.validation else ():
+        raise UserError(f"{where}: {key} looks at validation samples, and there are none: write validation = 0.2")

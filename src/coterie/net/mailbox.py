@@ -201,28 +201,28 @@ class Mailbox:
             for at in [at for at in self._copies if at[0] < round]:
                 self._copies.pop(at).unlink(missing_ok=True)
 
-    def copies(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> dict[str, Arrived]:
+    def copies(self, wanted: Collection[str], round: int, step: int, until: WaitFor) -> dict[str, Arrived]:
         """Wait for the copies of one exchange; return those that came in time, by sender."""
 
         def here() -> set[str]:
             return {sender for sender in wanted if (round, step, sender) in self._copies}
 
         with self.changed:
-            found = self._wait(here, frozenset(wanted), (round, step), patience)
+            found = self._wait(here, frozenset(wanted), (round, step), until)
             paths = {sender: self._copies[round, step, sender] for sender in sorted(found)}
         return {sender: self._arrived(path, step) for sender, path in paths.items()}
 
     def _arrived(self, path: Path, step: int) -> Arrived:
         return partial(map_message, path, self.announced[step].tensors)
 
-    def transfers(self, wanted: Collection[str], round: int, step: int, patience: WaitFor) -> list[Arrived]:
+    def transfers(self, wanted: Collection[str], round: int, step: int, until: WaitFor) -> list[Arrived]:
         """Wait for the transfers of one exchange; return all until then that no state has yet, earlier ones as well."""
 
         def here() -> set[str]:
             return {sender for sender in wanted if self.has_transfer(sender, round, step)}
 
         with self.changed:
-            self._wait(here, frozenset(wanted), (round, step), patience)
+            self._wait(here, frozenset(wanted), (round, step), until)
             ready = []
             for sender, each in sorted(self._transfers.items()):
                 for at in sorted(at for at in each if at <= (round, step)):
@@ -236,13 +236,13 @@ class Mailbox:
         return (round, step) <= self._last.get(sender, (-1, -1))
 
     def _wait(
-        self, here: Callable[[], set[str]], wanted: frozenset[str], at: tuple[int, int], patience: WaitFor
+        self, here: Callable[[], set[str]], wanted: frozenset[str], at: tuple[int, int], until: WaitFor
     ) -> set[str]:
         """Wait until all are here whom one can wait for, in short turns."""
         began = time.monotonic()
-        while missing := (wanted - here()) & set(patience.alive()):
-            longest = patience.longest if self._arrives(missing, at) else 0.0
-            left = began + max(patience.seconds, longest) - time.monotonic()
+        while missing := (wanted - here()) & set(until.alive()):
+            longest = until.longest if self._arrives(missing, at) else 0.0
+            left = began + max(until.seconds, longest) - time.monotonic()
             if left <= 0:
                 break
             self.changed.wait(min(left, TURN))

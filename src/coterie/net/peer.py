@@ -21,8 +21,8 @@ from ..store.folder import CHECKPOINT, INBOX, OUTBOX
 from ..topology.sparse import links
 from ..training.chosen import chosen_so_far
 from ..training.client import client_tensors
-from ..training.experiment import RunState
 from ..training.so_far import run_after
+from ..training.state import RunState
 from .check import hello
 from .deadline import Deadline
 from .diverged import check_finite
@@ -53,7 +53,7 @@ class Peer:
     serve: Serve = to_nobody
     round: int = 0  # the one that it is in, counted from 0
     state: str = "waiting"  # what it does: waiting, training, resting, exchanging, finishing, leaving, done
-    rests: bool = False  # whether it is out of patience, so that it takes no step
+    rests: bool = False  # whether it takes no step, because evaluations were no better
     history: list[Row] = field(default_factory=list)
     missed: Counter[str] = field(default_factory=Counter)  # rounds that have waited for each member in vain
     mass: float | None = None  # push-sum's, of the saved state
@@ -87,7 +87,7 @@ class Peer:
             try:
                 self._rounds(now, resumed=found is not None)
             finally:
-                self.state = "done" if self.round >= p.experiment.rounds else GONE
+                self.state = "done" if self.round >= p.experiment.settings.rounds else GONE
                 carrier.close()
                 self.on_event("leaves", done=self.round, state=self.state)
 
@@ -118,7 +118,7 @@ class Peer:
         return set(self.receivers(round)).union(*heard) - {self.participant.name}
 
     def _rounds(self, now: RunState, resumed: bool) -> None:
-        rounds = self.experiment.rounds
+        rounds = self.experiment.settings.rounds
         for entry in [e for _, e in sorted(self.outbox.entries.items()) if e.round < self.round]:
             self.network.resend(entry)
         self._wait_for_others(resumed)
@@ -185,7 +185,7 @@ class Peer:
         return now, behind
 
     def _round_of_training(self) -> Round:
-        """Return the round that this peer trains in; out of patience it takes no step, and exchanges what it has."""
+        """Return the round that this peer trains in; a peer that rests takes no step, and exchanges what it has."""
         before, self.rests = self.rests, out_of_patience(self.config, self.history)
         self.state = "resting" if self.rests else "training"
         if self.rests and not before:
@@ -208,7 +208,7 @@ class Peer:
         if self.outbox.open is not None and self.outbox.open.round > self.round:  # it was caught up before a crash
             ahead = self.outbox.open.round
         if ahead is not None:
-            self._skip_to(min(ahead, self.experiment.rounds - 1))
+            self._skip_to(min(ahead, self.experiment.settings.rounds - 1))
         return ahead is not None
 
     def _note(self, row: Row) -> None:

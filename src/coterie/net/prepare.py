@@ -1,28 +1,22 @@
 """One participant's part of an experiment: all members' clients, of which only its own has samples here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..algorithms.base import Algorithm, Problem, Program
-from ..algorithms.bind import bind
-from ..core.errors import UserError, noted
-from ..core.schema import Config, SelectionConfig
+from ..algorithms.base import Algorithm, Problem
+from ..core.errors import UserError
+from ..core.schema import Config
 from ..data import Federation
-from ..data.validation import with_validation
-from ..engines import Serial
-from ..measure import metrics_for
-from ..measure.metric import MetricLike
 from ..models.model import Model
 from ..training.config import describe
 from ..training.experiment import Experiment
-from ..training.fit import TRIAL
-from ..training.model_check import check_model
-from ..training.select_engine import select_engine
+from ..training.prepare import prepare
+from ..training.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,6 @@ class Participant:
     folder: Path  # of its own
     deadline: float | None = None  # seconds that an exchange waits for neighbors; None: it adapts
     wait: float = 300.0  # seconds for the others to come before the first round
-    selection: SelectionConfig = field(default_factory=SelectionConfig)  # what the model that it keeps is chosen by
 
     @property
     def name(self) -> str:
@@ -50,53 +43,24 @@ class Participant:
 
 
 def experiments(
-    given: Model,
-    own: Federation,
-    members: Sequence[str],
-    client: int,
-    algorithm: Algorithm,
-    rounds: int,
-    seed: int,
-    metric: Sequence[MetricLike] = (),
-    evaluate_every: int = 1,
-    engine: str = "auto",
-    validation: float = 0.0,
+    given: Model, own: Federation, members: Sequence[str], client: int, algorithm: Algorithm, settings: RunSettings
 ) -> tuple[Experiment, Experiment, str]:
     """Return the experiment of all members with the samples of one, that of this one alone, and why its engine.
 
-    ``own``: a federation of one client, this participant's; ``validation``: the part of its training samples that is
-    kept out of training, which is the part that a simulation of all members keeps.
+    ``own``: a federation of one client, this participant's. Its validation samples are those that a simulation of all
+    members keeps.
     """
     if own.clients != 1:
         raise UserError(
             f"a peer brings the data of one participant, and these are of {own.clients}: give its own alone"
         )
-    with noted(TRIAL):
-        check_model(given, own)
-        metrics = metrics_for(given, own.sample(2), own.y, metric)
-    adapted = algorithm.adapt(given)
-    everybody = with_validation(among(own, members, client), validation, seed)
-    own = only(everybody, client, own)
-    program = bind(algorithm, Problem(adapted, len(members), rounds, seed))
-    check_between_peers(algorithm, program)
-    whole = Experiment(
-        adapted,
-        everybody,
-        algorithm,
-        program,
-        Serial(own.y.device),
-        metrics,
-        seed,
-        rounds,
-        evaluate_every=evaluate_every,
-    )
-    whole = whole.changed(shard=np.array([client]))
-    with noted(TRIAL):
-        whole.check()
-        chosen = select_engine(engine, whole, 1)
-    whole = replace(whole, engine=chosen.engine)
+    check_between_peers(algorithm, given, len(members), settings)
+    prepared = prepare(given, among(own, members, client), algorithm, settings, shard=np.array([client]))
+    whole, choice = prepared.experiment, prepared.choice
+    assert choice is not None
+    own = only(whole.federation, client, own)
     alone = replace(whole, federation=own, shard=None, program=whole.program._replace(topology=None))
-    return whole, alone, chosen.reason
+    return whole, alone, choice.reason
 
 
 def among(own: Federation, members: Sequence[str], client: int) -> Federation:
@@ -112,7 +76,7 @@ def among(own: Federation, members: Sequence[str], client: int) -> Federation:
 def configuration(p: Participant) -> Config:
     """Return what config.json of a participant's folder says: a run of one client, and whose it is."""
     device = p.experiment.federation.y.device.type
-    config: Config = {**describe(p.alone, p.given, p.experiment.engine.name, p.reason, device), **p.selection}
+    config = describe(p.alone, p.given, p.experiment.engine.name, p.reason, device)
     own = p.alone.federation
     config["peer"] = {
         "federation": p.federation,
@@ -131,8 +95,9 @@ def only(everybody: Federation, client: int, own: Federation) -> Federation:
     return replace(own, train=train, validation=validation)
 
 
-def check_between_peers(algorithm: Algorithm, program: Program[Any]) -> None:
+def check_between_peers(algorithm: Algorithm, given: Model, members: int, settings: RunSettings) -> None:
     """Refuse what needs a server, and what no peer could repeat after a crash."""
+    program = algorithm.bind(Problem(algorithm.adapt(given), members, settings.rounds, settings.seed))
     if program.topology is None:
         raise UserError(
             f"{algorithm.name} as it is set needs a server, and peers have none: give it a topology, if it takes one, "

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from ..models.losses import loss_named
-from ..models.model import Model
-from ..training.checks import find_device
+from ..training.prepare import model_of
 from .address import LOOPBACK, Address
 from .agreement import agreed, algorithm, digest, module
 from .certificates import key_problem
 from .check import SOON
 from .config import PeerConfig
-from .kept import kept_by
+from .kept import run_settings
 from .mailbox import Mailbox
 from .own_data import own_data
 from .peer import MakeTransport
@@ -27,18 +25,12 @@ DAY = 86400.0  # seconds
 
 def participant(config: PeerConfig) -> Participant:
     """Return what the file asks for, ready to run."""
-    shared, place = config.federation, find_device("auto")
-    own = own_data(config)
+    own, settings = own_data(config), run_settings(config)
     found = agreed(config, own)
-    own = own.to(place)
-    given = Model(module(config, own).to(place), loss_named(shared.loss))
-    members = tuple(config.members)
-    plan = shared.rounds, shared.seed, config.metric, config.peer.evaluate_every
-    whole, alone, reason = experiments(
-        given, own, members, config.client, algorithm(config), *plan, validation=config.peer.validation
-    )
+    given, members = model_of(module(config, own), settings), tuple(config.members)
+    whole, alone, reason = experiments(given, own, members, config.client, algorithm(config), settings)
     return Participant(
-        shared.id,
+        config.federation.id,
         members,
         config.client,
         whole,
@@ -50,7 +42,6 @@ def participant(config: PeerConfig) -> Participant:
         config.folder,
         config.deadline,
         config.wait,
-        kept_by(f"{config.path}, [peer]", config.peer.validation, config.peer.select, config.peer.patience),
     )
 
 

@@ -85,7 +85,7 @@ def to_nobody(latest: Callable[[], PeerStatus]) -> AbstractContextManager[object
 
 def status_of(peer: "Peer") -> PeerStatus:
     """Return what a peer that has begun shows; any thread may ask."""
-    p, rounds, rows = peer.participant, peer.participant.experiment.rounds, list(peer.history)
+    p, rounds, rows = peer.participant, peer.participant.experiment.settings.rounds, list(peer.history)
     counts = peer.network.transport.snapshot()
     last = rows[-1] if rows else None
     return {
@@ -114,7 +114,7 @@ def status_of(peer: "Peer") -> PeerStatus:
 
 def _members(peer: "Peer", counts: dict[str, Any]) -> dict[str, MemberStatus]:
     names, alive = peer.participant.members, peer.network.transport.alive()
-    rounds = peer.participant.experiment.rounds
+    rounds = peer.participant.experiment.settings.rounds
     near = peer.neighbors(min(peer.round, rounds - 1))
     found: dict[str, MemberStatus] = {}
     for name in names:

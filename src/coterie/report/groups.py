@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.schema import Config, Row
 from ..core.units import metrics_of
 from ..measure.compare import MethodRuns
-from ..measure.selection import rule_of
+from ..training.settings import options
 from .record import Record
 from .titles import setup_title
 
@@ -165,13 +165,15 @@ def _common(record: Record) -> dict[str, Any]:
     }
 
 
+APART = ("seed", "device", "evaluate_every", "record")  # options that may differ between two runs of one set-up
+
+
 def _own(record: Record) -> dict[str, Any]:
     """Return what makes two runs of one set-up the same but for the seed."""
     c = record.config
-    around = {"rounds": c["rounds"], "first model": c.get("init", "common")}
-    missing = {"drop_messages": c.get("drop_messages", 0.0), "offline": c.get("offline", 0.0)}
-    protocol = {"validation": c.get("validation", 0.0), "select": rule_of(c), "patience": c.get("patience")}
-    return {"method": c["method"], **c["settings"], **around, **missing, **protocol, "precision": c["precision"]}
+    kept = {f.name: c.get(f.name, f.default) for f in options("saved") if f.name not in APART}
+    around = {"rounds": c["rounds"], "first model": kept.pop("init")}
+    return {"method": c["method"], **c["settings"], **around, **kept}
 
 
 def _key(value: Any) -> str:

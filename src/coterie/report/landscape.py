@@ -27,7 +27,9 @@ from ..store.checkpoint import Checkpoint
 from ..training.checks import find_device
 from ..training.config import rebuild
 from ..training.experiment import Experiment
+from ..training.prepare import prepare
 from ..training.run import shapes
+from ..training.settings import RunSettings
 from .charts import INK, SCALE, Chart, Figure, axis, color_bar
 from .groups import Setup
 from .record import Record
@@ -157,9 +159,11 @@ def _problem(record: Record, device: torch.device) -> tuple[Model, Federation, E
     module, federation, algorithm = rebuild(record.config, data_dir=record.data_dir)
     if federation.fingerprint() != record.config["fingerprints"]["data"]:
         raise UserError("the data are not those of the run any more")
-    federation, given = federation.to(device), Model(module.to(device), loss_named(record.config["loss"]))
-    experiment = Experiment.of(given, federation, algorithm, Serial(), record.seed, record.config["rounds"])
-    return experiment.model, federation, experiment
+    settings = RunSettings(
+        rounds=record.config["rounds"], seed=record.seed, loss=loss_named(record.config["loss"]), device=device
+    )
+    experiment = prepare(module, federation, algorithm, settings.having(engine="serial")).experiment
+    return experiment.model, experiment.federation, experiment
 
 
 def _some_samples(federation: Federation, model: Model, budget: float) -> tuple[Samples, int]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..training.schedule import Schedule
+from ..training.settings import RunSettings
 from . import bounds
 from .bounds import Cohort
 from .outcome import EXACT, SEEN, Condition, Constant, Outcome, bound_curve, plain_sgd, running_means
@@ -37,7 +38,7 @@ def norms(problem: QuadraticProblem, run: Trajectory) -> Norms:
 
 def cohort(participation: float | int, n: int) -> Cohort:
     """Return how many of n clients take part in a round."""
-    return Cohort(len(Schedule(n, participation, 0, 1, 1).cohort(0)), n)
+    return Cohort(len(Schedule(n, participation, RunSettings(rounds=1)).cohort(0)), n)
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:

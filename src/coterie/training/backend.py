@@ -11,8 +11,9 @@ from ..core.tensors import Tensors
 from ..store.checkpoint import Checkpoint, Saved
 from .client import Client
 from .cluster import Cluster
-from .experiment import Experiment, RunState
+from .experiment import Experiment
 from .select_engine import Choice
+from .state import RunState
 
 
 class Backend(Protocol):

@@ -34,10 +34,14 @@ def check_asked(e: "Experiment") -> None:
     _check_rates(e)
     _check_lengths(e)
     _check_small_batches(e)
-    tried = [len(e.tests.y), int(e.tests.sizes.sum()), int(e.train.sizes.sum()) if OWN_TRAIN in e.record else 0]
+    tried = [
+        len(e.tests.y),
+        int(e.tests.sizes.sum()),
+        int(e.train.sizes.sum()) if OWN_TRAIN in e.settings.record else 0,
+    ]
     kept = e.metrics.task.dtype.itemsize * e.metrics.width * max(tried)
     check_fits(2 * kept, "what the metrics keep of all samples", "choose others, or keep less of a sample")
-    for measured in e.record:
+    for measured in e.settings.record:
         measure.check_measure(measured, e.model, e.program, e.measurable)
     if e.first is not None and not begins_apart(e):
         raise UserError(

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from ..core.errors import UserError
 from ..core.files import disk
-from ..core.schema import VALIDATION, Config, Row, Select, SelectionConfig
+from ..core.schema import VALIDATION, Config, Row
 from ..core.schema_parts import TRAIN_AFTER_MIX, TRAIN_AFTER_TRAIN
 from ..core.tensors import Tensors
 from ..core.units import metrics_of
 from ..data import Federation
 from ..measure.rows import Columns, metric_row
 from ..measure.selection import (
-    BEST_TEST,
-    BEST_VALIDATION,
     LAST,
     PER_CLIENT,
+    by_validation,
+    chooses,
     goodness,
     higher_is_better,
     reported,
@@ -120,25 +120,12 @@ def chosen_so_far(experiment: Experiment, folder: RunFolder | None, config: Conf
     return chosen
 
 
-def check_selection(experiment: Experiment, select: Select, patience: int | None) -> None:
-    """Refuse a choice by samples that nobody has."""
-    by_validation = {f"select={select}": select in (BEST_VALIDATION, PER_CLIENT), f"patience={patience}": patience}
-    for asked in (text for text, wanted in by_validation.items() if wanted):
+def check_selection(experiment: Experiment) -> None:
+    """Refuse a choice by samples that are not there."""
+    selection = experiment.settings.saved
+    for option in by_validation(selection):
         if not experiment.federation.validation:
-            raise UserError(f"{asked} looks at validation samples, and there are none: keep some with validation=0.2")
-        if not experiment.measurable:
-            raise UserError(f"{asked} needs a metric, and nothing is measured here: leave it out")
-    if select == BEST_TEST and not experiment.measurable:
-        raise UserError(f"select={select} needs a metric, and nothing is measured here: leave it out")
-
-
-def chosen_by(validation: float, select: Select, patience: int | None) -> SelectionConfig:
-    """Return what the configuration says of the choice; what is usual is left out, as in runs of old."""
-    found: SelectionConfig = {}
-    if validation:
-        found["validation"] = validation
-    if select != LAST:
-        found["select"] = select
-    if patience is not None:
-        found["patience"] = patience
-    return found
+            raise UserError(f"{option} looks at validation samples, and there are none: keep some with validation=0.2")
+    if chooses(selection) and not experiment.measurable:
+        option = next(iter(by_validation(selection)), f"select={rule_of(selection)}")
+        raise UserError(f"{option} needs a metric, and nothing is measured here: leave it out")

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -28,28 +28,20 @@ from ..models.model import Model
 from ..models.parts import origin_of
 from ..topology import Topology
 from .experiment import Experiment
-from .first import COMMON, PER_CLIENT
 
 
 def describe(experiment: Experiment, model: Model, engine: str, reason: str, device: str) -> Config:
     """Return the configuration of a run; ``model``: as it was given, before the method adapted it."""
     algorithm, federation = experiment.algorithm, experiment.federation
     origin = origin_of(model.module) or {"module": type(model.module).__qualname__}
-    config: Config = {
+    config: Any = {
         "method": algorithm.name,
         "settings": {k: _as_json(v) for k, v in algorithm.settings.items()},
         "data": {**federation.origin, "clients": federation.clients},
         "transform": _prepared(federation),
         "model": dict(origin),
         "loss": name_of_loss(model.loss) or _name(model.loss),
-        "rounds": experiment.rounds,
-        "seed": experiment.seed,
-        "init": COMMON if experiment.first is None else PER_CLIENT,
-        "drop_messages": experiment.drop_messages,
-        "offline": experiment.offline,
-        "evaluate_every": experiment.evaluate_every,
-        "record": list(experiment.record),
-        "precision": model.precision,
+        **experiment.settings.saved,
         "device": "cuda" if device == "cuda" else "cpu",
         "engine": engine,
         "engine_reason": reason,
@@ -57,7 +49,7 @@ def describe(experiment: Experiment, model: Model, engine: str, reason: str, dev
         "fingerprints": {"data": federation.fingerprint(), "model": fingerprint(model)},
         "versions": {"coterie": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    return _with_parts(config, experiment)
+    return _with_parts(cast(Config, config), experiment)
 
 
 def _with_parts(config: Config, experiment: Experiment) -> Config:

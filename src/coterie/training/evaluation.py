@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..data.batches import Batches
 from ..measure.convergence import OWN_TRAIN
+from ..measure.selection import chooses
 from ..store import RunFolder
 from .experiment import Experiment
 
@@ -21,31 +22,28 @@ FREE_MACS = 20e9  # multiply-adds of all evaluations of a run: about two seconds
 EVALUATIONS = 10  # of a run, at least: with fewer, neither a curve nor the rounds to a target say anything
 
 
-def interval(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None, chosen: bool) -> int:
-    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for.
-
-    ``chosen``: whether evaluations choose the round that is reported, or end the run.
-    """
+def interval(asked: int | Literal["auto"], experiment: Experiment, begun: RunFolder | None) -> int:
+    """Return the rounds between two evaluations; a continued run keeps its own unless another number is asked for."""
     if isinstance(asked, str):  # auto
         known = None if begun is None else begun.config().get("evaluate_every")
-        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment, chosen)
+        return known if isinstance(known, int) and known > 0 else evaluation_interval(experiment)
     return asked
 
 
-def evaluation_interval(experiment: Experiment, chosen: bool) -> int:
+def evaluation_interval(experiment: Experiment) -> int:
     """Return the rounds between two evaluations: 1 where something is recorded or chosen, because that was asked for.
 
     Only rounds that were evaluated can be chosen.
     """
     e = experiment
-    if not e.measurable or e.record or chosen:
+    if not e.measurable or e.settings.record or chooses(e.settings.saved):
         return 1
     price = e.flops_per_sample(e.model) / 3
     work = evaluation_passes(e) * price
-    if e.rounds * (work + 4 * CALL) <= FREE_MACS:
+    if e.settings.rounds * (work + 4 * CALL) <= FREE_MACS:
         return 1
     cheap = ceil((work + calls(e) * CALL) / (SHARE * training_price(e) * max(1, training_passes(e))))
-    return min(cheap, max(1, e.rounds // EVALUATIONS))
+    return min(cheap, max(1, e.settings.rounds // EVALUATIONS))
 
 
 def training_price(e: Experiment) -> float:
@@ -56,8 +54,8 @@ def training_price(e: Experiment) -> float:
     submodels = e.program.submodels
     if submodels is None:
         return float(e.flops_per_sample(e.model))
-    rounds = sorted({e.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
-    asked = (replace(e.round(t), cohort=e.schedule.asked(t)) for t in rounds)  # with those who are offline
+    rounds = sorted({e.settings.rounds * (2 * k + 1) // (2 * PARTS) for k in range(PARTS)})
+    asked = (replace(e.round(t), cohort=e.schedule.asked(t)) for t in rounds)  # with those that are absent
     held = [(len(a.places), e.flops_per_sample(a.submodel.model)) for r in asked for a in submodels(r)]
     return sum(count * flops for count, flops in held) / sum(count for count, _ in held)
 
@@ -77,7 +75,7 @@ def evaluation_passes(e: Experiment) -> int:
     Fine-tuning for the measurement goes forward and back.
     """
     tuning = 3 * e.program.training.finetune_epochs * int(e.train.sizes.sum())
-    trained = 2 * int(e.train.sizes.sum()) if OWN_TRAIN in e.record else 0
+    trained = 2 * int(e.train.sizes.sum()) if OWN_TRAIN in e.settings.record else 0
     return (3 if tuning else 2) * int(e.tests.sizes.sum()) + len(e.tests.y) + tuning + trained
 
 

@@ -24,7 +24,7 @@ def check_exchange(e: "Experiment") -> None:
     _check_company(e)
     if e.program.fresh_graph and graph is not None and graph.fixed:
         raise UserError(f"fresh_graph changes nothing, because {graph.name} is always the same: leave it out")
-    for name, likely in (("drop_messages", e.drop_messages), ("offline", e.offline)):
+    for name, likely in e.settings.lost.items():
         _check_lost(e, name, likely)
 
 
@@ -50,8 +50,6 @@ def _check_compared(graph: Topology, t: Training) -> None:
 
 
 def _check_lost(e: "Experiment", name: str, likely: float) -> None:
-    if not 0 <= likely <= 1:
-        raise UserError(f"{name}={likely} is out of range: it must be a probability between 0 and 1")
     if likely and e.program.topology is None and not e.program.message(e.model.start):
         raise UserError(f"{name} changes nothing, because {e.algorithm.name} sends nothing: leave it out")
     if likely and e.program.topology is None:

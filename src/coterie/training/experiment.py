@@ -1,10 +1,10 @@
 """One experiment, ready to run round by round: who takes part, what they do, what is measured."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from .. import measure
 from ..algorithms.base import Algorithm, ModelGroup, Problem, Program, Round, Trained
 from ..algorithms.bind import bind
 from ..algorithms.update import model_groups, nobody_trains, submodel_of_each
-from ..core.schema import MeasureName, Row
+from ..core.schema import Row
 from ..core.tensors import Tensors, floating, pick
 from ..data import Federation
 from ..data.batches import Integers, Samples
@@ -33,16 +33,8 @@ from .client_models import client_models
 from .first import First, everybodys
 from .own_train import own_train, own_train_values
 from .schedule import Schedule
-
-AFTER_TRAIN = "measured/after_train"
-
-
-class RunState(NamedTuple):
-    """What is carried from round to round."""
-
-    state: Any
-    after_train: Tensor  # [n, metrics] of each client when it last trained; NaN before that
-    values: Tensors | None = None  # [n, metrics] by protocol, if this round was evaluated; not saved
+from .settings import RunSettings, options
+from .state import AFTER_TRAIN, RunState
 
 
 @dataclass(frozen=True)
@@ -55,13 +47,8 @@ class Experiment:
     program: Program[Any]  # the algorithm, bound to this model and these clients
     engine: Engine
     metrics: Metrics  # what is measured of every model; the first one decides
-    seed: int
-    rounds: int
-    drop_messages: float = 0.0  # how likely a message between peers is dropped
-    record: Sequence[MeasureName] = ()  # what is measured beside metrics, costs and consensus
-    evaluate_every: int = 1  # rounds between two evaluations
+    settings: RunSettings  # the options of the run
     shard: Integers | None = None  # the clients of this process, in ascending order; None: all
-    offline: float = 0.0  # how likely a client between peers is not there for a whole round
     first: First | None = None  # what each client begins with; None: everybody with the same model
     newcomers: Federation | None = None  # clients that come after the last round, if there are any
 
@@ -74,20 +61,33 @@ class Experiment:
         engine: Engine,
         seed: int,
         rounds: int,
-        drop_messages: float = 0.0,
-        record: Sequence[MeasureName] = (),
+        **more: Any,
     ) -> "Experiment":
-        """Build an experiment with the model as the algorithm wants it, and the algorithm bound to it."""
-        adapted = algorithm.adapt(model)
-        program = bind(algorithm, Problem(adapted, federation.clients, rounds, seed))
-        metrics = measure.metrics_for(model, federation.sample(2), federation.y, ())
-        return cls(adapted, federation, algorithm, program, engine, metrics, seed, rounds, drop_messages, record)
+        """Build an experiment with the model as the algorithm wants it; ``more``: options beside seed and rounds."""
+        settings = RunSettings(seed=seed, rounds=rounds, **more)
+        metrics = measure.metrics_for(model, federation.sample(2), federation.y, settings.metrics)
+        return cls.bound(algorithm.adapt(model), federation, algorithm, engine, metrics, settings=settings)
 
-    def changed(self, **fields: Any) -> "Experiment":
-        """Return it with other fields, and the algorithm bound again: to another shard, another model."""
-        e = replace(self, **fields)
-        problem = Problem(e.model, e.federation.clients, e.rounds, e.seed, shard=e.shard)
-        return replace(e, program=bind(e.algorithm, problem, e.offline > 0))
+    @classmethod
+    def bound(
+        cls, model: Model, federation: Federation, algorithm: Algorithm, engine: Engine, metrics: Metrics, **fields: Any
+    ) -> "Experiment":
+        """Bind the algorithm to a ``model`` that it has adapted, and to the clients."""
+        settings: RunSettings = fields["settings"]
+        problem = Problem(model, federation.clients, settings.rounds, settings.seed, shard=fields.get("shard"))
+        program = bind(algorithm, problem, settings.absences)
+        return cls(model, federation, algorithm, program, engine, metrics, **fields)
+
+    def changed(self, **changes: Any) -> "Experiment":
+        """Return it with other fields or other options, and the algorithm bound again: to another shard or model."""
+        chosen = {f.name: changes.pop(f.name) for f in options("typed") if f.name in changes and f.name != "engine"}
+        e = replace(self, settings=self.settings.having(**chosen), **changes)
+        more = {"settings": e.settings, "shard": e.shard, "first": e.first, "newcomers": e.newcomers}
+        return Experiment.bound(e.model, e.federation, e.algorithm, e.engine, e.metrics, **more)
+
+    def having(self, **chosen: Any) -> "Experiment":
+        """Return it with other options, none of which changes what a round computes."""
+        return replace(self, settings=self.settings.having(**chosen))
 
     @cached_property
     def train(self) -> Samples:
@@ -158,7 +158,7 @@ class Experiment:
 
     def unmeasured(self) -> Tensor:
         """Return the metrics right after training of clients that never trained: NaN."""
-        width = len(self.metrics.each) * (2 if OWN_TRAIN in self.record else 1)
+        width = len(self.metrics.each) * (2 if OWN_TRAIN in self.settings.record else 1)
         return torch.full((len(self.local_clients), width), torch.nan, dtype=torch.float64)
 
     def saved(self, now: RunState) -> Tensors:
@@ -176,7 +176,7 @@ class Experiment:
         own = cohort if self.shard is None else cohort[np.isin(cohort, self.shard)]
         Ws = self.schedule.matrices(t, self.train.y.device)
         found = self.dropout, self.smallest_batch
-        return Round(t, own, Ws, self.train, self.engine, self.seed, cohort, self.local_clients, *found)
+        return Round(t, own, Ws, self.train, self.engine, self.settings.seed, cohort, self.local_clients, *found)
 
     def everybody(self, t: int) -> Round:
         """Return round ``t`` with all clients."""
@@ -186,8 +186,8 @@ class Experiment:
     def schedule(self) -> Schedule:
         """Who takes part when, and who mixes with whom."""
         p, clients = self.program, self.federation.clients
-        exchange = p.topology, p.gossip_steps, p.fresh_graph, self.drop_messages, p.weight_stays_with
-        return Schedule(clients, p.participation, self.seed, self.rounds, self.evaluate_every, self.offline, *exchange)
+        exchange = p.topology, p.gossip_steps, p.fresh_graph, p.weight_stays_with
+        return Schedule(clients, p.participation, self.settings, *exchange)
 
     def run_round(self, before: RunState, t: int, evaluate: bool) -> tuple[RunState, Row]:
         """Run round ``t``, and return its row of measurements."""
@@ -211,6 +211,7 @@ class Experiment:
         common = None
         if one is not None and self.measurable:
             common = measure.measure_common(self.engine, self.model, one, self.tests, self.local_clients, self.metrics)
+        record = self.settings.record
         first = self.local_clients[0] == 0  # the shard of the first client counts the messages of all shards
         measures = ShardMeasures(
             local_clients=self.local_clients,
@@ -226,7 +227,7 @@ class Experiment:
             else None,
             values=self.values(state, after_train, t, common) if evaluate else None,
             common=common,
-            recorded=measure.record_columns(self, self.record, before.state, state) if evaluate and self.record else {},
+            recorded=measure.record_columns(self, record, before.state, state) if evaluate and record else {},
         )
         return RunState(state, after_train), measures._replace(evaluation_seconds=self._now() - began - seconds)
 
@@ -241,7 +242,7 @@ class Experiment:
 
         With partial participation a model is measured in its round, unless another follows before the evaluation.
         """
-        rounds = (r.global_cohort, self.schedule.cohort(r.index + 1)) if self.offline else (r.global_cohort,)
+        rounds = (r.global_cohort, self.schedule.cohort(r.index + 1)) if self.settings.offline else (r.global_cohort,)
         everybody = all(len(cohort) == len(self.train.owned) for cohort in rounds)
         if not self.measurable or (everybody and not evaluate):
             return known
@@ -252,7 +253,7 @@ class Experiment:
                 who = r.cohort[group.places[asked]]
                 models = group.models if len(asked) == len(group.places) else pick(group.models, asked)
                 values = measure.personal_values(self.engine, group.model, models, self.tests, who, self.metrics)
-                if OWN_TRAIN in self.record:
+                if OWN_TRAIN in self.settings.record:
                     values = torch.cat([values, own_train(self, group.model, models, who)], 1)
                 known = known.index_copy(0, torch.from_numpy(np.searchsorted(self.local_clients, who)), values)
         return known
@@ -279,7 +280,7 @@ class Experiment:
                         asked = samples, who, self.metrics, seen
                         found[name][g.places] = measure.personal_values(self.engine, g.model, g.models, *asked)
         found["after_train"] = torch.where(after_train.isnan(), found["after_mix"], after_train)
-        return found | (own_train_values(self, state, trained, t) if OWN_TRAIN in self.record else {})
+        return found | (own_train_values(self, state, trained, t) if OWN_TRAIN in self.settings.record else {})
 
     def groups(self, state: Any, t: int) -> Iterator[ModelGroup]:
         """Yield what the local clients would deploy after round ``t``, each in the submodel it has in that round."""
@@ -287,7 +288,7 @@ class Experiment:
 
     def clients(self, state: Any, t: int | None = None) -> list[Client]:
         """Return the local clients' models after round ``t``, the last unless given."""
-        return client_models(self, state, self.rounds - 1 if t is None else t)
+        return client_models(self, state, self.settings.rounds - 1 if t is None else t)
 
     def modules(self, t: int) -> list[Model]:
         """Return the model that each client has after round ``t``: the common one, or its submodel."""

@@ -47,7 +47,9 @@ def first_steps(e: Experiment, engine: Engine) -> FirstSteps:
     for place, client in enumerate(two):
         owned[client] = e.train.owned[client][: few - (place if few > 2 and sizes.min() < sizes.max() else 0)]
     samples, everybody = replace(e.train, owned=tuple(owned)), np.arange(len(sizes))
-    return FirstSteps(0, two, e.round(0).Ws, samples, engine, e.seed, everybody, two, e.dropout, e.smallest_batch)
+    return FirstSteps(
+        0, two, e.round(0).Ws, samples, engine, e.settings.seed, everybody, two, e.dropout, e.smallest_batch
+    )
 
 
 def take_first_steps(e: Experiment, engine: Engine) -> None:

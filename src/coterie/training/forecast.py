@@ -30,13 +30,13 @@ class Forecast(NamedTuple):
 
 def forecast(e: Experiment) -> Forecast:
     """Count a run; exact where it has few rounds, else from rounds that are spread over all of it."""
-    looked_at = sorted({e.rounds * (2 * k + 1) // (2 * LOOKED_AT) for k in range(LOOKED_AT)})
-    rounds = [e.round(t) for t in (looked_at if e.rounds > LOOKED_AT else range(e.rounds))]
-    share = e.rounds / len(rounds)
+    looked_at = sorted({e.settings.rounds * (2 * k + 1) // (2 * LOOKED_AT) for k in range(LOOKED_AT)})
+    rounds = [e.round(t) for t in (looked_at if e.settings.rounds > LOOKED_AT else range(e.settings.rounds))]
+    share = e.settings.rounds / len(rounds)
     state = e.program.init(e.model.start, everybodys(e.first, e.model.start, e.local_clients))
     samples = leaves((e.federation.x, e.federation.y, e.federation.test_x, e.federation.test_y))
     forward = sum(e.forward_flops(r) / max(1, len(r.cohort)) for r in rounds) / len(rounds)
-    evaluations = -(-e.rounds // e.evaluate_every) if e.measurable else 0
+    evaluations = -(-e.settings.rounds // e.schedule.every) if e.measurable else 0
     return Forecast(
         share * sum(_flops(e, r) for r in rounds),
         share * sum(e.program.traffic(state, r).totals.bytes for r in rounds),

@@ -74,7 +74,7 @@ def personalized(
 
 
 def _personalized(e: Experiment, models: Tensors, epochs: int | None) -> Iterator[ModelGroup]:
-    problem, r = Problem(e.model, e.federation.clients, e.rounds, e.seed), _arrival(e)
+    problem, r = Problem(e.model, e.federation.clients, e.settings.rounds, e.settings.seed), _arrival(e)
     if e.program.training.finetune_epochs and epochs is None:
         tune = finetuned(e.program._replace(models=lambda s: s, submodels=None), problem).finetune
         assert tune is not None
@@ -91,7 +91,7 @@ def begun(e: Experiment, common: Tensors) -> Tensors:
     models: Tensors = replicate(common, e.federation.clients)
     if e.program.prepare is None:
         return models
-    own = bind(e.algorithm, Problem(e.model, e.federation.clients, e.rounds, e.seed))
+    own = bind(e.algorithm, Problem(e.model, e.federation.clients, e.settings.rounds, e.settings.seed))
     assert own.prepare is not None
     return own.models(own.prepare(own.init(common, models), _arrival(e)))
 
@@ -124,7 +124,7 @@ def _arrival(e: Experiment) -> Round:
     """Return the round after the last one, in which newcomers alone take part."""
     everybody: Integers = np.arange(e.federation.clients)
     found = e.dropout, e.smallest_batch
-    return Round(e.rounds, everybody, (), e.train, e.engine, e.seed, everybody, everybody, *found)
+    return Round(e.settings.rounds, everybody, (), e.train, e.engine, e.settings.seed, everybody, everybody, *found)
 
 
 def newcomer_summary(e: Experiment, final: Tensors) -> Newcomers | None:

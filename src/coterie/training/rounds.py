@@ -14,7 +14,7 @@ from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.convergence import CLIENTS
 from ..measure.rows import client_columns
-from ..measure.selection import PER_CLIENT, out_of_patience, rule_of
+from ..measure.selection import PER_CLIENT, out_of_patience, rule_of, why_stopped
 from ..models.model import Model, products
 from ..store import RunFolder, Writer
 from ..store.chosen import drop_later
@@ -25,11 +25,12 @@ from .chosen import Chosen, chosen_so_far
 from .client import answering, client_tensors
 from .client_summary import client_summary
 from .config import moved
-from .experiment import Experiment, RunState
+from .experiment import Experiment
 from .history import History
 from .newcomers import mean_over, newcomer_summary
 from .resampled import resampled
 from .run import Run, read_finished
+from .state import RunState
 from .time_limit import LimitedRun
 
 
@@ -54,7 +55,7 @@ def read_again(experiment: Experiment, folder: RunFolder, config: Config, tracki
 
 def _forms(experiment: Experiment, folder: RunFolder) -> Callable[[int, Tensors], Model]:
     """Return the model of each client of a finished run, in the form that it had in its round."""
-    rounds = folder.client_summary().get("rounds") or [experiment.rounds] * experiment.federation.clients
+    rounds = folder.client_summary().get("rounds") or [experiment.settings.rounds] * experiment.federation.clients
     forms = {t: experiment.modules(t - 1) for t in set(rounds)}
     return lambda i, _: forms[rounds[i]][i]
 
@@ -92,7 +93,7 @@ def run_rounds(
             bar.update(row)
             tracking.round(row)
             if out_of_patience(config, history):
-                bar.say(f"stopped after round {t + 1}: {config['patience']} evaluations were no better on validation")
+                bar.say(why_stopped(config, history))
                 break
     return _finished(experiment, backend, folder, config, now, history, tracking, limited, chosen)
 
@@ -136,7 +137,7 @@ def _finished(
 def _built(experiment: Experiment, now: RunState, todo: range) -> float:
     """Let an engine build its programs together, by going through the next round, and return the seconds it took."""
     silent = replace(experiment.metrics, silent=True)  # answers are none of the model's, which a metric may not take
-    began, plain = time.perf_counter(), replace(experiment, record=(), metrics=silent)
+    began, plain = time.perf_counter(), replace(experiment, metrics=silent).having(record=())
     if isinstance(experiment.engine, InMemory) and len(todo):
         # A program is built as it will run: how products are rounded is a part of it.
         with noted(f"It happened in round {todo.start + 1}."), products(experiment.model.precision):

@@ -15,6 +15,7 @@ from ..core import rng
 from ..core.tensors import floating
 from ..data.batches import Integers
 from ..topology import Topology, drop_messages, without_absent
+from .settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -23,31 +24,34 @@ class Schedule:
 
     clients: int
     participation: float  # a fraction, or how many where it is an integer
-    seed: int
-    rounds: int
-    evaluate_every: int  # rounds between two evaluations
-    offline: float = 0.0  # how likely a client is not there for a whole round
+    settings: RunSettings
     topology: Topology | None = None  # None: there is a server
     gossip_steps: int = 1  # exchanges of a round
     fresh_graph: bool = False  # whether each exchange has a graph of its own
-    drop_messages: float = 0.0  # how likely a message is dropped
     weight_stays_with: Literal["receiver", "sender"] = "receiver"  # the weight of a message that is not delivered
     _latest: dict[int, Integers] = field(default_factory=dict, repr=False, compare=False)
     _fixed: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def every(self) -> int:
+        """The rounds between two evaluations; 1 until "auto" is a number."""
+        every = self.settings.evaluate_every
+        return every if isinstance(every, int) else 1
+
     def cohort(self, t: int) -> Integers:
         """Return who takes part in round ``t``, in ascending order: of those who are asked, whoever is there."""
         asked = self.asked(t)
-        if not self.offline:
+        likely = self.settings.offline
+        if not likely:
             return asked
-        return asked[rng.generator(self.seed, "offline", t).random(self.clients)[asked] >= self.offline]
+        return asked[rng.generator(self.settings.seed, "offline", t).random(self.clients)[asked] >= likely]
 
     def asked(self, t: int) -> Integers:
         """Return who is asked to take part in round ``t``: drawn without replacement, in ascending order."""
         n, m = self.clients, self.active
         if m == n:
             return np.arange(n)
-        return np.sort(rng.generator(self.seed, "sample", t).choice(n, m, replace=False))
+        return np.sort(rng.generator(self.settings.seed, "sample", t).choice(n, m, replace=False))
 
     @cached_property
     def active(self) -> int:
@@ -61,12 +65,12 @@ class Schedule:
         """
         if self.topology is None:
             return ()
-        absent = self.offline > 0 or self.active < self.clients  # whether a round may be without some of them
-        if self.topology.fixed and not self.drop_messages and not absent:
+        absent = self.settings.offline > 0 or self.active < self.clients  # whether a round may be without some of them
+        if self.topology.fixed and not self.settings.drop_messages and not absent:
             if device not in self._fixed:
                 self._fixed[device] = self.topology(0).to(device)
             return (self._fixed[device],) * self.gossip_steps
-        different = self.gossip_steps if self.fresh_graph or self.drop_messages else 1
+        different = self.gossip_steps if self.fresh_graph or self.settings.drop_messages else 1
         present = self.cohort(t) if absent else None
         topology = self.topology
         graph = (lambda t: topology(t, **trained)) if trained else topology
@@ -95,25 +99,25 @@ class Schedule:
         """Return the matrix of exchange ``q`` of round ``t``, without what is not delivered."""
         exchange = t * self.gossip_steps + q  # counted over all rounds
         W = graph(exchange if self.fresh_graph else t)
-        if self.drop_messages:
-            draw = rng.generator(self.seed, "silent", exchange)
-            W = drop_messages(W, self.drop_messages, self.weight_stays_with, draw)
+        if self.settings.drop_messages:
+            draw = rng.generator(self.settings.seed, "silent", exchange)
+            W = drop_messages(W, self.settings.drop_messages, self.weight_stays_with, draw)
         return W if present is None else without_absent(W, present, self.weight_stays_with)
 
     def evaluated(self, t: int) -> int:
         """Return the first round from ``t`` on that is evaluated; the last one always is.
 
-        >>> [Schedule(10, 1.0, 0, rounds=8, evaluate_every=3).evaluated(t) for t in range(8)]
+        >>> [Schedule(10, 1.0, RunSettings(rounds=8, evaluate_every=3)).evaluated(t) for t in range(8)]
         [2, 2, 2, 5, 5, 5, 7, 7]
         """
-        return min(t + -(t + 1) % self.evaluate_every, max(t, self.rounds - 1))
+        return min(t + -(t + 1) % self.every, max(t, self.settings.rounds - 1))
 
     def final(self, t: int) -> Integers:
         """Return who takes part in round ``t`` and not again before the next evaluation, in ascending order."""
         end = self.evaluated(t)
         if end not in self._latest:  # found once for all rounds until then
             latest = np.full(self.clients, -1)
-            for k in range(t - t % self.evaluate_every, end + 1):
+            for k in range(t - t % self.every, end + 1):
                 latest[self.cohort(k)] = k
             self._latest.clear()
             self._latest[end] = latest

@@ -86,7 +86,7 @@ def select_engine(engine: str, experiment: Experiment, clients: int) -> Choice:
     probe = Batch(federation.sample(rows), federation.y[rows], None, key)
     per_epoch, first = np.full(1, -(-largest // batch)), np.zeros(1, np.int64)
     steps = sum(int(phase.amount.of(per_epoch, first, federation.clients)[0]) for phase in program.phases)
-    work = Work(clients, batch, experiment.rounds * clients * steps)
+    work = Work(clients, batch, experiment.settings.rounds * clients * steps)
     attempt = partial(take_first_steps, experiment)
     corrections = tuple(c for phase in program.phases for c in phase.corrections)
     return choose(engine, Candidate(experiment.model, probe, federation.y, work, key.device, attempt, corrections))

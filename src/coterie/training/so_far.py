@@ -11,10 +11,11 @@ from ..measure.selection import PER_CLIENT, rule_of
 from ..store import RunFolder
 from .chosen import Chosen, chosen_so_far
 from .client_summary import client_summary
-from .experiment import Experiment, RunState
+from .experiment import Experiment
 from .history import History
 from .resampled import resampled
 from .run import Run
+from .state import RunState
 
 TRIES, PAUSE = 5, 0.2  # a run under way removes a checkpoint while another process reads it
 

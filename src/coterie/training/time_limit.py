@@ -73,7 +73,7 @@ class LimitedRun:
 
         ``history``: of earlier processes; ``writer``: who saves the rounds.
         """
-        limit, times = self.limit, RoundTimes(history, schedule.evaluate_every)
+        limit, times = self.limit, RoundTimes(history, schedule.every)
         try:
             for t in todo:
                 evaluate = schedule.evaluated(t) == t
