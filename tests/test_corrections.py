@@ -16,12 +16,13 @@ from coterie.algorithms.pushsum import push_sum
 from coterie.algorithms.server import federated
 from coterie.core.errors import UserError
 from coterie.engines import Serial, Vectorized
+from coterie.engines.base import Grad
 from coterie.local.corrections import control_variate, debiased, masked, proximal, sam
-from coterie.local.steps import Correction, Phase
+from coterie.local.steps import Aux, Correction, Phase
 from law import PUSH, RING, Floats, a, b, descend
 from test_engines import graphed_for
 from test_oracles_papers import shared_only
-from toys import PLAIN, experiment, golden, net, ragged
+from toys import PLAIN, experiment, golden, net, play, ragged
 
 ENGINES = pytest.mark.parametrize(
     "engine", [Serial(), Vectorized(3), graphed_for(3)], ids=["serial", "vectorized", "graphed"]
@@ -214,6 +215,51 @@ def test_what_is_no_tuple_of_corrections_is_refused_where_a_phase_is_made(correc
     with pytest.raises(UserError, match=rf"{kind}: write sam\(rho\)") as refused:
         Phase(frozenset("u"), T.amount, T.lr, corrections)
     assert "\n" not in str(refused.value)
+
+
+def phase_of(p: Problem, **changed: Any) -> Any:
+    return Phase(**{"trains": p.parameters, "amount": T.amount, "lr": T.lr, **changed})
+
+
+def with_server(p: Problem, phases: Any, **changed: Any) -> Program[Any]:
+    return federated(p, phases, T, **{"shared": p.names, **changed})
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda p: with_server(p, phase_of(p)), "phases takes a list of"),
+        (lambda p: with_server(p, [[phase_of(p)]]), r"phases\[0\] takes a Phase"),
+        (lambda p: phase_of(p, trains="head"), r"trains takes a frozenset, such as p\.parameters"),
+        (lambda p: phase_of(p, amount=5), r"amount takes an Amount, such as t\.amount"),
+        (lambda p: phase_of(p, lr=None), r"lr takes a number, such as t\.lr"),
+        (lambda p: phase_of(p, corrections=sam(rho="0.1")), "rho takes a number"),
+        (lambda p: phase_of(p, corrections=proximal(strength="0.1")), "strength takes a number"),
+        (lambda p: with_server(p, [phase_of(p)], shared="head"), r"shared takes a frozenset, such as p\.names"),
+        (lambda p: with_server(p, [phase_of(p)], weighting="equal"), "weighting='equal' is not a choice"),
+        (lambda p: push_sum(p, phase_of(p), T, "ring", p.names), "phases takes a list of"),
+        (lambda p: decentralized(p, phase_of(p), T, "ring", p.names), "phases takes a list of"),
+    ],
+)
+def test_a_wrong_argument_of_a_part_is_one_sentence(made: Callable[[Problem], Any], says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        experiment(shared_only(), golden(), Algorithm("mistaken", T._asdict(), made)).check()
+    assert "\n" not in str(refused.value)
+
+
+class OnlyFollowed(Correction):
+    """Forgets what the gradient has told beside itself."""
+
+    def direction(self, grad: Grad, aux: Aux) -> Grad:
+        return lambda x, frozen, batch: grad(x, frozen, batch)[0]  # type: ignore[return-value]
+
+
+def test_a_direction_that_forgets_what_the_gradient_told_is_one_sentence() -> None:
+    def bind(p: Problem) -> Program[Any]:
+        return with_server(p, [phase_of(p, corrections=(OnlyFollowed(),))])
+
+    with pytest.raises(UserError, match=r"returned a dict: return what is followed and .* `return g, info`"):
+        play(experiment(shared_only(), golden(), Algorithm("forgetful", T._asdict(), bind)), 1)
 
 
 def test_a_reference_needs_no_giver() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from ..core.arguments import checked
 from ..core.tensors import Tensors, Tree, put
 from ..local.steps import Phase
 from .base import Program, Round, Trained, around
@@ -18,6 +19,7 @@ class Beside(NamedTuple):
     own: Tree  # stacked: what each client keeps beside it
 
 
+@checked("function", own=("average",))
 def beside(
     average: Program[Server],
     phases: Sequence[Phase],

@@ -13,7 +13,7 @@ from ..models.parts import origin_of
 from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize, penalty
 from ..topology import TopologyLike
 from .base import Problem, Program
-from .options import Training
+from .options import Training, Weighting
 from .peers import decentralized
 from .pushsum import push_sum
 from .server import federated
@@ -59,7 +59,7 @@ def exchange_by(
     topology: TopologyLike | None,
     shared: frozenset[str],
     participation: float | int,
-    weighting: str,
+    weighting: Weighting,
 ) -> Program[Any]:
     """Return the program with a server, or over a graph, with push-sum where only its columns sum to 1."""
     if topology is None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import topology as topologies
+from ..core.arguments import checked
 from ..core.errors import UserError
 from ..core.tensors import Tensors, count, replicate, split
 from ..exchange.mixing import gossip
@@ -12,7 +13,7 @@ from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
 from .options import Training
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
 
 
 class Peers(NamedTuple):
@@ -22,12 +23,13 @@ class Peers(NamedTuple):
     memory: Tensors  # momentum that outlives a round; empty unless asked for
 
 
+@checked("function")
 def decentralized(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,
     topology: TopologyLike,
-    shared: frozenset[str],
+    shared: Names,
     participation: float | int = 1.0,
     gossip_steps: int = 1,
     fresh_graph: bool = False,

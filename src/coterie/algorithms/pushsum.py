@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import topology as topologies
+from ..core.arguments import checked
 from ..core.tensors import Tensors, add, count, replicate, split
 from ..engines.base import Engine
 from ..exchange.mixing import sums
@@ -21,7 +22,7 @@ from ..topology import TopologyLike
 from .base import Problem, Program, Round, Trained
 from .options import Training, refuse_robust
 from .traffic import Traffic, gossiped, load
-from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
 
 WEIGHT_BYTES = 8  # mu travels in double precision
 
@@ -34,12 +35,13 @@ class Pushed(NamedTuple):
     memory: Tensors  # momentum of the numerators and personal parts that outlives a round; empty unless asked for
 
 
+@checked("function")
 def push_sum(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,
     topology: TopologyLike,
-    shared: frozenset[str],
+    shared: Names,
     participation: float | int = 1.0,
     gossip_steps: int = 1,
     aux: AuxOf = NOTHING,

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from ..core.arguments import checked
 from ..core.tensors import Tensors, count, put, replicate, rows, split
 from ..exchange.mixing import average, interpolate
 from ..local.steps import Phase
 from .base import Problem, Program, Round, Trained
-from .options import Training
+from .options import Training, Weighting
 from .traffic import Traffic, load, to_server
-from .update import NOTHING, AuxOf, LocalUpdate, look_up, message_of, persistent
+from .update import NOTHING, AuxOf, LocalUpdate, Names, look_up, message_of, persistent
 
 
 class Server(NamedTuple):
@@ -20,13 +21,14 @@ class Server(NamedTuple):
     memory: Tensors  # stacked: momentum that outlives a round; empty unless asked for
 
 
+@checked("function")
 def federated(
     problem: Problem,
     phases: Sequence[Phase],
     training: Training,
-    shared: frozenset[str],
+    shared: Names,
     participation: float | int = 1.0,
-    weighting: str = "size",
+    weighting: Weighting = "size",
     outer_lr: float = 1.0,
     personal_outer_lr: float = 1.0,
     aux: AuxOf = NOTHING,

@@ -7,13 +7,14 @@ a client's submodel is extracted from the common model to be trained, measured, 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 
+from ..core.annotations import Example
 from ..core.errors import UserError
 from ..core.tensors import (
     Tensors,
@@ -43,6 +44,8 @@ Submodels = Callable[[Round], Sequence[Assigned]]
 NOTHING: dict[str, Tree] = {}
 Message = Callable[[Tensors], Tensors]
 """A model, or stacked models -> what is sent of it."""
+Names = Annotated[frozenset[str], Example("p.names")]
+"""Those of tensors."""
 AuxOf = Mapping[str, Callable[[Any, Round], Tree]]
 """By the names that corrections look up: functions of the state and the round, stacked over the cohort."""
 

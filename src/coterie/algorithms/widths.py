@@ -18,7 +18,7 @@ from ..models.model import Model
 from ..submodels import Cut, layered, narrow
 from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import WIDTHS, shares
-from .options import Training
+from .options import Training, Weighting
 from .server import Server, federated
 from .update import present
 
@@ -39,7 +39,13 @@ class Trick(NamedTuple):
 
 
 def by_width(
-    p: Problem, t: Training, choose: Choice, capacities: str, trick: Trick, participation: float | int, weighting: str
+    p: Problem,
+    t: Training,
+    choose: Choice,
+    capacities: str,
+    trick: Trick,
+    participation: float | int,
+    weighting: Weighting,
 ) -> Program[Server]:
     """Let every client train the channels that ``choose`` returns; clients of equal width train side by side."""
     groups = [(s, narrowed(p.model, s.capacity, trick)) for s in shares(capacities, WIDTHS, p.clients, p.rounds)]

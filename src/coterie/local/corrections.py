@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arguments import checked
 from ..core.tensors import Tensors, add, floating, norm, rows, split, sub
 from ..data.batches import Batch, Batches
 from ..engines.base import Grad, StepInfo
@@ -60,6 +61,7 @@ class Sam(Correction):
         return ascended
 
 
+@checked("function")
 def sam(rho: float, form: SamForm = "plain", eta: float = 0.0) -> Corrections:
     """Follow the gradient at the worst point nearby, with one norm over all trained parameters.
 
@@ -130,6 +132,7 @@ class Proximal(Correction):
         return sub(x, {k: aux[REFERENCE][k] for k in x})
 
 
+@checked("function")
 def proximal(strength: float, split: bool = False) -> Corrections:
     """Follow g(x) + strength (x - reference), which adds the gradient of (strength / 2) |x - reference|^2.
 

@@ -8,14 +8,16 @@ Everything here is written for ONE client.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from ..core.annotations import Example
+from ..core.arguments import checked_class
 from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, add, mul, norm, split, zeros_like
 from ..data.batches import Amount, Batch, Batches
-from ..engines.base import Grad
+from ..engines.base import Grad, StepInfo
 
 
 class ParamGroup(NamedTuple):
@@ -96,13 +98,15 @@ class Correction:
         return x
 
 
+@checked_class("class", own=("corrections",))
 @dataclass(frozen=True)
 class Phase:
     """A stretch of local work that trains one part of the model."""
 
-    trains: frozenset[str]  # everything else is frozen: no step, no decay, no share in any norm
-    amount: Amount  # how many epochs or steps
-    lr: float  # the learning rate of the first round
+    # Everything else is frozen: no step, no decay, no share in any norm.
+    trains: Annotated[frozenset[str], Example("p.parameters")]
+    amount: Annotated[Amount, Example("t.amount")]  # how many epochs or steps
+    lr: Annotated[float, Example("t.lr")]  # the learning rate of the first round
     corrections: tuple[Correction, ...] = ()  # the first is applied to the gradient, the next to what came out
     stream: int = 0  # 0: the main batches, 1: those of a personal phase
     group: ParamGroup | None = None  # of what is trained: this has another rate
@@ -172,7 +176,13 @@ class Descent(NamedTuple):
         direction = self.grad
         for correction in self.phase.corrections:
             direction = correction.direction(direction, frozen.aux)
-        g, info = direction(carry.x, frozen.rest | carry.running, batch)
+        found = direction(carry.x, frozen.rest | carry.running, batch)
+        if not isinstance(found, tuple) or not isinstance(found[-1], StepInfo):  # by a correction of one's own
+            raise UserError(
+                f"the direction of a correction returned a {type(found).__name__}: return what is followed and what "
+                "the gradient told beside it, as in `return g, info`"
+            )
+        g, info = found
         x, buffer = self.sgd.step(carry.x, g, carry.buffer)
         if info.unreached:  # as in ``torch.optim``: without a gradient, neither decay nor momentum moves a parameter
             x, buffer = (new | split(old, info.unreached)[0] for new, old in ((x, carry.x), (buffer, carry.buffer)))
