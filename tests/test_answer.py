@@ -48,6 +48,20 @@ def test_against_training_alone_the_answer_is_whom_it_helps() -> None:
     )
 
 
+def test_too_few_clients_for_many_methods_are_not_called_chance() -> None:
+    """All six clients gain, and no result of six could be clear among three pairs of methods: p is 3 * 2 / 2^6."""
+    methods = [method(label, [v + gain for v in FLAT[:6]]) for label, gain in (("local", 0.0), ("a", 0.3), ("b", 0.1))]
+    first, second = Comparison(methods).answer
+    assert first.startswith("a helps 6 of 6 clients")
+    assert second.endswith(
+        "Over all clients no test of 3 methods can tell, because that takes 7 clients: "
+        "better for 6 of 6 clients (paired test, p = 0.094)."
+    )
+    assert "more than chance: better for 6 of 6 clients" in Comparison(methods[:2]).answer[1]
+    seven = [method(m.label, [v + gain for v in FLAT[:7]]) for m, gain in zip(methods, (0.0, 0.3, 0.1), strict=True)]
+    assert "more than chance: better for 7 of 7 clients (paired test, p = 0.047)" in Comparison(seven).answer[1]
+
+
 def test_without_it_the_answer_is_the_best() -> None:
     first, second = Comparison([method("b", FLAT), method("a", plus(0.32, *[0.0] * 7))]).answer
     assert first == "a has the highest personal accuracy after aggregation, 54.0 %."

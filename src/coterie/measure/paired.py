@@ -1,7 +1,7 @@
 """Whether one method is better than another for the same clients: a paired test, and what several tests cost."""
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, count
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,15 @@ class Paired(NamedTuple):
         """
         ties = f", {counted(self.ties, 'tie')}" if self.ties else ""
         return f"better for {self.better} of {self.clients} clients{ties}"
+
+
+def fewest(tests: int) -> int:
+    """Return how many clients it takes until a difference that all of them share is clear among so many tests.
+
+    >>> fewest(1) == FEWEST, fewest(3), fewest(10)
+    (True, 7, 9)
+    """
+    return next(n for n in count(FEWEST) if tests * 2 / 2**n < CLEAR)
 
 
 def said_p(p: float) -> str:

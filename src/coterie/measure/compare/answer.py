@@ -88,7 +88,7 @@ def _lead(best: MethodRuns, second: MethodRuns, tests: Leads) -> str:
         return " ".join(filter(None, (f"{ahead}.", tests.how)))
     if not outcome.p:
         return f"{ahead}. By each client's own test samples: {outcome.said}."
-    doubt = "there is no clear difference" if level else "that may be chance"
+    doubt = "there is no clear difference" if level else tests.unable or "that may be chance"
     result = f"{outcome.said} (paired test, {outcome.p})"
     return f"{ahead}. Over all clients {'that is more than chance' if outcome.clear else doubt}: {result}."
 

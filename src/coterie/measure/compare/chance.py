@@ -7,7 +7,7 @@ import numpy as np
 
 from ...core.schema import FINETUNED, MetricInfo
 from ...core.units import of_clients, words
-from ..paired import FEWEST, Numbers, against, said_p
+from ..paired import FEWEST, Numbers, against, fewest, said_p
 from .columns import MethodRuns
 from .meanings import POINTS
 from .sites import Pairs, how_tested, site_tests
@@ -27,6 +27,7 @@ class Leads(NamedTuple):
     best: str
     how: str  # which test it is, or why there is none
     against: Mapping[str, Lead]  # by the label of the other; {} without a test
+    unable: str = ""  # why no result of this test could be clear
 
 
 def leads(methods: Sequence[MethodRuns], pairs: Pairs, best: int) -> Leads:
@@ -47,7 +48,7 @@ def leads(methods: Sequence[MethodRuns], pairs: Pairs, best: int) -> Leads:
     if values.shape[1] >= FEWEST:
         gains = values if metric["higher_is_better"] else -values
         each = {methods[j].label: Lead(p.counts, said_p(p.p), p.clear) for j, p in against(best, gains).items()}
-        return Leads(label, _how(methods, metric, values.shape[1], anew), each)
+        return Leads(label, _how(methods, metric, values.shape[1], anew), each, _unable(len(methods), values.shape[1]))
     if sites := site_tests(methods, pairs, best):
         return Leads(label, how_tested(sites, seeds, anew), {one.other: Lead(one.said) for one in sites})
     return Leads(label, too_few(values.shape[1], metric), {})
@@ -60,6 +61,12 @@ def _untestable(methods: Sequence[MethodRuns]) -> str:
     if len({tuple(run.seed for run in m.runs) for m in methods}) > 1:
         return "A paired test over the clients needs the same seeds for all methods: there is none here."
     return ""
+
+
+def _unable(methods: int, clients: int) -> str:
+    """Say that so few clients can tell nothing of so many methods; empty where they can."""
+    needed = fewest(methods * (methods - 1) // 2)
+    return f"no test of {methods} methods can tell, because that takes {needed} clients" if clients < needed else ""
 
 
 def _how(methods: Sequence[MethodRuns], metric: MetricInfo, clients: int, anew: str) -> str:
