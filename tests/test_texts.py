@@ -99,8 +99,24 @@ def test_methods_by_data_sets(cli: Cli, folder: Path) -> None:
         assert {row[0]: row[place] for row in rows[1:] if row[place] != "-"} == known
     assert rows[2][2] == "-"
     printed = cli.succeed("report", "c1", "c2", "--format", "table", cwd=folder).out
-    assert printed.splitlines()[2].startswith("local")
+    above, table = printed.split("\nmethod", maxsplit=1)
+    assert table.splitlines()[2].startswith("local")
     assert "After aggregation, personal accuracy, %, by data set" in printed
+    each = [cli.succeed("report", one, "--format", "table", cwd=folder).out for one in ("c1", "c2")]
+    unequal = [next(line for line in out.splitlines() if line.startswith("Unequal work: ")) for out in each]
+    told = [f"{name}: {said}" for name, said in zip(names, unequal, strict=True)]
+    assert above.splitlines() == told
+    assert text.split("\\end{table}")[1].replace("% ", "").splitlines()[1:3] == told
+    markdown = cli.succeed("report", "c1", "c2", "--format", "markdown", cwd=folder).out
+    assert markdown.replace("\\", "").startswith("\n\n".join(told))
+
+
+def test_what_is_unequal_on_several_data_sets_is_said_once(cli: Cli, tmp_path: Path) -> None:
+    for size in ("40", "50"):
+        data = ("--data", f"synthetic:size={size},classes=2", "--model", "logreg", "--clients", "2", "--rounds", "1")
+        cli.succeed("compare", "fedper@epochs=1", "local", *data, "--out", size, cwd=tmp_path)
+    first = cli.succeed("report", "40", "50", "--format", "table", cwd=tmp_path).out.splitlines()[0]
+    assert re.fullmatch(r"synthetic \(size=40.*\), synthetic \(size=50.*\): Unequal work: epochs 1 \(fedper@.*", first)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def print_data_table(found: ResultTable) -> None:
     made = table("method", *(f">{heading}" for heading in found.headings), no_wrap=True)
     for label, cells in found.rows:
         made.add_row(Text(label, "bold"), *(_cell(cell, marked=True) for cell in cells))
+    for sentence in found.answer:
+        console.print(sentence, soft_wrap=True)
     console.print(made, width=width_of(made), crop=False)
     for note in (found.caption.replace("Bold:", f"{BEST}:"), *found.sentences):
         console.print(note, style="dim", soft_wrap=True)

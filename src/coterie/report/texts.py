@@ -72,15 +72,26 @@ def data_table(comparisons: Sequence[Comparison], wanted: Sequence[str] = ()) ->
     ]
     of = ", ".join(filter(None, (shown[0].title, shown[0].of, shown[0].unit)))
     about_each = [f"{setup_title(_config(c))}{_round(c)}." for c in comparisons]
+    names = _data_names([_config(c) for c in comparisons])
+    unequal = _unequal(names, comparisons)
     return ResultTable(
         f"{shown[0].title} by data set",
-        _data_names([_config(c) for c in comparisons]),
+        names,
         [(label, [each.get(label, Cell(None, "-")) for each in known]) for label in labels],
         f"{of[0].upper()}{of[1:]}, by data set. {_spread(comparisons)}",
-        [],
+        unequal,
         about_each,
-        about_each,
+        [*unequal, *about_each],
     )
+
+
+def _unequal(names: Sequence[str], comparisons: Sequence[Comparison]) -> list[str]:
+    """Say what differs between methods in work and in tuning: one line for all data sets where the same does."""
+    where: dict[str, list[str]] = {}
+    for name, comparison in zip(names, comparisons, strict=True):
+        for said in comparison.unequal:
+            where.setdefault(said, []).append(name)
+    return [f"{', '.join(some)}: {said}" for said, some in where.items()]
 
 
 def find_column(comparison: Comparison, name: str) -> Column:
