@@ -84,6 +84,31 @@ def test_a_summary_that_says_something_else_than_the_rows(folder: Path) -> None:
     assert len(ct.load(folder).clients) == 3
 
 
+def test_a_configuration_that_is_not_the_run_s(cli: Cli, tmp_path: Path) -> None:
+    """A mean that was edited there would move every answer; the file may be changed to begin another run."""
+    table = tmp_path / "t.csv"
+    table.write_text("age,ill\n" + "".join(f"{i % 9 + 1},{i % 9 // 5}\n" for i in range(40)))
+    typed = ("local", "--data", "csv:t.csv,target=ill", "--model", "logreg", "--clients", "2", "--rounds", "1")
+    cli.succeed("run", *typed, "--quiet", "--out", "a", cwd=tmp_path)
+    file = tmp_path / "a" / "config.json"
+    config = json.loads(file.read_text())
+    config["columns"]["mean"] = [config["columns"]["mean"][0] / 10]
+    file.write_text(json.dumps(config))
+    before = contents(tmp_path)
+    for words in (
+        ("report", "a"),
+        ("export", "a", "--client", "0", "--out", "m.safetensors"),
+        ("predict", "a", "--client", "0", "--data", "t.csv", "--out", "scored.csv"),
+        ("personalize", "a", "--data", "csv:t.csv,target=ill", "--out", "m.safetensors"),
+        ("run", "a", "--resume", "--rounds", "2"),
+    ):
+        cli.refuse(*words, cwd=tmp_path, names=("a/config.json", HASH, FIX))
+    with pytest.raises(UserError, match=f"config.json is damaged, because {HASH}"):
+        ct.load(tmp_path / "a")
+    assert contents(tmp_path) == before
+    cli.succeed("run", "a/config.json", "--quiet", "--out", "b", cwd=tmp_path)
+
+
 def test_a_folder_without_digests(folder: Path) -> None:
     (folder / "digests.json").unlink()
     for words in (("report", "a"), ("export", "a", "--client", "0", "--out", "m.safetensors")):

@@ -10,7 +10,7 @@ from torch import nn
 import coterie as ct
 from coterie import models
 from coterie.core.errors import UserError
-from helpers_cli import SMALL, Cli, assert_same_run
+from helpers_cli import SMALL, Cli, assert_same_run, reseal
 
 MINE = """
 import torch
@@ -135,6 +135,7 @@ def test_a_file_names_no_code_to_run(tmp_path: Path) -> None:
     config = json.loads(path.read_text())
     config["model"]["name"] = "os:abort"
     path.write_text(json.dumps(config))
+    reseal(path.parent)
     with pytest.raises(UserError, match="unknown model 'os:abort'"):
         ct.load(tmp_path / "a")
     with pytest.raises(UserError, match="unknown model"):

@@ -19,7 +19,7 @@ from coterie.export.formats import silence
 from coterie.models.model import Model, cross_entropy, products
 from coterie.training.experiment import Experiment
 from coterie.training.newcomers import hold_out, personalized
-from helpers_cli import Cli, assert_same_run
+from helpers_cli import Cli, assert_same_run, reseal
 from laws import FIRST, build, kind_like
 from toys import net, ragged
 
@@ -273,6 +273,7 @@ def test_a_new_site_that_does_not_fit(tmp_path: Path, cli: Cli) -> None:
     known = json.loads(config.read_text())
     for field, value, said in (("mean", [0.0], "too few means or too many"), ("std", [0.0] * 3, "columns.std[0]")):
         config.write_text(json.dumps({**known, "columns": {**known["columns"], field: value}}))
+        reseal(config.parent)
         refused("c/fedavg-seed0", new, said)
         words = ["export", "c/fedavg-seed0", "--client", "0", "--out", "a.safetensors"]
         cli.refuse(*words, cwd=tmp_path, names=(said,))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie.data import Federation
-from helpers_cli import SMALL, Cli, assert_same_run
+from helpers_cli import SMALL, Cli, assert_same_run, reseal
 from test_export import scripted
 
 
@@ -161,6 +161,7 @@ class TestModulesOfOnesOwn:
         config = json.loads(file.read_text())
         assert config.pop("sample_shape") == [6]
         file.write_text(json.dumps(config))
+        reseal(tmp_path / "a")
         assert ct.load(tmp_path / "a", model=net).clients[0].predict(x).equal(run.clients[0].predict(x))
         again = self.run(net, out=tmp_path / "a", resume=True)
         assert again.clients[0].predict(x[3]).equal(run.clients[0].predict(x)[3])

@@ -102,7 +102,9 @@ class RunFolder:
 
     def config(self) -> Config:
         """Return the configuration that the run was begun with."""
-        return read_json(self.path / CONFIG, Config)
+        found = read_json(self.path / CONFIG, Config)
+        self._check(CONFIG)
+        return found
 
     def check_same(self, config: Config) -> None:
         """Refuse to continue with another configuration, and show the difference."""
@@ -196,7 +198,7 @@ class RunFolder:
             for i, tensors in enumerate(clients)
         }
         sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
-        sha256[METRICS] = digest(self.path / METRICS)
+        sha256 |= {name: digest(self.path / name) for name in (CONFIG, METRICS)}
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
         sha256[SUMMARY] = text_digest(json_text(summary))
         write_json(self.path / DIGESTS, {"sha256": sha256})
