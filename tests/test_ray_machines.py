@@ -150,20 +150,49 @@ def test_a_run_on_two_machines_outlives_one_of_them(machines: Machines, tmp_path
     [
         (
             {"RAY_AUTH_MODE": "disabled"},
-            r"asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token of its",
+            r"asks for token authentication: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token of its",
         ),
         ({"HOME": "/nonexistent"}, r"asks for a token, and /nonexistent/.ray/auth_token does not exist: copy"),
+        ({"HOME": "other"}, r"refused the token of this machine: copy ~/.ray/auth_token of its head node"),
     ],
-    ids=["no mode", "no token"],
+    ids=["no mode", "no token", "another token"],
 )
 def test_a_driver_without_the_token_is_told_what_to_set(
     machines: Machines, tmp_path: Path, changes: dict[str, str], sentence: str
 ) -> None:
     where = ("--engine", "ray", "--ray-address", machines.address, "--workers", "1", "--out", "a")
     environment = {**machines.environment, **changes}
+    (tmp_path / "other" / ".ray").mkdir(parents=True)
+    (tmp_path / "other" / ".ray" / "auth_token").write_text("6" * 64)
     done = subprocess.run((*COMMAND, *where), env=environment, cwd=tmp_path, capture_output=True, text=True)
+    check_refused(done, f"the Ray cluster at {machines.address} {sentence}")
+    assert not (tmp_path / "a").exists()
+
+
+def check_refused(done: subprocess.CompletedProcess[str], sentence: str) -> None:
+    """Hold that a command ended with one line that begins so."""
     assert done.returncode == 2, done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert re.search(f"^coterie: the Ray cluster at {machines.address} {sentence}", lines[0])
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert re.match(f"coterie: {sentence}", done.stderr)
+
+
+# A program that sees no process of Ray, as on a machine that has not joined.
+ELSEWHERE = """
+import ray._private.services
+
+from coterie.cli import main
+
+ray._private.services.find_node_ids = list
+
+main()
+"""
+
+
+def test_a_driver_beside_the_cluster_is_told_to_join_it(machines: Machines, tmp_path: Path) -> None:
+    where = ("--engine", "ray", "--ray-address", machines.address, "--workers", "1", "--out", "a")
+    command = (sys.executable, "-c", ELSEWHERE, "run", *RUN, *where)
+    environment = {**machines.environment, "RAY_gcs_server_request_timeout_seconds": "5"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    join = f"run `ray start --address {machines.address}` here first"
+    check_refused(done, f"this machine is not a node of the Ray cluster at {machines.address}: {join}")
     assert not (tmp_path / "a").exists()

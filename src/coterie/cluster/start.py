@@ -84,6 +84,8 @@ def _connect(ray: Any, cluster: Cluster) -> None:
     except ConnectionError as error:
         if any("InvalidAuthToken" in line for line in messages):
             raise UserError(_token_advice(cluster.address)) from error
+        if "No node info found" in str(error.__cause__):
+            raise UserError(_node_advice(str(cluster.address))) from error
         raise UserError(nobody.format("on this machine")) from error
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
@@ -121,12 +123,18 @@ def _token_advice(address: str | None) -> str:
     copy = "copy ~/.ray/auth_token of its head node to the same place on this machine"
     where = "on this machine" if address in (None, "auto") else f"at {address}"
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
-        return f"the Ray cluster {where} asks for a token: set RAY_AUTH_MODE=token, and {copy}"
+        return f"the Ray cluster {where} asks for token authentication: set RAY_AUTH_MODE=token, and {copy}"
     if os.environ.get("RAY_AUTH_TOKEN"):
         return f"the Ray cluster {where} refused the token in RAY_AUTH_TOKEN: set that of its head node"
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     problem = "refused the token of this machine" if path.is_file() else f"asks for a token, and {path} does not exist"
     return f"the Ray cluster {where} {problem}: {copy}"
+
+
+def _node_advice(address: str) -> str:
+    """Say what a machine needs from which Ray accepts no driver."""
+    join = f"run `ray start --address {address}` here first, or start the run on one of its machines"
+    return f"this machine is not a node of the Ray cluster at {address}: {join}"
 
 
 def check_running() -> None:
