@@ -30,13 +30,13 @@ ROOT = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 # The tests that should notice a change in a room, without `test_`.
 ROOMS = {
-    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal",
+    "local": "local corrections momentum oracles oracles_personal one_sample exact_personal models",
     "exchange": "robust channel gossip offline oracles unequal",
     "algorithms": "oracles oracles_papers oracles_personal baselines fedrod channel unequal depths corrections traffic "
     "capacities finetuned robust methods settings laws",
     "measure": "measure metrics convergence paired gains selection assumptions answer newcomers work columns",
     "topology": "topology sparse gossip channel own_parts",
-    "store": "store folders digests lock sitting saved_run resume",
+    "store": "store folders digests lock sitting saved_run resume cli_errors",
     "engines": "engines trace dropout buckets threads rounding layout one_sample",
     "submodels": "width lowrank basis staged unequal capacity depths",
     "data": "data sources sources_own transform tables text validation given_data targets inputs released spec pipes "

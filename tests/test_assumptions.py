@@ -87,6 +87,15 @@ def test_constants_of_the_quadratic(engine: Any) -> None:
     assert found.noise_personal == pytest.approx(0.36, rel=0.3)
 
 
+def test_clients_that_are_alike_have_no_dissimilarity() -> None:
+    """The mean of equal gradients is each of them; rounding does not make the difference negative."""
+    problem = quadratic(clients=3, seed=2, dim=3, noise=0.0, spread=0.0, coupling=0.3)
+    models = {"u": torch.full((3, 3), 0.1, dtype=torch.float64), "v": torch.full((3, 3), 0.7, dtype=torch.float64)}
+    fed = problem.federation
+    found = estimate(Serial(), problem.model, models, Samples(fed.x, fed.y, fed.train), frozenset({"u"}))
+    assert found.dissimilarity == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "groupnorm"])
 def test_engines_agree_on_the_constants_of_a_network_with_unequal_clients(kind: str) -> None:
     fed, rows = ragged(kind), []

@@ -86,6 +86,17 @@ def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pyt
     assert said == [f"the file system of {tmp_path} has no locks (No locks available): start no second command there"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there, a lock needs a file that is open for writing")
+def test_who_looks_needs_no_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is lent for reading can be looked at; the rights of root would hide it."""
+    (tmp_path / LOCK).touch()
+    opened: list[int] = []
+    unchanged = os.open
+    monkeypatch.setattr(lock.os, "open", lambda path, flags: opened.append(flags) or unchanged(path, flags))
+    assert writer_of(tmp_path) is None
+    assert opened == [os.O_RDONLY]
+
+
 def test_a_link_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     (tmp_path / LOCK).symlink_to(tmp_path / "mine")

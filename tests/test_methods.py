@@ -36,15 +36,44 @@ OUTSIDE = ""  # stands for the code of a module that belongs to no definition
 Definition = ast.FunctionDef | ast.ClassDef
 
 
+# The numbers of the methods' own papers or releases, without those that several methods have in common.
+NUMBERS = {
+    "fedprox": {"mu": 0.01},
+    "scaffold-p": {"personal_outer_lr": 1.0541, "outer_lr": 3.0},
+    "fedavg-p": {"personal_outer_lr": 1.0541, "outer_lr": 3.0},
+    "dfedalt": {"personal_lr": 0.001, "personal_epochs": 1, "gossip_steps": 1, "rho": 0.0},
+    "dfedpgp": {"personal_lr": 0.001, "personal_epochs": 1, "gossip_steps": 1, "rho": 0.0},
+    "dfedsalt": {"personal_lr": 0.001, "personal_epochs": 1},
+    "dfedsam": {"gossip_steps": 1},
+    "dfedsam-mgs": {"gossip_steps": 4},
+    "fedrep": {"personal_lr": 0.1, "personal_epochs": 10},
+    "ditto": {"lam": 0.75},
+    "pfedme": {"lam": 15.0, "inner_lr": 0.05, "inner_steps": 5, "beta": 1.0},
+    "apfl": {"alpha": 0.5, "alpha_lr": 0.0},
+    "fedamp": {"alpha": 5.0, "sigma": 5.0, "lam": 0.5},
+    "fedrod": {"gamma": 1.0},
+    "dispfl": {"density": 0.5, "prune_rate": 0.5},
+    "flanc": {"n_basis": 0.25, "basis_fraction": 0.125, "orthogonal": 10.0},
+    "depthfl": {"teaching": 0.1, "tau": 3.0, "feature_l2": 0.0},
+    "fedhmv2": {"svd_every": 1, "keep_layers": 9},
+}
+
+
+@pytest.mark.parametrize("method", NUMBERS)
+def test_numbers_that_are_not_given_are_those_of_the_paper(method: str) -> None:
+    settings = ct.algorithms.build(method).settings
+    assert {key: settings[key] for key in NUMBERS[method]} == NUMBERS[method]
+
+
 def test_radii_are_those_that_the_papers_print() -> None:
     """FedSAM's is that of its own paper. DFedSalt's belongs to the adaptive form."""
     methods = ("fedsam", "dfedsam", "dfedsam-mgs", "dfedsalt")
     settings = {name: ct.algorithms.build(name).settings for name in methods}
-    assert {name: (s["sam"], s["rho"]) for name, s in settings.items()} == {
-        "fedsam": ("plain", 0.05),
-        "dfedsam": ("plain", 0.01),
-        "dfedsam-mgs": ("plain", 0.01),
-        "dfedsalt": ("adaptive", 0.7),
+    assert {name: (s["sam"], s["rho"], s["sam_eta"]) for name, s in settings.items()} == {
+        "fedsam": ("plain", 0.05, 0),
+        "dfedsam": ("plain", 0.01, 0),
+        "dfedsam-mgs": ("plain", 0.01, 0),
+        "dfedsalt": ("adaptive", 0.7, 0),
     }
 
 
@@ -206,6 +235,13 @@ def test_a_list_of_arguments_is_read() -> None:
 def test_a_file_does_not_hide_the_function_of_its_name(file: str, other: str, word: str) -> None:
     """The second file takes the function from the package after pytest has loaded the first file."""
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", word, file, other]
+    end = subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert end.returncode == 0, end.stdout
+
+
+def test_functions_of_the_package_are_no_tests() -> None:
+    """Some are named test_, and pytest would look for fixtures of their arguments' names."""
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "src/coterie/data/partition.py"]
     end = subprocess.run(words, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert end.returncode == 0, end.stdout
 

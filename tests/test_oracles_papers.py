@@ -478,6 +478,12 @@ def test_dfedavgm_p_together_has_no_phase_of_its_own_for_the_personal_part(lengt
         ct.algorithms.dfedavgm_p(**{length: 2})
 
 
+def test_dfedavgm_p_in_turns_has_five_personal_epochs_where_nothing_is_said() -> None:
+    for given, expected in (({}, (5, None)), ({"personal_steps": 3}, (None, 3)), ({"personal_epochs": 2}, (2, None))):
+        settings = ct.algorithms.build("dfedavgm-p", schedule="alternate", **given).settings
+        assert (settings["personal_epochs"], settings["personal_steps"]) == expected
+
+
 def test_a_phase_has_epochs_or_steps() -> None:
     for method in ("dfedalt", "dfedsalt", "dfedpgp", "fedrep"):
         with pytest.raises(UserError, match="give one"):

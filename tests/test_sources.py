@@ -10,6 +10,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.data import Federation, Transform, federate
+from coterie.data.readers import images as image_readers
 from coterie.data.readers.mat import read_mat
 from published import IDX, cifar_batch, images, mat, python2_pickle, tar_gz, write_idx
 
@@ -271,3 +272,12 @@ def test_svhn_with_other_labels_or_arrays(tmp_path: Path) -> None:
         for name in ("train", "test"):
             (tmp_path / f"{name}_32x32.mat").write_bytes(mat(arrays))
         refuse(tmp_path, "svhn", said)
+
+
+def test_channels_are_normalized_by_numbers_that_shades_from_0_to_1_can_have() -> None:
+    known = [v for v in vars(image_readers).values() if isinstance(v, image_readers.ChannelStats)]
+    assert len(known) == 6
+    for stats in known:
+        assert len(stats.mean) == len(stats.std) in (1, 3)
+        for mean, std in zip(stats.mean, stats.std, strict=True):
+            assert 0 < std**2 <= mean * (1 - mean)  # the largest variance of such shades is that of 0 and 1 alone
