@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.recipe_show import Circumstances, show_results
 from coterie.core.spec import scaled
+from coterie.recipes import load
 from forks import ENVIRONMENT
 from helpers_cli import Cli, assert_same_run
 
@@ -84,7 +86,10 @@ def test_settings_measures_and_the_rhythm_can_be_asked_for(cli: Cli, tmp_path: P
         "evaluated every 2 rounds; reading: paper",
     )
     assert [text for text in told if text not in line] == []
-    assert "warning: dfedsalt: the plain form of SAM with rho = 0.7 was seen not to train" in done.err
+    warning = "dfedsalt: the plain form of SAM with rho = 0.7 was seen not to train"
+    assert f"warning: {warning}" in done.err
+    assert f"warning: {warning}" in done.out  # beside the numbers, too, which are what is read days later
+    assert f"<p>Warning: {warning}" in (tmp_path / "a/report.html").read_text()
     for method, init in (("fedavg", "common"), ("dfedsalt", "per-client")):  # as the paper's box has it
         folder = tmp_path / f"a/case1-{method}-seed0"
         config = json.loads((folder / "config.json").read_text())
@@ -101,12 +106,20 @@ def test_what_is_changed_so_that_a_claim_shows_is_said_beside_the_numbers(cli: C
     command = ("recipe", "run", "fedavg-p-f1c", "--case", "K=5", *few)
     ours = cli.succeed(*command, "--out", "ours", cwd=tmp_path)
     assert "changed: gamma = 0.005 instead of 0.001" in ours.out
+    assert "<p>Changed: gamma = 0.005 instead of 0.001" in (tmp_path / "ours/report.html").read_text()
     paper = cli.succeed(*command, "--reading", "paper", "--out", "paper", cwd=tmp_path)
     assert "changed:" not in paper.out
+    assert "<p>Changed:" not in (tmp_path / "paper/report.html").read_text()
     assert "in our choice:" in paper.err
     assert "2 of 2400 rounds" in paper.out
     settings = json.loads((tmp_path / "paper/case1-fedavg-p-seed0/config.json").read_text())["settings"]
     assert settings["lr"] * settings["outer_lr"] == pytest.approx(0.001)
+
+
+def test_a_changed_recipe_has_not_the_published_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size in (("fedavg-p-f1c", "size but for what is changed;"), ("dfedalt-t1", "size; reading")):
+        show_results(load(name), [], Circumstances())
+        assert size in capsys.readouterr().out
 
 
 SIZES = ("--data", "digits", "--model", "small-cnn", "--rounds", "2", "--set", "keep_layers=1")

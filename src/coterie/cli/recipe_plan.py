@@ -103,6 +103,11 @@ class RecipePlan:
         return [run_folder(n, m, seed) for n, m in self.cells for seed in range(self.seeds)]
 
     @property
+    def warnings(self) -> list[str]:
+        """What is known of the reading, for the methods of all cells."""
+        return self.published.warnings(self.options.reading, self.methods)
+
+    @property
     def shortened(self) -> list[str]:
         """What is smaller or other than published."""
         words = shortenings(self.read, self.recipe, self.cells, self.seeds)

@@ -24,7 +24,7 @@ from .fields import flag
 from .interrupted import interruptible
 from .options import Output, RecipeOptions
 from .recipe_plan import Cell, CellPlan, RecipePlan, run_folder
-from .recipe_show import results_as_json, show_results
+from .recipe_show import Circumstances, results_as_json, show_results
 from .recipe_time import platform_of, tell_time
 from .recipe_tuning import recipe_trials, tuned_recipe
 from .report import leave_report
@@ -66,9 +66,9 @@ def _train(plan: RecipePlan, output: Output) -> None:
             cell: _histories(plan, cell, ready.pop(cell, None), folder, output, trackers) for cell in plan.cells
         }
         results = recipe_results(plan.reported, runs)
-        told = options.reading, plan.seeds, plan.shortened
-        write_json(folder / RECIPE, results_as_json(plan.reported, results, *told))
-        show_results(plan.reported, results, *told)
+        told = Circumstances(options.reading, plan.seeds, plan.shortened, plan.warnings)
+        write_json(folder / RECIPE, results_as_json(plan.reported, results, told))
+        show_results(plan.reported, results, told)
         for note in notes:
             print(note)
         print(f"results: {folder}")
@@ -112,7 +112,7 @@ def _announce(plan: RecipePlan, output: Output, trials: Sequence[Tuning[CellPlan
         f"{', in our choice' if options.reading else ''}: {scaled(spent.flops, 'FLOP')}, "
         f"{scaled(spent.bytes, 'B')} sent; {tell_time(spent, platform)}"
     )
-    for warning in recipe.warnings(options.reading, methods):
+    for warning in plan.warnings:
         output.say(f"warning: {warning}")
     if trials:
         output.say(f"before that, {counted(sum(t.trainings for t in trials), 'training')} to choose settings")
@@ -133,8 +133,8 @@ def _show_untrained(recipe: Recipe, options: RecipeOptions, output: Output) -> N
             results = _drawn(recipe, options, folder, output)
         else:
             numbers = recipe_results(recipe, {})
-            show_results(recipe, numbers, None, 1, [])
-            results = results_as_json(recipe, numbers, None, 1, [])
+            show_results(recipe, numbers, Circumstances())
+            results = results_as_json(recipe, numbers, Circumstances())
         write_json(folder / RECIPE, results)
         print(f"results: {folder}")
         leave_report(folder, sys.stdout, output, options.data_dir)
@@ -167,4 +167,4 @@ def _drawn(recipe: Recipe, options: RecipeOptions, folder: Path, output: Output)
             output.say(f"no figure: {error}")
     shortened = case_shortenings(recipe, small, numbers, 1)
     titled = [{"case": small.cases[n - 1].label, "labels": counts} for n, counts in splits.items()]
-    return results_as_json(recipe, [], None, 1, shortened) | {SPLITS: titled}
+    return results_as_json(recipe, [], Circumstances(shortened=shortened)) | {SPLITS: titled}

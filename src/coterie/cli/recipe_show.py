@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -215,15 +215,24 @@ def printed(p: PublishedNumber) -> str:
     return digits + _MARK[p.certainty] + ("" if p.std is None else f" ±{p.std:.2f}")
 
 
-def results_as_json(
-    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
-) -> dict[str, Any]:
+class Circumstances(NamedTuple):
+    """How the runs behind our numbers came about."""
+
+    reading: str | None = None
+    seeds: int = 1
+    shortened: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+def results_as_json(recipe: Recipe, results: Sequence[RecipeResult], told: Circumstances) -> dict[str, Any]:
     """Return all that is to be known about the numbers, for a file."""
     return {
         "recipe": recipe.name,
-        "reading": reading or "ours",
-        "seeds": seeds,
-        "shortened": list(shortened),
+        "reading": told.reading or "ours",
+        "seeds": told.seeds,
+        "shortened": list(told.shortened),
+        "changed": list(recipe.changed),
+        "warnings": list(told.warnings),
         "draws": recipe.draws,
         "results": [
             {
@@ -241,13 +250,11 @@ def results_as_json(
     }
 
 
-def show_results(
-    recipe: Recipe, results: Sequence[RecipeResult], reading: str | None, seeds: int, shortened: Sequence[str]
-) -> None:
+def show_results(recipe: Recipe, results: Sequence[RecipeResult], told: Circumstances) -> None:
     """Print the table, what its numbers are, and whether they can be compared at all."""
     console = wide_console()
     made = table("case", "method", "number", ">published", ">ours", ">difference")
-    over = f"; mean ± std over {seeds} seeds" if seeds > 1 else "; one seed"
+    over = f"; mean ± std over {told.seeds} seeds" if told.seeds > 1 else "; one seed"
     sentences: dict[str, None] = {}
     for r in results:
         theirs = "-" if r.published is None else printed(r.published)
@@ -261,16 +268,18 @@ def show_results(
     apart = [
         f"{m}: {d}" for m in dict.fromkeys(r.method for r in results if r.method) if (d := recipe.entry(m).differs)
     ]
-    for sentence in recipe.changed:
-        console.print(f"changed: {sentence}", style="dim")
-    for sentence in (*recipe.differs, *apart):
-        console.print(f"differs: {sentence}", style="dim")
-    read = f"reading: {reading or 'our choice'}"
-    if shortened:
-        words = f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(shortened)}; {read}"
+    differs = (f"differs: {sentence}" for sentence in (*recipe.differs, *apart))
+    for remark in (*(f"changed: {sentence}" for sentence in recipe.changed), *differs):
+        console.print(remark, style="dim")
+    for warning in told.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+    read = f"reading: {told.reading or 'our choice'}"
+    if told.shortened:
+        words = f"SHORTENED OR CHANGED, not comparable with the published numbers: {', '.join(told.shortened)}; {read}"
         console.print(words, soft_wrap=True)
     else:
-        console.print(f"the published size; {read}; numbers and their certainty: coterie recipe show {recipe.name}")
+        size = f"the published size{' but for what is changed' if recipe.changed else ''}"
+        console.print(f"{size}; {read}; numbers and their certainty: coterie recipe show {recipe.name}")
 
 
 def _label(recipe: Recipe, result: RecipeResult) -> str:

@@ -96,6 +96,8 @@ class SavedRecipe(TypedDict):
     reading: str
     seeds: PositiveInt
     shortened: list[str]  # what keeps the numbers from being comparable
+    changed: NotRequired[list[str]]  # what is not as printed, so that a claim can show
+    warnings: NotRequired[list[str]]  # what is known of the reading
     draws: str | None
     results: list[SavedResult]
     splits: NotRequired[list[SavedSplit]]

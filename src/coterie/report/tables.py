@@ -86,6 +86,7 @@ def _published_table(recipe: Mapping[str, Any], results: Sequence[Mapping[str, A
     rows = "".join(map(_published_row, results))
     return f"""<h3>{escape(recipe["recipe"])}</h3>
 <p>{escape(_comparability(recipe))}</p>
+{"".join(f"<p>{escape(remark)}</p>" for remark in _remarks(recipe))}
 <div class="scroll" tabindex="0" role="region" aria-label="Published numbers of {escape(recipe["recipe"])}">
 <table class="sortable"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>
 <ul class="caption">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>"""
@@ -97,7 +98,13 @@ def _comparability(recipe: Mapping[str, Any]) -> str:
     if recipe["shortened"]:
         words = ", ".join(recipe["shortened"])
         return f"SHORTENED OR CHANGED, not comparable with the published numbers: {words} ({seeds})."
-    return f"The published size ({seeds})."
+    return f"The published size{' but for what is changed' if recipe.get('changed') else ''} ({seeds})."
+
+
+def _remarks(recipe: Mapping[str, Any]) -> list[str]:
+    """Say what is not as printed, and what is known of the reading."""
+    kinds = {"changed": "Changed", "warnings": "Warning"}
+    return [f"{word}: {sentence}." for kind, word in kinds.items() for sentence in recipe.get(kind, ())]
 
 
 def _published_row(saved: Mapping[str, Any]) -> str:
