@@ -60,8 +60,8 @@ TuneTexts = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE,VALUE",
-        help="Choose a setting of every method first, on validation samples, as `coterie tune --grid` does; "
-        "METHOD.KEY is for one of them; repeat for more.",
+        help="Choose a setting of every method first, on validation samples, as `coterie tune --grid` does, with ; "
+        "between values that have commas; METHOD.KEY is for one of them; repeat for more.",
         show_default="none",
     ),
 ]
