@@ -54,6 +54,9 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
         ("model", {"name": "resnet18-bn"}),
     ):
         assert list(reproduce.cells(table, {**config, key: {**config[key], **changed}}, 500)) == [], changed
+    for around in ({"init": "per-client"}, {"validation": 0.2}, {"drop_messages": 0.1}, {"offline": 0.1}):
+        assert list(reproduce.cells(table, {**config, **around}, 500)) == [], around
+    assert list(reproduce.cells(table, {**config, "rounds": 1000}, 500))  # up to there its rates are the same
     run = json.loads((reproduce.EVIDENCE / "cifar10.json").read_text(encoding="utf-8"))["fedavg"]
     config = run["config"]
     assert "finetune_epochs" not in config["settings"]  # the run is older than this setting, so it tuned nothing
@@ -70,9 +73,11 @@ def test_a_run_counts_where_it_is_what_was_published() -> None:
         "data": data,
         "model": {"name": "resnet18-bn"},
         "transform": trained.case(1).transform,
+        "rounds": 2000,
     }
     assert list(reproduce.cells(trained, of_both, 2000)) == [("cifar10 dirichlet-by-class:0.5", "fedlmt")]
     assert list(reproduce.cells(trained, {**of_both, "transform": None}, 2000)) == []
+    assert list(reproduce.cells(trained, {**of_both, "rounds": 3000}, 2000)) == []  # its cosine ends elsewhere
     assert list(reproduce.cells(counted, of_both, 2000)) == []
     words = {row[0]: row[5] for row in LINES["dfedalt"]}
     assert words["Table 1"].startswith("[in part: ")

@@ -26,6 +26,8 @@ BEGIN, END = "<!-- made by docs/generate/reproduce.py -->\n", "\n<!-- end -->"
 H200 = Platform("NVIDIA H200", "bf16")
 COMPLETE = 0.98  # of the rounds: a run of which hardly any is missing counts
 _IMAGE_DEFAULTS = {field.name: field.default for field in fields(Transform)}
+# What a run has besides its settings that changes its models.
+_AROUND = {"init": "common", "validation": 0.0, "drop_messages": 0.0, "offline": 0.0, "holdout_clients": 0}
 # How many tables and figures each paper has, and those that show no experiment.
 PRINTED = {
     "dfedalt": {"Table": 6, "Figure": 7},
@@ -94,8 +96,23 @@ def cells(recipe: Recipe, config: Mapping[str, Any], played: int) -> Iterator[tu
         if same and case.rounds and played >= COMPLETE * case.rounds:  # without rounds nothing is trained
             for method in case.methods:
                 settings, builder = recipe.settings(method, case), recipe.entry(method).builder
-                if builder == config["method"] and _agree(config["settings"], settings, build(builder).settings):
+                asked = {"init": recipe.init(method, case), "validation": case.validation}
+                if (
+                    builder == config["method"]
+                    and _agree(config["settings"], settings, build(builder).settings)
+                    and _agree({k: config[k] for k in _AROUND if k in config}, asked, _AROUND)
+                    and (config["rounds"] == case.rounds or not _follows_all_rounds(settings))
+                ):
                     yield case.label, method
+
+
+def _follows_all_rounds(settings: Mapping[str, Any]) -> bool:
+    """Return whether the rates of a round depend on how many rounds the run has.
+
+    >>> _follows_all_rounds({"lr_decay": 0.99, "lr_min": None}), _follows_all_rounds({"lr_min": 0.0001})
+    (False, True)
+    """
+    return any(settings.get(key) is not None for key in ("lr_min", "lr_milestones"))
 
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
