@@ -394,6 +394,14 @@ def test_the_published_size_is_no_shortening() -> None:
     assert shortenings(recipe, same, [(1, method) for method in recipe.cases[0].methods], seeds=1) == []
 
 
+@pytest.mark.parametrize("other", ["dfedsalt.sam=adaptive", "dfedsalt.rho=0.05"])
+def test_no_reading_warns_of_settings_that_were_changed(other: str) -> None:
+    recipe = load("dfedalt-t1")
+    for changed, warned in (("lr=0.05", 1), (other, 0)):
+        run = apply_changes(recipe.read("paper"), Changes(set=[changed]))
+        assert len(recipe.warnings("paper", ["dfedsalt"], run)) == warned, changed
+
+
 def test_in_python_the_same_sentences() -> None:
     with pytest.raises(UserError, match="did you mean dfedalt-t1"):
         load("dfedalt-t11")

@@ -104,8 +104,8 @@ class RecipePlan:
 
     @property
     def warnings(self) -> list[str]:
-        """What is known of the reading, for the methods of all cells."""
-        return self.published.warnings(self.options.reading, self.methods)
+        """What is known of the reading, for the methods of all cells whose settings are still the reading's."""
+        return self.published.warnings(self.options.reading, self.methods, self.recipe)
 
     @property
     def shortened(self) -> list[str]:

@@ -154,8 +154,10 @@ class Recipe:
         changed = () if reading == "paper" else self.changed
         return replace(self, cases=tuple(cases), protocol=protocol, readings=(), changed=changed)
 
-    def warnings(self, reading: ReadingName | None, methods: Collection[str]) -> list[str]:
+    def warnings(self, reading: ReadingName | None, methods: Collection[str], run: "Recipe | None" = None) -> list[str]:
         """Return what a reading is known to do to some of these methods, each warning with the methods it is about.
+
+        ``run`` is the recipe in that reading where some of its settings were changed.
 
         >>> [warning[:9] for warning in load("dfedalt-t1").warnings("paper", ["dfedalt", "dfedsalt"])]
         ['dfedsalt:']
@@ -163,8 +165,17 @@ class Recipe:
         if reading is None:
             return []
         statements = [s for row in self.readings for s in row.says.get(reading, ()) if s.warning]
-        about = [(s, [m for m in methods if s.applies_to_method(m, self.entry(m).settings)]) for s in statements]
+        played = run or self.read(reading)
+        about = [
+            (s, [m for m in methods if s.applies_to_method(m, self.entry(m).settings) and played._has(m, s.settings)])
+            for s in statements
+        ]
         return [f"{', '.join(names)}: {s.warning}" for s, names in about if names]
+
+    def _has(self, method: str, settings: Mapping[str, Any]) -> bool:
+        """Return whether a method has these settings in any case."""
+        cases = (case for case in self.cases if method in case.methods)
+        return any(settings.items() <= self.settings(method, case).items() for case in cases)
 
     def _apply(self, statement: Statement, case: Case) -> Case:
         settings = dict(case.settings)
