@@ -1,5 +1,7 @@
 """FedLMT's theorem: the gradient of the recovered model, kappas, psi, and where the bound is void."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from coterie.theory.bounds import Factored, marchenko_pastur
 from coterie.theory.lowrank import curvature, factored_constants, lemma, moments, smallest_power
 from coterie.theory.matrices import FactorTrajectory, MatrixProblem, matrices, run_factors
 from coterie.theory.trajectory import BoundMethod
+from helpers_cli import Cli
 
 C = Factored(layers=5, rho=2, N=7, E=3, L_s=1.7, sigma2=0.3, G2=1.9, Gg2=2.3, kappa_u=1.1, kappa_v=1.3, kappa_uv=1.2)
 PLAIN: dict[str, Any] = {
@@ -141,6 +144,13 @@ def test_the_bound_holds_at_full_rank(asked: dict[str, Any]) -> None:
     assert o.bound is not None
     assert all(a > b for a, b in zip(o.completed, o.bound, strict=True))
     assert o.measured[-1] < o.measured[0]
+
+
+def test_the_page_factorizes_both_layers(cli: Cli, tmp_path: Path) -> None:
+    """As it is typed there; ``none`` alone is FedLMT's own choice, which keeps both."""
+    page = Path(__file__).parents[1] / "docs/theory.md"
+    (typed,) = re.findall(r"`--set (keep_layers=\S+)` factorizes both", page.read_text(encoding="utf-8"))
+    assert "the bound holds" in cli.succeed("theory", "fedlmt", "--rounds", "4", "--set", typed, cwd=tmp_path).out
 
 
 def test_below_full_rank_the_lemma_fails_and_the_bound_is_wrong() -> None:

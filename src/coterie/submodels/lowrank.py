@@ -265,7 +265,10 @@ def _whole(names: Sequence[str], head: str | None, keep: Keep) -> set[str]:
     special = {"none": [], "stem": names[:1], "head": [] if head is None else [head]}
     if isinstance(keep, int):
         if keep < 1:
-            raise UserError(f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too")
+            raise UserError(
+                f"keep_layers={keep} must be at least 1, or 'none' to factorize the first layer too, which is typed "
+                "'none,' where none is the method's own choice"
+            )
         return {*names[:keep], *special["head"]}
     whole: set[str] = set()
     for pattern in filter(None, (p.strip() for p in (keep.split(",") if isinstance(keep, str) else keep))):
