@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from coterie.core import openmp
+
 SET = "import coterie, os; print(os.environ.get('GOMP_SPINCOUNT'))"
 
 
@@ -22,7 +24,8 @@ def test_threads_do_not_spin_unless_it_is_asked_for(chosen: dict[str, str], expe
 BUSY = """
 import os
 {first}
-import coterie as ct
+import coterie as ct, torch
+torch.set_num_threads(2)
 os.getloadavg = lambda: ({load}, 0.0, 0.0)
 os.cpu_count = lambda: 2
 fed = ct.data.federate("synthetic:size=40,classes=2", clients=2, partition="iid")
@@ -39,3 +42,10 @@ def test_a_busy_machine_is_warned_of_where_torch_came_first(first: str, load: fl
     done = subprocess.run([sys.executable, "-c", script], env=kept, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert ("import coterie first, or set OMP_WAIT_POLICY=passive" in done.stderr) == warned
+
+
+@pytest.mark.parametrize(("threads", "warned"), [(2, True), (1, False)])
+def test_a_single_thread_waits_for_none(threads: int, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openmp, "_TOO_LATE", True)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+    assert (openmp.spinning_threads(threads) is not None) == warned

@@ -17,10 +17,10 @@ def keep_from_spinning() -> None:
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
-def spinning_threads() -> str | None:
-    """Return what to say on a busy machine where torch was loaded too early; None: nothing."""
+def spinning_threads(threads: int) -> str | None:
+    """Return what to say on a busy machine where torch, with so many threads, was loaded too early; None: nothing."""
     cores = os.cpu_count() or 1
-    if not _TOO_LATE or cores == 1 or not hasattr(os, "getloadavg") or os.getloadavg()[0] <= cores:
+    if not _TOO_LATE or not hasattr(os, "getloadavg") or os.getloadavg()[0] <= cores or threads == 1:
         return None
     return (
         "other programs use the cores, and torch's threads spin while they wait, because torch was imported before "

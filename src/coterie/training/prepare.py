@@ -68,8 +68,9 @@ class Prepared:
     def warnings(self) -> list[str]:
         """What the run warns of before its first round."""
         slow = None if self.choice is None else self.choice.warning
-        told = slow, idle_clients(self.experiment), without_validation(self.experiment.federation), spinning_threads()
-        return list(filter(None, told))
+        spinning = spinning_threads(torch.get_num_threads())
+        said = slow, idle_clients(self.experiment), without_validation(self.experiment.federation), spinning
+        return list(filter(None, said))
 
     @property
     def config(self) -> Config:
