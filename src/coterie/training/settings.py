@@ -8,9 +8,9 @@ keeps follow from this dataclass. It imports no torch, because the help of a com
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from ..core.annotations import Example, Fraction, PositiveInt, Range
+from ..core.annotations import Example, Fraction, PositiveInt, Range, in_words
 from ..core.arguments import checked_class
 from ..core.schema import Init, MeasureName, Precision, Repeatable, Select
 
@@ -77,8 +77,8 @@ class RunSettings:
         changes=True,
     )
     record: Sequence[MeasureName] = option(
-        "Record further metrics: gradients, sharpness, singular-values, perplexity, train-accuracy, own-train, "
-        "deltas, mass, constants, or clients for every single client's; repeat for more.",
+        f"Record further metrics: {', '.join(get_args(MeasureName))}; clients records every client's own. Repeat for "
+        "more.",
         (),
         shows="none",
         saved="always",
@@ -90,8 +90,7 @@ class RunSettings:
         saved="unusual",
     )
     select: Select = option(
-        "Which round is reported and deployed: last, best-validation, best-validation-per-client, or best-test, which "
-        "is optimistic.",
+        f"Which round is reported and deployed: {', '.join(get_args(Select))}; best-test is optimistic.",
         "last",
         saved="unusual",
     )
@@ -102,7 +101,7 @@ class RunSettings:
     )
     device: "str | torch.device" = option("auto, cpu or cuda.", "auto", saved="always", changes=True)
     precision: Precision = option(
-        "fp32, tf32 or bf16: how a GPU multiplies; weights stay in single precision.",
+        f"How a GPU multiplies: {in_words(Precision)}; weights stay in single precision.",
         "fp32",
         saved="always",
         changes=True,
