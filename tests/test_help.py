@@ -12,7 +12,7 @@ import typer
 import methods as method_pages
 from coterie.algorithms import BUILDERS
 from coterie.algorithms.settings import settings_of
-from coterie.cli.kinds import ALONE, UNEQUAL, method_kind
+from coterie.cli.kinds import BASELINE, UNEQUAL, method_kind
 from coterie.cli.listing import GROUPS, command_settings
 from coterie.cli.options import RunOptions
 from coterie.cli.presets import PRESETS
@@ -99,7 +99,7 @@ def test_methods_are_listed_by_what_they_are(wide: None, tmp_path: Path) -> None
         where = out.index(f"\n{method} ")
         assert max(p for p in places if p < where) == places[GROUPS.index(kind.group)], method
     assert re.search(r"\ndfedalt +the head +first the personal part", out)
-    shown = {"local": ALONE, "heterofl": UNEQUAL, **{m: method_kind(m).group for m in ("fedavg", "dispfl", "ditto")}}
+    shown = {"local": BASELINE, "heterofl": UNEQUAL, **{m: method_kind(m).group for m in ("fedavg", "dispfl", "ditto")}}
     for method, group in shown.items():
         pages = method_pages.kind(method).replace("Personal,", "Personalized,").replace("around", "with")
         assert method_kind(method).group == group == pages, method

@@ -73,7 +73,7 @@ KINDS = (
     "One model, between peers",
     "One model, with a server",
     "Clients of unequal capacity",
-    "Alone",
+    "Not federated",
 )
 
 
@@ -81,7 +81,7 @@ def kind(method: str) -> str:
     """Return which of the KINDS a method is, as its round shows."""
     p = method_round(method)
     if not p.traffic.totals.messages:
-        return "Alone"
+        return "Not federated"
     if p.unequal:
         return "Clients of unequal capacity"
     what = "Personalized" if p.tuned or personal_part(p) != "nothing" else "One model"

@@ -14,7 +14,7 @@ from .options import RunOptions
 from .request import RunPlan
 
 CLIENTS, ROUNDS = 12, 12  # enough for every method's own graph and stages
-ALONE, UNEQUAL = "Alone", "Clients of unequal capacity"
+BASELINE, UNEQUAL = "Not federated", "Clients of unequal capacity"
 
 
 class MethodKind(NamedTuple):
@@ -33,7 +33,7 @@ def method_kind(name: str) -> MethodKind:
     program = bind(algorithm, Problem(model, CLIENTS, ROUNDS, 0), False)
     personal = _personal(program, model)
     if not program.message(model.start):
-        return MethodKind(ALONE, personal)
+        return MethodKind(BASELINE, personal)
     if facts(algorithms.builder(name)).submodel is not None:
         return MethodKind(UNEQUAL, personal)
     what = "One model" if personal == "nothing" else "Personalized"

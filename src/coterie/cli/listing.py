@@ -16,7 +16,7 @@ from ..data.partition import NATURAL
 from ..measure import BUILT_IN
 from ..models.losses import LOSSES
 from .console import plain_console, table, wide_console
-from .kinds import ALONE, UNEQUAL, method_kind
+from .kinds import BASELINE, UNEQUAL, method_kind
 from .options import RunOptions
 from .presets import DATA
 from .request import RunPlan
@@ -37,7 +37,7 @@ GROUPS = (
     "One model, between peers",
     "One model, with a server",
     UNEQUAL,
-    ALONE,
+    BASELINE,
 )
 
 
