@@ -12,7 +12,7 @@ import torch
 import coterie as ct
 from coterie.core.errors import UserError
 from coterie.measure.compare import Comparison, MethodRuns, RunData
-from coterie.measure.selection import out_of_patience, reported
+from coterie.measure.selection import reported, stops_early
 from helpers_cli import Cli, assert_same_run
 
 ROUNDS = 6
@@ -128,15 +128,15 @@ def test_lower_numbers_and_ties() -> None:
         {"round": t, "personal_accuracy_validation": v} for t, v in enumerate((0.5, 0.7, None, 0.7, 0.6), 1)
     ]
     assert reported(config, history) is history[1]  # the first of equally good ones
-    assert [out_of_patience(config, history[:n]) for n in range(1, 6)] == [False, False, False, False, True]
+    assert [stops_early(config, history[:n]) for n in range(1, 6)] == [False, False, False, False, True]
     assert reported({"select": "last"}, history) is None  # type: ignore[typeddict-item]
     history[3]["personal_accuracy_validation"] = np.nextafter(0.7, 1)  # the same mean of other clients' numbers
     assert reported(config, history) is history[1]
-    assert out_of_patience(config, history)
+    assert stops_early(config, history)
     errors: Any = [{"round": t, "personal_mse_validation": v} for t, v in enumerate((0.5, 0.2, 0.4, 0.3), 1)]
     lower: Any = {**config, "metrics": [{"name": "mse", "column": "mse", "higher_is_better": False}]}
     assert reported(lower, errors) is errors[1]
-    assert [out_of_patience(lower, errors[:n]) for n in range(1, 5)] == [False, False, False, True]
+    assert [stops_early(lower, errors[:n]) for n in range(1, 5)] == [False, False, False, True]
 
 
 def test_errors_are_chosen_by_the_lowest() -> None:

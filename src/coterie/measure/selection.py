@@ -104,7 +104,12 @@ def stalled(config: Config, history: Sequence[Row]) -> int:
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 
-def out_of_patience(config: Config, history: Sequence[Row]) -> bool:
+def may_stop_early(config: Mapping[str, Any]) -> bool:
+    """Return whether a run may end with fewer rounds than its configuration says."""
+    return patience_of(config) is not None
+
+
+def stops_early(config: Config, history: Sequence[Row]) -> bool:
     """Return whether a run stops early after the last row."""
     patience = patience_of(config)
     return patience is not None and stalled(config, history) >= patience

@@ -12,7 +12,7 @@ import torch
 
 from ..algorithms.base import Round
 from ..core.schema import Config, Row
-from ..measure.selection import out_of_patience
+from ..measure.selection import stops_early
 from ..models.model import products
 from ..store import RunFolder
 from ..store.checkpoint import Checkpoint, oldest
@@ -186,7 +186,7 @@ class Peer:
 
     def _round_of_training(self) -> Round:
         """Return the round that this peer trains in; a peer that rests takes no step, and exchanges what it has."""
-        before, self.rests = self.rests, out_of_patience(self.config, self.history)
+        before, self.rests = self.rests, stops_early(self.config, self.history)
         self.state = "resting" if self.rests else "training"
         if self.rests and not before:
             self.on_event("rests", round=self.round + 1)

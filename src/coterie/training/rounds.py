@@ -14,7 +14,7 @@ from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.convergence import CLIENTS
 from ..measure.rows import client_columns
-from ..measure.selection import PER_CLIENT, out_of_patience, rule_of, why_stopped
+from ..measure.selection import PER_CLIENT, rule_of, stops_early, why_stopped
 from ..models.model import Model, products
 from ..store import RunFolder, Writer
 from ..store.chosen import drop_later
@@ -72,7 +72,7 @@ def run_rounds(
     limited: LimitedRun | None,
 ) -> Run:
     """Run the rounds that are left."""
-    schedule, end = experiment.schedule, len(history) if out_of_patience(config, history) else config["rounds"]
+    schedule, end = experiment.schedule, len(history) if stops_early(config, history) else config["rounds"]
     if folder is not None:
         drop_later(folder.path, len(history))
     todo, chosen = range(len(history), end), chosen_so_far(experiment, folder, config, len(history))
@@ -92,7 +92,7 @@ def run_rounds(
                 writer.keep(row, backend.saved(now))
             bar.update(row)
             tracking.round(row)
-            if out_of_patience(config, history):
+            if stops_early(config, history):
                 bar.say(why_stopped(config, history))
                 break
     return _finished(experiment, backend, folder, config, now, history, tracking, limited, chosen)

@@ -22,7 +22,7 @@ from ..core.schema import ClientSummary, Config, Summary
 from ..core.schema_parts import Newcomers
 from ..core.tensors import Tensors
 from ..core.units import metrics_of, personal_summary, with_unit, words
-from ..measure.selection import BEST_TEST, patience_of
+from ..measure.selection import BEST_TEST, may_stop_early
 from ..models.accept import accepted
 from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
@@ -118,7 +118,7 @@ def read_finished(
     clients = range(config["data"]["clients"] if folder.has_models else 0)
     history = folder.rows()
     summary, known = folder.summary(), folder.client_summary()
-    rounds = config["rounds"] if patience_of(config) is None else summary["rounds"]  # it may have stopped early
+    rounds = summary["rounds"] if may_stop_early(config) else config["rounds"]
     if len(history) != rounds:
         raise DamagedFileError(folder.path / METRICS, f"it holds {len(history)} of {rounds} rounds")
     return Run(
