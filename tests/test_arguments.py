@@ -184,6 +184,7 @@ FIT = {
     "holdout_clients": ["2", -1, True],
     "select": ["best", None, 3],
     "patience": [0, 1.5, "long"],
+    "stop_at": ["80", True, float("inf")],
     "init": ["own", 3, True],
     "drop_messages": [-0.1, 1.5, "x", float("nan"), True],
     "offline": [2, "x", float("inf")],

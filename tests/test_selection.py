@@ -122,6 +122,23 @@ def test_a_run_stops_after_evaluations_that_were_no_better() -> None:
     assert (patient.summary["rounds"], patient.client_summary["round"]) == (stop, stop)
 
 
+def test_a_run_stops_where_its_models_are_good_enough(tmp_path: Path) -> None:
+    whole = run("fedavg", select="best-validation")
+    scores = [row["personal_accuracy_validation"] for row in whole.history]
+    enough = sorted(scores)[len(scores) // 2]
+    stop = next(t for t, score in enumerate(scores, 1) if score >= enough)
+    short = run("fedavg", select="best-validation", stop_at=100 * enough, out=tmp_path / "a")
+    assert len(short.history) == stop < len(scores)
+    assert (short.config["stop_at"], short.summary["rounds"]) == (100 * enough, stop)
+    assert ct.load(tmp_path / "a").history == short.history
+    with pytest.raises(ct.UserError, match=r"stop_at=80\.0 looks at validation samples, and there are none"):
+        run("fedavg", stop_at=80, validation=0.0)
+    mse = {"name": "mse", "column": "mse", "higher_is_better": False, "percent": False}
+    lower: Any = {"stop_at": 0.3, "metrics": [mse]}
+    errors: Any = [{"round": t, "personal_mse_validation": v} for t, v in enumerate((0.5, 0.4, 0.2), 1)]
+    assert [stops_early(lower, errors[:n]) for n in (1, 2, 3)] == [False, False, True]
+
+
 def test_lower_numbers_and_ties() -> None:
     config: Any = {"select": "best-validation", "patience": 2}
     history: Any = [

@@ -238,6 +238,7 @@ class SelectionConfig(TypedDict, total=False):
     validation: Fraction  # of every client's training samples; left out: none
     select: Select  # left out: last
     patience: PositiveInt  # evaluations without improvement that end a run; left out: it has all rounds
+    stop_at: float  # the value on validation samples that ends a run, in the unit of tables; left out: none does
 
 
 class Repeatable(SelectionConfig):

@@ -45,14 +45,14 @@ def patience_of(config: Mapping[str, Any]) -> int | None:
 
 def chooses(config: Mapping[str, Any]) -> bool:
     """Return whether evaluations choose the round that is reported, or end the run."""
-    return rule_of(config) != LAST or patience_of(config) is not None
+    return rule_of(config) != LAST or may_stop_early(config)
 
 
 def by_validation(config: Mapping[str, Any]) -> list[str]:
     """Return the options of a configuration that look at validation samples, as they are written."""
-    rule, patience = rule_of(config), patience_of(config)
+    rule, limits = rule_of(config), {"patience": patience_of(config), "stop_at": config.get("stop_at")}
     chosen = [f"select={rule}"] if rule in (BEST_VALIDATION, PER_CLIENT) else []
-    return chosen + ([] if patience is None else [f"patience={patience}"])
+    return chosen + [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
 
 
 def validation_column(config: Config) -> str:
@@ -106,16 +106,28 @@ def stalled(config: Config, history: Sequence[Row]) -> int:
 
 def may_stop_early(config: Mapping[str, Any]) -> bool:
     """Return whether a run may end with fewer rounds than its configuration says."""
-    return patience_of(config) is not None
+    return patience_of(config) is not None or config.get("stop_at") is not None
 
 
 def stops_early(config: Config, history: Sequence[Row]) -> bool:
     """Return whether a run stops early after the last row."""
     patience = patience_of(config)
-    return patience is not None and stalled(config, history) >= patience
+    return _good_enough(config, history) or (patience is not None and stalled(config, history) >= patience)
 
 
 def why_stopped(config: Config, history: Sequence[Row]) -> str:
     """Say why a run has stopped early after the last row."""
-    evaluations = f"{patience_of(config)} evaluations were no better on validation"
-    return f"stopped after round {history[-1]['round']}: {evaluations}"
+    stopped = f"stopped after round {history[-1]['round']}:"
+    if _good_enough(config, history):
+        return f"{stopped} the models are as good on validation samples as stop_at={config['stop_at']:g} asks for"
+    return f"{stopped} {patience_of(config)} evaluations were no better on validation"
+
+
+def _good_enough(config: Config, history: Sequence[Row]) -> bool:
+    """Return whether an evaluation has reached the value that ends a run."""
+    limit, metric = config.get("stop_at"), metrics_of(config)[0]
+    if limit is None:
+        return False
+    least = goodness(limit / (100 if metric["percent"] else 1), metric["higher_is_better"])
+    scores = (_score(config, row, validation_column(config)) for row in history)
+    return any(score is not None and score >= least for score in scores)

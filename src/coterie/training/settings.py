@@ -128,6 +128,12 @@ class RunSettings:
         shows="run all rounds",
         saved="unusual",
     )
+    stop_at: float | None = option(
+        "Stop as soon as the models are this good on validation samples, such as 80 for 80 %.",
+        None,
+        shows="run all rounds",
+        saved="unusual",
+    )
     seed: int = option("Of everything random: data, first model, batches, graphs.", 0, saved="always", changes=True)
     init: Init = option(
         "What clients begin with: common for one model, per-client for draws of their own.", "common", saved="always"
