@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pydoc import locate
 from typing import Any
 
 import griffe
@@ -9,6 +10,7 @@ import griffe
 from coterie.algorithms.about import ARGS, args_of
 from coterie.algorithms.options import Options
 
+OPTIONS = "{options}"  # where the docstring of a function has the options of a run
 # What fields mean that stand elsewhere already: a Training has the values of all Options.
 ELSEWHERE = {"coterie.algorithms.options.Training": args_of(inspect.getdoc(Options) or "")}
 
@@ -18,6 +20,8 @@ class Examples(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Put fences into the docstring of a function, class or module, and the fields of a class behind it."""
+        if obj.docstring and OPTIONS in obj.docstring.value:  # which Python puts there when the module is imported
+            obj.docstring.value = inspect.getdoc(locate(obj.path)) or ""
         if obj.docstring:
             obj.docstring.value = "\n\n".join(map(to_markdown, obj.docstring.value.split("\n\n")))
         if isinstance(obj, griffe.Class) and obj.docstring and ARGS not in obj.docstring.value:
