@@ -1,5 +1,6 @@
 """Modules of many kinds, as people write them: each takes six numbers and has scores for three classes."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -231,6 +232,22 @@ class Scaled(nn.Module):
         return self.scale * (x @ self.weights[0] + x @ self.weights[1])
 
 
+class Masked(nn.Linear):
+    """Hides three of its outputs behind a buffer; ``counted``: which a forward pass writes into."""
+
+    mask: torch.Tensor
+
+    def __init__(self, hidden: float, counted: bool = False) -> None:
+        super().__init__(6, 6)
+        self.counted = counted
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, hidden, hidden, hidden]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.counted:
+            self.mask += 0.0
+        return (super().forward(x) + self.mask).softmax(-1)[:, :3]
+
+
 def two_layers(*between: nn.Module) -> nn.Module:
     """Two linear layers with something between them."""
     return nn.Sequential(nn.Linear(6, 6), *between, nn.Linear(6, 3))
@@ -327,6 +344,7 @@ TRAINED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "pruned weights": (lambda: pruned(two_layers()), VECTORIZED),
     "features without a gradient": (lambda: Applied(lambda m, x: m.hidden(x).detach()), VECTORIZED),
     "a buffer of complex numbers": (lambda: Rotating(frozen=True), VECTORIZED),
+    "an infinite mask": (lambda: Masked(-math.inf), VECTORIZED),
     "torch's transformer": (
         lambda: nn.Sequential(
             nn.Unflatten(1, (3, 2)),
@@ -382,19 +400,6 @@ def holding(thing: Any) -> nn.Module:
 
 
 # What is refused, and what the sentence says.
-class Masked(nn.Linear):
-    """Hides three of its outputs behind a buffer."""
-
-    mask: torch.Tensor
-
-    def __init__(self, hidden: float) -> None:
-        super().__init__(6, 6)
-        self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, hidden, hidden, hidden]))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (super().forward(x) + self.mask).softmax(-1)[:, :3]
-
-
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), r"0\.weight has no values yet: call the model"),
     "lazy statistics": (
@@ -408,7 +413,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "on the meta device": (on_meta, "weight is on the meta device and has no values: build"),
     "not finite": (lambda: nn.Linear(6, 3).apply(nan_weight), "weight is not finite before any training: look"),
-    "an infinite mask": (lambda: Masked(float("-inf")), "buffer mask is not finite.*: if it is a mask .* hold -1e9"),
+    "an infinite mask that it writes": (
+        lambda: Masked(-math.inf, counted=True),
+        "buffer mask is not finite.*: if it is a mask .* hold -1e9",
+    ),
     "complex": (lambda: Rotating(frozen=False), "turn is complex: hold its real and its imaginary part"),
     "frozen": (lambda: nn.Linear(6, 3).requires_grad_(False), "no parameter that can be trained: set requires_grad"),
     "without parameters": (nn.Flatten, "no parameter that can be trained: .* give a model with parameters"),

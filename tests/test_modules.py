@@ -74,7 +74,8 @@ def test_it_trains_like_a_plain_loop(kind: str, engine: str) -> None:
         assert used.partition(":")[0] == expected
         assert reason.startswith("this model cannot be vectorized (") == (expected == SERIAL), reason
     for i, client in enumerate(run.clients):
-        found = client.shared | client.personal
+        module = client.module()
+        found = dict((*module.named_parameters(), *module.named_buffers()))
         for k, wanted in plain_loop(build, i).items():
             torch.testing.assert_close(found[k], wanted, rtol=1e-4, atol=1e-6, msg=lambda m, k=k: f"{k}: {m}")
 

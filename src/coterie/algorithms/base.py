@@ -76,12 +76,12 @@ class Problem:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of all tensors, running statistics included."""
+        """The names of all tensors, running statistics included; constants are nobody's."""
         return frozenset(self.model.start)
 
     def personal(self, patterns: Patterns) -> frozenset[str]:
         """Return the names that stay with the clients."""
-        return personal_names(self.module, patterns)
+        return personal_names(self.module, patterns, self.model.constants)
 
 
 @dataclass(frozen=True)

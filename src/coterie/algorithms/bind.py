@@ -50,6 +50,11 @@ def _check_program(method: str, program: object, problem: Problem) -> None:
     if program.submodels is not None:
         return  # these have names of their own
     trained = frozenset[str]().union(*(phase.trains for phase in program.phases))
+    if not trained and not program.training.finetune_epochs:
+        raise UserError(
+            f"{method} trains nothing of this model, whose parameters that may be trained are "
+            f"{', '.join(sorted(problem.parameters))}: set requires_grad of others, or choose another method"
+        )
     for does, names in (("shares", program.shared), ("trains", trained)):
         if strange := sorted(names - problem.names - second_names(problem.names)):
             raise unknown(f"parameter that {method} {does}", strange[0], sorted(problem.names))

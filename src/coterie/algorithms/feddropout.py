@@ -10,10 +10,10 @@ from ..submodels import permuted, random
 from .method import Options, Participation, Problem, Program, Round, Training, Weighting, method
 from .options import LMT_PAPER, refuse_for_parts
 from .server import Server
-from .widths import Channels, Trick, by_width
+from .widths import Channels, Trick, by_width, cuttable
 
 
-@method(LMT_PAPER, check=refuse_for_parts, submodel="width")
+@method(LMT_PAPER, check=refuse_for_parts, adapt=cuttable, submodel="width")
 def feddropout(
     p: Problem,
     t: Training,

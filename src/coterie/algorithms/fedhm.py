@@ -8,7 +8,7 @@ from typing import Unpack
 from ..core.tensors import Tensors
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import RankMode, factorize, factorize_tensors, recover_tensors, truncate_tensors
+from ..submodels import RankMode, factorize_tensors, factorize_trained, recover_tensors, truncate_tensors
 from .base import Submodel
 from .capacities import RANKS, shares
 from .lowrank import coefficients, regularized
@@ -72,7 +72,7 @@ def low_rank_submodel(
     model: Model, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: RankMode
 ) -> Submodel:
     """Return the submodel of nearest products of a full model."""
-    factors = factorize(model.module, rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
+    factors = factorize_trained(model.module, rank_ratio, keep_layers, "kaiming", 0, rank_mode)
     low = regularized(factors, model, regularizer)
     return Submodel(
         low,

@@ -7,10 +7,10 @@ from ..submodels import window
 from .method import Options, Participation, Problem, Program, Training, Weighting, method
 from .options import LMT_PAPER, refuse_for_parts
 from .server import Server
-from .widths import Trick, by_width
+from .widths import Trick, by_width, cuttable
 
 
-@method(LMT_PAPER, check=refuse_for_parts, submodel="width")
+@method(LMT_PAPER, check=refuse_for_parts, adapt=cuttable, submodel="width")
 def fedrolex(
     p: Problem,
     t: Training,

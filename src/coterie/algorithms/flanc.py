@@ -12,10 +12,12 @@ from .method import Options, Participation, Problem, Program, Rate, Training, We
 from .options import LMT_PAPER, refuse_for_parts
 from .server import Server, federated
 from .update import assigned, named_submodel
+from .widths import refuse_frozen
 
 
 def _all_widths(model: Model, capacities: str, n_basis: float, basis_fraction: float, orthogonal: float) -> Model:
     """Return the widest network, with the others beside it, all on the banks of the widest."""
+    refuse_frozen(model, "composes every layer anew")
     (_, widest), *others = networks(model, capacities, n_basis, basis_fraction, orthogonal).items()
     if not others:
         return widest

@@ -10,7 +10,7 @@ from ..core.errors import UserError
 from ..local.steps import Phase
 from ..models.model import Model
 from ..models.parts import origin_of
-from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize, penalty
+from ..submodels import TERMS, FactorInit, RankMode, factor_pairs, factorize_trained, penalty
 from ..topology import TopologyLike
 from .base import Problem, Program
 from .options import Training, Weighting
@@ -41,7 +41,7 @@ def low_rank(
 ) -> Model:
     """Return the model with its layers as products, and the regularizer in its loss."""
     seed = origin_of(model.module).get("seed", 0)
-    module = factorize(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
+    module = factorize_trained(model.module, rank_ratio, keep_layers, init, seed, rank_mode)
     return regularized(module, model, regularizer)
 
 

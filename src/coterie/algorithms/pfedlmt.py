@@ -12,7 +12,7 @@ from ..core.tensors import Tensors, Tree, put, rows
 from ..data.batches import Integers
 from ..local.steps import Phase
 from ..models.model import Model
-from ..submodels import RankMode, column_dimensions, factorize, front_names, recover, truncate_tensors
+from ..submodels import RankMode, column_dimensions, factorize_trained, front_names, recover, truncate_tensors
 from .base import Submodel
 from .capacities import RANKS, Share, levels, refuse_changing, shares
 from .lowrank import coefficients, exchange_by, low_rank, regularized
@@ -84,7 +84,7 @@ def pfedlmt(
     code alternates, schedule="alternate". Its decomposition into a client's rank does not approximate the layer;
     here it is the nearest product.
     """
-    front = front_names(p.module)
+    front = front_names(p.module) & p.names
     groups = [
         (s, rank_submodel(p, s.capacity, keep_layers, regularizer, rank_mode))
         for s in shares(capacities, RANKS, p.clients, p.rounds)
@@ -109,7 +109,7 @@ def rank_submodel(
     p: Problem, rank_ratio: float, keep_layers: int | str, regularizer: str, rank_mode: RankMode
 ) -> Submodel:
     """Return the submodel of first columns; zero columns have no gradient, so the padded form trains alike."""
-    small = factorize(recover(p.module), rank_ratio, keep_layers, "kaiming", rank_mode=rank_mode)
+    small = factorize_trained(recover(p.module), rank_ratio, keep_layers, "kaiming", 0, rank_mode)
     full, columns = dict(p.module.named_parameters()), column_dimensions(small)
 
     def extract(x: Tensors, index: Tree) -> Tensors:

@@ -10,11 +10,13 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import UserError
 from ..core.tensors import Tensors, Tree, stack
 from ..data.batches import Integers
 from ..local.personal import head_layer
 from ..local.steps import Phase
-from ..models.model import Model
+from ..models.model import Model, frozen_parameters
+from ..models.trials import check_averaged
 from ..submodels import Cut, layered, narrow
 from .base import Assigned, Problem, Program, Round, Submodel
 from .capacities import WIDTHS, shares
@@ -28,6 +30,22 @@ Choice = Callable[[Round, int], Channels]
 """(round, client) -> its channels."""
 PRESENT = "present"
 SCALED = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm)  # a layer norm right behind would undo a division
+
+
+def refuse_frozen(model: Model, because: str) -> None:
+    """Refuse frozen parameters where a method has no place for them."""
+    if frozen := sorted(frozen_parameters(model.module)):
+        raise UserError(
+            f"{frozen[0]} is frozen, and this method {because}: set requires_grad of all parameters, or choose a "
+            "method that trains whole models"
+        )
+
+
+def cuttable(model: Model) -> Model:
+    """Return the model with nothing constant, because clients hold cuts of every buffer; refuse frozen parameters."""
+    refuse_frozen(model, "cuts every layer for each client")
+    check_averaged(model.constants)
+    return replace(model, constant=frozenset())
 
 
 class Trick(NamedTuple):

@@ -14,7 +14,8 @@ from ..core.files import write_json
 from ..core.schema_several import SavedTrial, SavedTuning, Tuned
 from ..measure.selection import BEST_VALIDATION, LAST, goodness
 from ..report.tuning import settings_text
-from ..store.folder import CHECKPOINT, MODELS, RunFolder
+from ..store.folder import CHECKPOINT, RunFolder
+from ..store.models import MODELS
 from ..track import Tracker
 from ..training.prepare import Prepared
 from ..training.search import Grid, SamplerName, Search, Texts, combinations, search

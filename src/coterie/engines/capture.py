@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from ..core.process_wide import ProcessWide
 from .compiler import Compiler, bytecode_kept, gpu_to_itself, zeros_for
@@ -53,18 +53,20 @@ def captured(wanted: Sequence[Wanted], begun: Callable[[int], object]) -> list[P
         meanwhile = ThreadPoolExecutor(1)
         try:
             with fastest_algorithms():
+                constants: list[list[Tensor]] = []  # of each program
                 doing: list[Future[Any]] = [meanwhile.submit(torch_key)]  # it reads all sources of the compiler
                 for number, (body, tensors) in enumerate(wanted, 1):
                     begun(number)
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # the tracer's advice is for those who call it
                         graph = flat(body, tensors)
+                        constants.append(lifted(graph))
                     doing.append(meanwhile.submit(convolve, convolutions(graph)))
                     compiler.begin(graph)
                 programs = compiler.programs()
                 for each in doing:
                     each.result()
-            return [partial(played, program) for program in programs]
+            return [partial(played, *each) for each in zip(programs, constants, strict=True)]
         finally:
             meanwhile.shutdown(cancel_futures=True)
 
@@ -102,10 +104,10 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def played(program: Program, memory: Sequence[Tensor]) -> Play:
+def played(program: Program, constants: Sequence[Tensor], memory: Sequence[Tensor]) -> Play:
     """Record a compiled program over these tensors."""
     with torch.no_grad(), fastest_algorithms():
-        return recorded(lambda: program(list(memory)))
+        return recorded(lambda: program([*memory, *constants]))
 
 
 @contextmanager
@@ -157,6 +159,24 @@ def flat(body: Body, tensors: Sequence[Tensor]) -> fx.GraphModule:
     written_back(made.graph)
     made.recompile()
     return made
+
+
+def lifted(graph: fx.GraphModule) -> list[Tensor]:
+    """Let a graph take the frozen weights that it reads as its last inputs, and return them.
+
+    They stay where they are. As a part of the graph they would be hashed, and written for the compiler's processes.
+    """
+    reads = [v for v in graph.graph.nodes if v.op == "get_attr"]
+    weights = [v for v in reads if isinstance(getattr(graph, str(v.target)), nn.Parameter)]
+    after = [v for v in graph.graph.nodes if v.op == "placeholder"][-1]
+    for read in weights:
+        with graph.graph.inserting_after(after):
+            after = graph.graph.placeholder(read.name)
+        after.meta = read.meta
+        read.replace_all_uses_with(after)
+        graph.graph.erase_node(read)
+    graph.recompile()
+    return [getattr(graph, str(v.target)).detach() for v in weights]
 
 
 def written_back(graph: fx.Graph) -> None:

@@ -28,7 +28,7 @@ from ..store.folder import CONFIG
 from ..submodels import factor_pairs, recover
 from ..training.client import Client
 from ..training.predict import Answering
-from ..training.run import Modules, Run, client_of, finished, model_of
+from ..training.run import Modules, Run, client_of, common_of, finished, model_of
 from .whole import PreparedImages, Scored, Standardized
 
 Form = Literal["recovered", "factorized"]
@@ -184,7 +184,8 @@ class Opened:
             )
         where = str(folder.path / CONFIG)
         known = folder.client_summary()
-        modules = Modules(config, model_of(config, where=where, trusted=trusted), where, known, trusted)
+        common = common_of(folder, model_of(config, where=where, trusted=trusted))
+        modules = Modules(config, common, where, known, trusted)
         files = Digests.of(folder.path)
         return cls(config, known, lambda i: client_of(files, i, modules.of))
 

@@ -23,8 +23,10 @@ from ..engines import Serial
 from ..measure import BUILT_IN, metrics_for
 from ..models.losses import LOSSES, loss_of
 from ..models.model import Loss, Model
+from ..store.digests import Digests
 from ..store.folder import CONFIG
-from ..training.client import Client, answering
+from ..store.models import read_common
+from ..training.client import Client, answering, constants_from
 from ..training.experiment import Experiment
 from ..training.model_check import check_model
 from ..training.newcomers import begun, measured, own_names, personalized, received, shares
@@ -63,10 +65,10 @@ def personalize(
         model: The module that was trained, where the run had one of its own.
         loss: The loss, where the run had one of its own.
     """
-    config, final, where = _read(run)
+    config, final, constants, where = _read(run)
     given = _model(config, model, loss, where)
     check_model(given, federation)
-    e, common = _experiment(config, given, federation, final, where)
+    e, common = _experiment(config, given, federation, final, constants, where)
     start = ModelGroup(np.arange(federation.clients), e.model, begun(e, common))
     as_it_is = measured(e, iter([start]))
     own = list(personalized(e, common, federation, epochs))
@@ -80,13 +82,14 @@ def personalize(
     ]
 
 
-def _read(run: Run | str | Path) -> tuple[Config, Tensors, str]:
-    """Return the configuration of a run, the state after its last round, and where that is."""
+def _read(run: Run | str | Path) -> tuple[Config, Tensors, Tensors, str]:
+    """Return the configuration of a run, the state after its last round, its constants, and where that is."""
     if isinstance(run, Run):
-        return run.config, {k: v.cpu() for k, v in run.final.items()}, "the configuration"
+        return run.config, {k: v.cpu() for k, v in run.final.items()}, run.constants, "the configuration"
     folder = finished(run)
     checkpoint = folder.latest(print)
-    return folder.config(), {} if checkpoint is None else checkpoint.tensors, str(folder.path / CONFIG)
+    constants = constants_from(read_common(Digests.of(folder.path))) if folder.has_models else {}
+    return folder.config(), {} if checkpoint is None else checkpoint.tensors, constants, str(folder.path / CONFIG)
 
 
 def _model(
@@ -104,14 +107,14 @@ def _model(
 
 
 def _experiment(
-    config: Config, given: Model, federation: Federation, final: Tensors, where: str
+    config: Config, given: Model, federation: Federation, final: Tensors, constants: Tensors, where: str
 ) -> tuple[Experiment, Tensors]:
     """Return the run's method and model with other clients, and the model that those of the run share."""
     if not final:
         raise UserError(f"{where} stands without a checkpoint, which coterie pack leaves out: take the whole folder")
     with made_of(where, "settings"):
         algorithm = algorithms.rebuild(config["method"], **config["settings"])
-        adapted = algorithm.adapt(given)
+        adapted = algorithm.adapt(given).with_constants(constants)
         settings = RunSettings.of(config)
         problem = Problem(adapted, config["data"]["clients"], settings.rounds, settings.seed)
         program = bind(algorithm, problem, settings.absences)

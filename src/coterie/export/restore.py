@@ -58,7 +58,7 @@ def _module(about: dict[str, str], tensors: Tensors, trusted: Collection[str]) -
         return module
     algorithm = algorithms.rebuild(about["method"], **json.loads(about["settings"]))
     common = algorithm.adapt(Model(module, cross_entropy))
-    if shapes(tensors) == shapes(common.start):
+    if shapes(tensors) == shapes(common.start | common.constants):
         return common.module
     client, clients, taken, seed = (int(about[k]) for k in ("client", "clients", "round", "seed"))
     rounds = int(about.get("rounds", taken))  # of the whole run, which files of old do not tell

@@ -35,9 +35,10 @@ def head(module: nn.Module) -> frozenset[str]:
     return frozenset(prefix + k for k, _ in module.get_submodule(layer).named_parameters())
 
 
-def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
+def personal_names(module: nn.Module, patterns: Patterns, constants: Collection[str] = ()) -> frozenset[str]:
     """The parameters (and buffers) that never leave a client.
 
+    ``constants``: the names of what training never changes, which belongs to no client.
     ``patterns``: "head", "all", "none", or shell patterns over the names, as a list or separated by commas. A tensor of
     two layers has two names, of which both or neither must be chosen, and is returned by the first.
 
@@ -49,6 +50,8 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
     wanted = [p for p in (p.strip() for p in given) if p]
     if not wanted:
         raise UserError("personal is empty: write head, all, none, or patterns of the names of parameters")
+    values = {id(tensors[k]) for k in constants}
+    fixed = {k for k, v in tensors.items() if id(v) in values}  # by all names of a tensor that two layers have
     chosen: set[str] = set()
     for pattern in wanted:
         if pattern == "none":
@@ -58,7 +61,12 @@ def personal_names(module: nn.Module, patterns: Patterns) -> frozenset[str]:
             raise UserError(
                 f"personal pattern {shown(pattern)} matches no parameter: choose among {', '.join(tensors)}"
             )
-        chosen |= matched
+        if matched <= fixed:
+            raise UserError(
+                f"personal pattern {shown(pattern)} names only constants ({', '.join(sorted(matched))}), which no "
+                "training changes and all clients share: name a part that trains, or set requires_grad of these"
+            )
+        chosen |= matched - fixed
     return _whole_tensors(tensors, chosen)
 
 

@@ -2,9 +2,9 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -14,6 +14,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..core.errors import UserError
 from ..core.rng import torch_draws
 from ..core.schema import Precision
 from ..core.tensors import SIMD_WIDTH, Tensors, Tree, first_of, tree_map
@@ -87,8 +88,10 @@ class Stateless:
 
 @dataclass(frozen=True)
 class Model:
-    """A module whose parameters and buffers are arguments; the module itself only computes.
+    """A module whose parameters and running statistics are arguments; the module computes, and holds its constants.
 
+    Constants are what training never changes: frozen parameters, and buffers that no forward pass writes into. All
+    clients have the same, so that they stand in the module once, and in no state, message or file of a client.
     One copy is in training mode and one in evaluation mode, so that no mode is ever switched.
     A module may bring a regularizer of its own: a function ``penalty(tensors)`` of its tensors by name.
     """
@@ -98,43 +101,70 @@ class Model:
     penalty: Callable[[Tensors], Tensor] | None = None  # of the tensors themselves, added to the loss
     source: "Model | None" = None  # the model this one was adapted from, where a method needs that too
     precision: Precision = "fp32"  # of its forward and backward pass, weights keep their type
+    constant: frozenset[str] | None = None  # the names of its constants; None: its frozen parameters
 
     def __hash__(self) -> int:
         return hash(self.module)  # a loss of one's own, such as a dataclass, may have no hash
 
     def like(self, module: nn.Module, loss: Loss | None = None) -> "Model":
-        """Return a model of another module with the same precision and, unless another is given, the same loss."""
-        return Model(module, loss or self.loss, precision=self.precision)
+        """Return a model of another module with the same precision and, unless another is given, the same loss.
+
+        Its constants are its frozen parameters and those buffers that are constants here. They are named now: a method
+        may freeze others later, in a form that trains a part of what all share.
+        """
+        buffers = self.constants.keys() & {k for k, _ in module.named_buffers()}
+        constant = frozen_parameters(module) | buffers
+        return Model(module, loss or self.loss, precision=self.precision, constant=constant)
 
     @cached_property
     def training(self) -> nn.Module:
         """The module in training mode."""
-        return copy.deepcopy(self.module).train()
+        return self._copy().train()
 
     @cached_property
     def evaluation(self) -> nn.Module:
         """The module in evaluation mode."""
-        return copy.deepcopy(self.module).eval()
+        return self._copy().eval()
+
+    def _copy(self) -> nn.Module:
+        """Return a copy of the module on the same constants."""
+        return copy.deepcopy(self.module, {id(v): v for k, v in _named(self.module) if k in self.constants})
+
+    @cached_property
+    def constants(self) -> Tensors:
+        """The values that training never changes, in the memory of the module."""
+        names = frozen_parameters(self.module) if self.constant is None else self.constant
+        return {k: v.detach() for k, v in _named(self.module) if k in names}
+
+    def with_constants(self, values: Tensors) -> "Model":
+        """Return the model with these constants and no others; ``values``: of tensors that the module has."""
+        module = copy.deepcopy(self.module)
+        own = {k: v for k, v in _named(module) if k in values}
+        with torch.no_grad():
+            for k, v in own.items():
+                v.copy_(values[k])
+        source = self.source and self.source.with_constants(values)
+        return replace(self, module=module, source=source, constant=frozenset(own))
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters that are trained."""
-        return tuple(k for k, p in self.module.named_parameters() if p.requires_grad)
+        return tuple(k for k, p in self.module.named_parameters() if p.requires_grad and k not in self.constants)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """The names of the tensors that are not trained: running statistics and frozen parameters."""
+        """The names of the tensors that are not trained and no constants: running statistics."""
         return tuple(k for k in self.start if k not in self.parameters)
 
     @cached_property
     def running(self) -> tuple[str, ...]:
         """The names of the running statistics, which a forward pass in training mode updates."""
-        return tuple(k for k, _ in self.module.named_buffers())
+        return tuple(k for k, _ in self.module.named_buffers() if k not in self.constants)
 
     @cached_property
     def start(self) -> Tensors:
-        """The values that the module came with, channels first: engines choose other layouts."""
-        given, own = (*self.module.named_parameters(), *self.module.named_buffers()), torch.contiguous_format
+        """The values that a client begins with, channels first: engines choose other layouts. Constants are no part."""
+        given, own = ((k, v) for k, v in _named(self.module) if k not in self.constants), torch.contiguous_format
         return {k: v.detach().clone(memory_format=own) for k, v in given}
 
     @cached_property
@@ -153,13 +183,19 @@ class Model:
         return tuple(p for p in (self.penalty, getattr(self.module, "penalty", None)) if callable(p))
 
     def _objective(self, forward: Callable[[Tensors, Tree], Tensor], keyed: bool) -> Objective:
+        # A forward pass is given the buffers among the constants, too, because it would write into others unnoticed.
+        fixed = {k: self.constants[k] for k, _ in self.module.named_buffers() if k in self.constants}
+        versions = {k: v._version for k, v in fixed.items()}
+
         def value(x: Tensors, frozen: Tensors, batch: Batch) -> tuple[Tensor, StepInfo]:
             # A forward pass writes into running statistics, or puts others in their place in ``tensors``.
-            tensors = x | frozen | {k: frozen[k].clone() for k in self.running}
+            tensors = x | frozen | {k: frozen[k].clone() for k in self.running} | fixed
             with self._modes(batch.y.device, batch.mask):
                 dropout = CounterDropout(batch.dropout) if keyed and batch.dropout is not None else nullcontext()
                 with dropout:
                     outputs = forward(tensors, batch.x)
+                if fixed:
+                    check_unwritten(fixed, versions, tensors)
                 if batch.mask is None:
                     loss = self.loss(outputs, batch.y)
                 else:  # padding is left out of the mean
@@ -167,7 +203,7 @@ class Model:
                     weight = batch.mask.to(each)
                     loss = (each * weight).sum() / weight.sum()
             for penalty in self.penalties:
-                loss = loss + penalty(x | frozen)
+                loss = loss + penalty(x | frozen | self.constants)
             return loss, StepInfo(loss, {k: tensors[k].detach() for k in self.running})
 
         return value
@@ -225,9 +261,35 @@ class Model:
         """Return a new module that holds these values, on their device."""
         module = copy.deepcopy(self.module).to(next(iter(tensors.values())).device)
         with torch.no_grad():
-            for k, v in (*module.named_parameters(), *module.named_buffers()):
-                v.copy_(tensors[k])
+            for k, v in _named(module):
+                if k not in self.constants:
+                    v.copy_(tensors[k])
         return module.eval()
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and the buffers of a module, each once and by its first name."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def frozen_parameters(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are not to be trained.
+
+    >>> sorted(frozen_parameters(nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))))
+    ['0.bias', '0.weight']
+    """
+    return frozenset(k for k, p in module.named_parameters() if not p.requires_grad)
+
+
+def check_unwritten(fixed: Tensors, versions: Mapping[str, int], after: Tensors) -> None:
+    """Refuse a forward pass that writes into a buffer which all clients share, or puts another in its place."""
+    for name, v in fixed.items():
+        if after[name] is not v or v._version != versions[name]:
+            raise UserError(
+                f"the buffer {name} changes in training, and no forward pass on the first samples has changed it, so "
+                "that it was taken for a constant of all clients: write into it in every pass in training mode"
+            )
 
 
 def products(precision: str) -> AbstractContextManager[None]:

@@ -4,6 +4,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -158,28 +159,48 @@ def needs_company(model: Model, x: Tree, y: Tensor, training: bool) -> bool:
         return not any(v.is_meta for v in model.start.values()) and not works(1) and works(2)
 
 
+def settled(model: Model, x: Tree) -> Model:
+    """Return the model with those buffers among its constants that no forward pass writes into or replaces.
+
+    Passes tell, in training and in evaluation mode: a rule by type or by name would take a counter for the positions of
+    tokens. Three passes in a row, because what one leaves may decide what the next one does.
+    """
+    values = {k: v.detach().clone() for k, v in model.module.named_buffers()}
+    written: set[str] = set()
+    for module in (model.training, model.evaluation) if values else ():
+        tensors = {k: v.clone() for k, v in values.items()}
+        for _ in range(3):
+            before = {k: (v, v._version) for k, v in tensors.items()}
+            with torch.no_grad(), torch_draws(0, first_of(x).device):
+                answer(module, tree_map(torch.clone, x), tensors)
+            written |= {k for k, (v, version) in before.items() if tensors[k] is not v or v._version != version}
+        # Batch normalization writes without a trace in the version, and always other values.
+        written |= {k for k, v in tensors.items() if not torch.allclose(v, values[k], rtol=0, atol=0, equal_nan=True)}
+    unwritten = values.keys() - written - model.constants.keys()
+    return replace(model, constant=frozenset(unwritten | model.constants.keys())) if unwritten else model
+
+
 def check_stateless(model: Model, x: Tree) -> None:
     """Refuse a model that keeps something of a call elsewhere than in its buffers: all clients would share it.
 
     Also one with buffers that stay infinite, as some masks of attention are: an average of them is no number.
     """
-    answers = []
+    answers, versions = [], {k: v._version for k, v in model.constants.items()}
     for _ in range(3):  # two numbers drawn elsewhere may be nearly equal: once in 500 times, three in some 100,000
         tensors = {k: v.clone() for k, v in model.start.items()}
         with torch.no_grad(), torch_draws(0, first_of(x).device):
             answers.append(answer(model.training, tree_map(torch.clone, x), tensors))  # which it may write into
-    for name in model.parameters:
-        if not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True):
+    for name in (*model.parameters, *model.constants):
+        if (
+            model.constants[name]._version != versions[name]
+            if name in model.constants
+            else not torch.allclose(tensors[name], model.start[name], rtol=0, atol=0, equal_nan=True)
+        ):
             raise UserError(
                 f"the model writes into its parameter {name} while it computes, as nn.Embedding(max_norm=...) does: "
                 "let it compute with a changed copy instead, as in nn.utils.parametrize"
             )
-    for name in model.buffers:
-        if not tensors[name].isfinite().all():
-            raise UserError(
-                f"the buffer {name} is not finite, and averages of it would be no numbers: if it is a mask of "
-                "attention, let it be of booleans, or hold -1e9 in place of -inf"
-            )
+    check_averaged({name: tensors[name] for name in model.buffers})
     first, *others = answers
     if isinstance(first, Tensor) and not all(
         torch.allclose(first, other, rtol=1e-3, atol=1e-5, equal_nan=True) for other in others
@@ -189,6 +210,16 @@ def check_stateless(model: Model, x: Tree) -> None:
             "clients would share, or draws elsewhere than from torch: keep it in a buffer (register_buffer), and draw "
             "with torch"
         )
+
+
+def check_averaged(buffers: Tensors) -> None:
+    """Refuse buffers that are not finite where clients average them."""
+    for name, value in buffers.items():
+        if not value.isfinite().all():
+            raise UserError(
+                f"the buffer {name} is not finite, and averages of it would be no numbers: if it is a mask of "
+                "attention, let it be of booleans, or hold -1e9 in place of -inf"
+            )
 
 
 def draws_randomness(model: Model, batch: Batch) -> bool:

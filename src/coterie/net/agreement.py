@@ -19,11 +19,12 @@ from ..core.annotations import shown
 from ..core.custom import display_name, import_function, is_own
 from ..core.errors import UserError, in_one_line
 from ..core.spec import Spec, bind
+from ..core.tensors import as_bytes
 from ..data import Federation, Transform
 from ..data.arrays import name_of
 from ..data.inputs import shape_as_json, type_names
 from ..models.losses import loss_named, name_of_loss
-from ..models.model import Model
+from ..models.model import Model, cross_entropy
 from ..models.parts import origin_of
 from ..training.config import fingerprint
 from .config import PeerConfig
@@ -110,7 +111,7 @@ def agreed(config: PeerConfig, own: Federation | None = None) -> dict[str, Any]:
         "settings": {**method.settings, "topology": config.settings.get("topology", method.settings.get("topology"))},
         "rounds": shared.rounds,
         "seed": shared.seed,
-        "model": {**origin, **named, "first_values": fingerprint(Model(built, loss))},
+        "model": {**origin, **named, "first_values": fingerprint(Model(built, loss)), **_constants(built)},
         "loss": name_of_loss(loss),
         "metric": list(config.metric),
         "classes": shared.classes if isinstance(shared.classes, tuple) else own.classes,
@@ -122,6 +123,16 @@ def agreed(config: PeerConfig, own: Federation | None = None) -> dict[str, Any]:
     }
     plain: dict[str, Any] = json.loads(json.dumps(found, allow_nan=False))
     return plain
+
+
+def _constants(module: nn.Module) -> dict[str, Any]:
+    """Return the digests of what is frozen, by the part of the module that it is in; no message ever holds it."""
+    content: dict[str, Any] = {}
+    for name, value in Model(module, cross_entropy).constants.items():
+        part = content.setdefault(name.partition(".")[0], hashlib.blake2b(digest_size=8))
+        part.update(name.encode())
+        part.update(as_bytes(value))
+    return {"constants": {part: digest.hexdigest() for part, digest in content.items()}} if content else {}
 
 
 def _images(own: Federation) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from typing import TypeVar
 import torch
 
 from ..core.checked_json import made_of, read_json, read_lines, read_rows
-from ..core.clients import in_file_name
 from ..core.errors import DamagedFileError, FolderError
 from ..core.files import append_line, digest, disk, json_text, text_digest, to_disk, write_json, write_text
 from ..core.schema import ClientSummary, Config, Row, Summary
@@ -27,14 +26,13 @@ from .chosen import CHOSEN, drop_chosen
 from .client_problems import client_problems
 from .digests import DIGESTS, Digests
 from .lock import LOCK, sole_writer
-from .safetensors import save_tensors
+from .models import MODELS, write_models
 from .same_config import differences
 
 T = TypeVar("T")
 
 CONFIG, METRICS, SUMMARY, CLIENTS = "config.json", "metrics.jsonl", "summary.json", "clients.json"
-SUFFIX = ".safetensors"
-CHECKPOINT, MODELS = "checkpoint", "clients"  # folders in it
+CHECKPOINT = "checkpoint"  # a folder in it
 INBOX, OUTBOX = "inbox", "outbox"  # those of a peer's messages
 LOG = "log.jsonl"  # a peer's; log.jsonl.1 is the one before it, and so on
 UNBEGUN = f".{CONFIG}.tmp"  # all that a kill leaves of a run which has not begun
@@ -190,13 +188,14 @@ class RunFolder:
         if (self.path / SUMMARY).exists():
             Digests.of(self.path).check(self.path / name)
 
-    def finish(self, summary: Summary, clients: Iterable[Tensors], client_summary: ClientSummary) -> None:
-        """Write the clients' models, what is known of them, then the summary that says the run is complete."""
-        names = client_summary.get("names", ())
-        sha256 = {
-            f"{MODELS}/{(file := in_file_name(names, i) + SUFFIX)}": save_tensors(self.path / MODELS / file, tensors)
-            for i, tensors in enumerate(clients)
-        }
+    def finish(
+        self, summary: Summary, clients: Iterable[Tensors], client_summary: ClientSummary, common: Tensors
+    ) -> None:
+        """Write the clients' models, what is known of them, then the summary that says the run is complete.
+
+        ``common``: what all clients have the same.
+        """
+        sha256 = write_models(self.path, client_summary.get("names", ()), clients, common)
         sha256[CLIENTS] = write_json(self.path / CLIENTS, client_summary, indent=None)
         sha256 |= {name: digest(self.path / name) for name in (CONFIG, METRICS)}
         checkpoints.prune(self.path / CHECKPOINT, kept=1)  # nothing is left that could need the one before
@@ -204,12 +203,6 @@ class RunFolder:
         write_json(self.path / DIGESTS, {"sha256": sha256})
         write_json(self.path / SUMMARY, summary)
         drop_chosen(self.path)  # last: as long as the run is not complete, it may go on from there
-
-
-def client_file(path: Path, client: int) -> Path:
-    """Return the file of a client's model, which has the client's name behind the number if it has one."""
-    stem = in_file_name((), client)
-    return next((path / MODELS).glob(f"{stem}-*{SUFFIX}"), path / MODELS / f"{stem}{SUFFIX}")
 
 
 class Writer:

@@ -14,8 +14,9 @@ from ..core.errors import UserError
 from ..core.files import replace
 from .checkpoint import LEFT_OUT, newest_files
 from .chosen import CHOSEN
-from .folder import CHECKPOINT, CONFIG, INBOX, MODELS, OUTBOX, RunFolder
+from .folder import CHECKPOINT, CONFIG, INBOX, OUTBOX, RunFolder
 from .lock import LOCK
+from .models import MODELS
 
 BOXES = (INBOX, OUTBOX)
 

@@ -9,7 +9,7 @@ factorizes a trained model, which approximates nothing.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -80,6 +80,23 @@ def factorize(
     >>> factorize(net, 0.25)[2]
     LowRankLinear(8, 8, rank=2)
     """
+    layers = factorable(module, keep_layers).values()
+    return _with_products(module, layers, rank_ratio, init, seed, rank_mode)
+
+
+def factorize_trained(
+    module: nn.Module, rank_ratio: float, keep_layers: Keep, init: FactorInit, seed: int, rank_mode: RankMode
+) -> nn.Module:
+    """Return ``factorize`` of the layers that train: a frozen weight stays whole, because its factors would not."""
+    chosen = factorable(module, keep_layers).values()
+    layers = [layer for layer in chosen if layer.get_parameter("weight").requires_grad]
+    return _with_products(module, layers, rank_ratio, init, seed, rank_mode)
+
+
+def _with_products(
+    module: nn.Module, layers: Iterable[nn.Module], rank_ratio: float, init: FactorInit, seed: int, rank_mode: RankMode
+) -> nn.Module:
+    """Return a copy of a module with two factors in place of each of these layers."""
     if not 0 < rank_ratio <= LARGEST_RATIO:
         raise UserError(
             f"rank_ratio={rank_ratio} must be above 0 and at most {LARGEST_RATIO}: 0.25 keeps a quarter of the rank"
@@ -94,7 +111,7 @@ def factorize(
         )
     generator = torch.Generator("cpu").manual_seed(rng.key(seed, "factors"))
     new: dict[int, nn.Module] = {}
-    for layer in factorable(module, keep_layers).values():
+    for layer in layers:
         kind, weight, rank = LAYERS[type(layer)], layer.get_parameter("weight"), _rank(layer, rank_ratio, rank_mode)
         factors = spectral(weight, rank) if init == "spectral" else kind.drawn(weight, rank, generator)
         new[id(layer)] = kind(layer, *factors)

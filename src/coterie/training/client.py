@@ -13,6 +13,8 @@ from ..core.tensors import Tensors
 from ..models.model import Model
 from .predict import Answering, Predictor
 
+CONSTANT = "constant/"  # of the names in the file of what all clients have
+
 
 @dataclass(frozen=True, repr=False)
 class Client:
@@ -72,6 +74,16 @@ def client_tensors(client: Client) -> Tensors:
     """Return a client's model as its file holds it: ``shared/name`` and ``personal/name``."""
     parts = {"shared": client.shared, "personal": client.personal}
     return {f"{part}/{k}": v for part, tensors in parts.items() for k, v in tensors.items()}
+
+
+def common_tensors(constants: Tensors) -> Tensors:
+    """Return what all clients have the same as its file holds it: ``constant/name``."""
+    return {CONSTANT + k: v for k, v in constants.items()}
+
+
+def constants_from(common: Tensors) -> Tensors:
+    """Return the constants that ``common_tensors`` has put into a file."""
+    return {k.removeprefix(CONSTANT): v for k, v in common.items() if k.startswith(CONSTANT)}
 
 
 def client_from(tensors: Tensors, model: Model | None) -> Client:

@@ -24,7 +24,7 @@ from ..data import Federation
 from ..data.inputs import names_of, shape_as_json, type_names
 from ..measure.metric import BUILT_IN
 from ..models.losses import LOSSES, name_of_loss
-from ..models.model import Model
+from ..models.model import Model, frozen_parameters
 from ..models.parts import origin_of
 from ..topology import Topology
 from .experiment import Experiment
@@ -141,10 +141,10 @@ def _own_fields(config: Config) -> list[str]:
 
 
 def fingerprint(model: Model) -> str:
-    """Return a short hash of the values that a model starts with."""
-    content = hashlib.blake2b(digest_size=8)
-    for name, value in model.start.items():
-        content.update(name.encode())
+    """Return a short hash of the values that a model starts with, and of what of it is frozen."""
+    content, frozen = hashlib.blake2b(digest_size=8), frozen_parameters(model.module)
+    for name, value in (*model.module.named_parameters(), *model.module.named_buffers()):
+        content.update(f"{name} is frozen".encode() if name in frozen else name.encode())
         content.update(as_bytes(value))
     return content.hexdigest()
 

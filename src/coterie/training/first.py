@@ -1,6 +1,7 @@
 """The first model of every client, where each draws its own instead of all starting from one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -32,11 +33,10 @@ def drawn(model: Callable[[], nn.Module], key: int) -> nn.Module:
 def first_models(model: nn.Module | Callable[[], nn.Module], given: Model, algorithm: Algorithm, seed: int) -> First:
     """Return each client's own draw; ``given``: the common model, which has the loss and the arithmetic of all."""
     make = _built_again(given) if isinstance(model, nn.Module) else _drawn_again(model)
-    loss, precision = given.loss, given.precision
 
     def first(client: int) -> Tensors:
         module = make(rng.key(seed, "init", client))
-        return algorithm.adapt(Model(module, loss, precision=precision)).start
+        return algorithm.adapt(replace(given, module=module)).start
 
     if not _differ(first(0), first(1)):
         raise UserError(

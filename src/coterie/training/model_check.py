@@ -13,13 +13,16 @@ from ..data.arrays import name_of
 from ..data.inputs import Inputs, names_of, shape_in_words, shape_of_json
 from ..models.model import Loss, Model, answer, cross_entropy
 from ..models.parts import origin_of
-from ..models.trials import check_stateless, spreads_out
+from ..models.trials import check_stateless, settled, spreads_out
 
 PROBE = 8  # samples to try a model with
 
 
-def check_model(model: Model, federation: Federation) -> None:
-    """Refuse a model that cannot take the data, or has no score for some of their classes."""
+def check_model(model: Model, federation: Federation) -> Model:
+    """Refuse a model that cannot take the data, or has no score for some of their classes.
+
+    Return it with all of its constants, which the samples tell.
+    """
     origin = origin_of(model.module)
     classes = federation.classes if model.loss is cross_entropy else None  # another loss knows what outputs it wants
     _check_classes(origin.get("classes"), classes)  # first: a model of tokens takes as many as it gives
@@ -28,9 +31,11 @@ def check_model(model: Model, federation: Federation) -> None:
     if counted is not None:
         _check_scores(outputs, counted)
     _check_classes(outputs.shape[1] if classes else None, classes)
+    model = settled(model, federation.sample(PROBE))
     check_stateless(model, federation.sample(PROBE))
     _check_pairs(model.loss, outputs, federation.y)  # first, because torch's own losses warn of such shapes
     _check_loss(model.loss, outputs, federation.y[:2].clone())
+    return model
 
 
 def _check_scores(outputs: Any, classes: int) -> None:

@@ -40,6 +40,7 @@ from .experiment import Experiment
 from .first import COMMON, PER_CLIENT, drawn, first_models
 from .freed_memory import retain_freed_memory
 from .model_check import check_model
+from .model_parts import model_parts
 from .newcomers import hold_out
 from .rounds import begin_rounds, read_again, run_rounds
 from .run import Run
@@ -104,6 +105,7 @@ class Prepared:
     def _tell(self, bar: Progress) -> None:
         for warning in self.warnings:
             bar.warn(warning)
+        bar.say(model_parts(self.experiment))
         if isinstance(self.experiment.engine, InMemory):
             self.experiment.engine.on_build = bar.building
         if self.settings.evaluate_every == AUTO and self.experiment.schedule.every > 1:
@@ -154,7 +156,7 @@ def prepare(
     here, newcomers = hold_out(federation.to(_place(settings)), settings.holdout_clients, settings.seed)
     here = with_validation(here, settings.validation, settings.seed)
     with noted(TRIAL):
-        check_model(given, here)
+        given = check_model(given, here)
         metrics = metrics_for(given, here.sample(2), here.y, settings.metrics)
     check_used(algorithm)
     first = None

@@ -6,10 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from ..core.clients import Clients
 from ..core.errors import noted
 from ..core.schema import Config, Row
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, to_device
 from ..engines.base import InMemory
 from ..measure import summarize
 from ..measure.convergence import CLIENTS
@@ -22,7 +24,7 @@ from ..track import Tracking
 from ..track.progress import Progress
 from .backend import Backend
 from .chosen import Chosen, chosen_so_far
-from .client import answering, client_tensors
+from .client import answering, client_tensors, common_tensors
 from .client_summary import client_summary
 from .config import moved
 from .experiment import Experiment
@@ -126,10 +128,12 @@ def _finished(
         known["newcomers"], summary["newcomers"] = newcomers, mean_over(newcomers)
     known |= resampled(experiment, clients)
     named = Clients(answering(config, clients), known.get("names", ()))
-    run = Run(config, History(history), summary, named, final, known)
+    constants: Tensors = to_device(experiment.model.constants, torch.device("cpu"))
+    run = Run(config, History(history), summary, named, final, known, constants)
     if folder is not None:
         models = [client_tensors(c) for c in run.clients]
-        folder.finish(run.summary, models if limited is None else limited.written(models), run.client_summary)
+        written = models if limited is None else limited.written(models)
+        folder.finish(run.summary, written, run.client_summary, common_tensors(run.constants))
     tracking.summary = run.summary
     return run
 

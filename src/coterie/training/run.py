@@ -3,7 +3,7 @@
 import shlex
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,9 @@ from ..models.model import Model, cross_entropy
 from ..store import RunFolder, client_file
 from ..store.digests import Digests
 from ..store.folder import CONFIG, METRICS
+from ..store.models import COMMON, read_common
 from . import render
-from .client import Client, answering, client_from, client_tensors
+from .client import Client, answering, client_from, client_tensors, common_tensors, constants_from
 from .client_table import client_history, client_table
 from .history import History
 
@@ -47,6 +48,7 @@ class Run:
     clients: Clients[Client]  # every client's own model, in the order of the data: clients[3], or clients["mayo"]
     final: Tensors  # the state after the last round, as a checkpoint holds it
     client_summary: ClientSummary  # samples, labels and accuracies of every client, and the last round's graph
+    constants: Tensors = field(default_factory=dict)  # what training never changed of the model, the same for all
 
     def client_table(self) -> "pandas.DataFrame":
         """Return one row per client as a pandas DataFrame: name, samples, model, metrics; newcomers come last."""
@@ -86,7 +88,8 @@ class Run:
             for row in self.history:
                 folder.append(row)
             folder.save(len(self.history), self.final)
-            folder.finish(self.summary, [client_tensors(c) for c in self.clients], self.client_summary)
+            models, common = [client_tensors(c) for c in self.clients], common_tensors(self.constants)
+            folder.finish(self.summary, models, self.client_summary, common)
         return folder.path
 
     @checked("function")
@@ -106,7 +109,8 @@ def load(path: str | Path, model: nn.Module | Callable[[], nn.Module] | None = N
     config, where = folder.config(), str(folder.path / CONFIG)
     if trust:
         check_trusted(config, trust)
-    modules = Modules(config, model_of(config, model, where, trust), where, folder.client_summary(), trust)
+    common = common_of(folder, model_of(config, model, where, trust))
+    modules = Modules(config, common, where, folder.client_summary(), trust)
     return read_finished(folder, config, modules.of, say=print)
 
 
@@ -128,7 +132,18 @@ def read_finished(
         clients=Clients(answering(config, [client_of(files, i, model) for i in clients]), known.get("names", ())),
         final=checkpoint.tensors if checkpoint else {},
         client_summary=known,
+        constants=constants_from(read_common(files)) if folder.has_models else {},
     )
+
+
+def common_of(folder: RunFolder, model: Model | None) -> Model | None:
+    """Return the model of a finished run with the constants of its folder; a pack may have left them out."""
+    if model is None or not folder.has_models:
+        return model
+    constants, file = constants_from(read_common(Digests.of(folder.path))), folder.path / COMMON
+    there = {k: v.shape for k, v in (*model.module.named_parameters(), *model.module.named_buffers())}
+    check_alike({k: there[k] for k in constants if k in there}, shapes(constants), file)
+    return model.with_constants(constants)
 
 
 def finished(path: str | Path) -> RunFolder:
@@ -230,7 +245,11 @@ def client_of(files: Digests, i: int, model: Callable[[int, Tensors], Model | No
 
 def _check_fits(own: Tensors, model: Model, file: Path) -> None:
     """Refuse tensors of other shapes than the module's: copying would stretch a single number over a whole layer."""
-    here, there = shapes(model.start), shapes(own)
+    check_alike(shapes(model.start), shapes(own), file)
+
+
+def check_alike(here: dict[str, torch.Size], there: dict[str, torch.Size], file: Path) -> None:
+    """Refuse the shapes ``there`` of a file that are not those of the module."""
     for name in (*here, *there):
         if here.get(name) != there.get(name):
             held, takes = (list(s[name]) if name in s else "none" for s in (there, here))

@@ -62,4 +62,6 @@ def run_after(
         apart = chosen.columns(described.federation) if rule_of(config) == PER_CLIENT else None
     known = client_summary(described, values, len(history), clients, taken) | resampled(described, clients)
     named = Clients(clients, known.get("names", ()))
-    return Run(config, History(list(history)), summarize(config, history, apart), named, {}, known)
+    return Run(
+        config, History(list(history)), summarize(config, history, apart), named, {}, known, experiment.model.constants
+    )
