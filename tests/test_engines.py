@@ -555,7 +555,7 @@ class TestChoice:
         assert long.warning is not None
         assert re.match(r"the GPU is not used well: a step draws random numbers.*vectorized:20 engine", long.warning)
         assert short.warning is None
-        monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: long._replace(engine=Serial()))
+        monkeypatch.setattr("coterie.training.prepare.select_engine", lambda *_: long._replace(engine=Serial()))
         pairs = [(x, torch.zeros(8, dtype=torch.int64))] * 2
         fed = ct.data.from_tensors(train=pairs, test=pairs, classes=2)
         ct.fit(Noisy(), fed, algorithms.fedavg(epochs=1), rounds=1)

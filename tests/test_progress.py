@@ -80,7 +80,7 @@ class Builder(Serial):
 
 
 def built(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    monkeypatch.setattr("coterie.training.fit.select_engine", lambda *_: Choice(Builder(), "it builds"))
+    monkeypatch.setattr("coterie.training.prepare.select_engine", lambda *_: Choice(Builder(), "it builds"))
     fit(progress="dfedavg", evaluate_every=3, **options)
 
 
@@ -88,7 +88,7 @@ def test_plain_lines_say_that_programs_are_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built(monkeypatch)
-    first, _, ended, one, again, ended_again, last = capsys.readouterr().err.splitlines()
+    _, first, ended, one, again, ended_again, last = capsys.readouterr().err.splitlines()
     assert first == "dfedavg: building 2 programs, serial on cpu"
     assert re.fullmatch(r"dfedavg: the programs are built, 2 in all; round 1 took 0:00:0\d with that", ended)
     assert "round 1/3" in one
@@ -199,7 +199,7 @@ def test_ctrl_c_while_programs_are_built(
     monkeypatch.chdir(tmp_path)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have it ignored
     with monkeypatch.context() as patch:
-        patch.setattr("coterie.training.fit.select_engine", lambda *_: Choice(Interrupter(), "it is interrupted"))
+        patch.setattr("coterie.training.prepare.select_engine", lambda *_: Choice(Interrupter(), "it is interrupted"))
         terminal(patch)
         assert coterie(patch, "run", "local", *SMALL, "--evaluate-every", "3", "--out", "a") == 130
     signal.signal(signal.SIGINT, before)

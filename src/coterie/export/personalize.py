@@ -1,7 +1,7 @@
 """One more site, after a run has ended: it gets the shared model and trains its own part of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -121,7 +121,7 @@ def _experiment(
     # A file does not decide what code runs here: in the place of a metric of one's own is that of the task.
     names = [metric["name"] for metric in metrics_of(config) if metric["name"] in BUILT_IN]
     metrics = metrics_for(given, federation.sample(2), federation.y, names)
-    e = replace(Experiment.bound(adapted, federation, algorithm, Serial(), metrics, settings=settings), program=program)
+    e = Experiment.bound(adapted, federation, algorithm, Serial(), metrics, settings=settings, program=program)
     if not shares(e):
         raise UserError(f"{config['method']} shares nothing that a new site could begin with: train it by itself")
     return e, received(e, final, problem.clients)

@@ -125,9 +125,10 @@ def why_stopped(config: Config, history: Sequence[Row]) -> str:
 
 def _good_enough(config: Config, history: Sequence[Row]) -> bool:
     """Return whether an evaluation has reached the value that ends a run."""
-    limit, metric = config.get("stop_at"), metrics_of(config)[0]
+    limit = config.get("stop_at")
     if limit is None:
         return False
+    metric = metrics_of(config)[0]
     least = goodness(limit / (100 if metric["percent"] else 1), metric["higher_is_better"])
     scores = (_score(config, row, validation_column(config)) for row in history)
     return any(score is not None and score >= least for score in scores)

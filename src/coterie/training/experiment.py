@@ -72,10 +72,10 @@ class Experiment:
     def bound(
         cls, model: Model, federation: Federation, algorithm: Algorithm, engine: Engine, metrics: Metrics, **fields: Any
     ) -> "Experiment":
-        """Bind the algorithm to a ``model`` that it has adapted, and to the clients."""
+        """Bind the algorithm to a ``model`` that it has adapted, and to the clients, unless a ``program`` is given."""
         settings: RunSettings = fields["settings"]
         problem = Problem(model, federation.clients, settings.rounds, settings.seed, shard=fields.get("shard"))
-        program = bind(algorithm, problem, settings.absences)
+        program = fields.pop("program", None) or bind(algorithm, problem, settings.absences)
         return cls(model, federation, algorithm, program, engine, metrics, **fields)
 
     def changed(self, **changes: Any) -> "Experiment":
